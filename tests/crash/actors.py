@@ -1,8 +1,8 @@
-"""Clients that work on a broker until it dies, and note what they did and were told.
+"""Clients that work on a broker until it dies, and note their requests and its answers.
 
-Each actor runs in a thread with a connection of its own, for as long as the broker lives; an actor may go on with a
-broker that was started again. None hides anything: a request is sent once, except where an idempotent producer's
-right to send it again is what is tried.
+Each actor runs in a thread with a connection of its own, as long as the broker lives; it may go on with a broker that
+was restarted. An actor hides nothing: it sends a request only once, unless the test is about an idempotent producer's
+retries.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class TopicSpec(NamedTuple):
     config: dict[str, Any]
     partitions: int = 1
     keys: int = 20  # how many different keys its events have
-    tombstones: float = 0.0  # the share of events that delete
-    keyless: float = 0.0  # the share without a key
+    tombstones: float = 0.0  # the share of tombstones among its events
+    keyless: float = 0.0  # the share of events without a key
 
 
 class Book:
-    """All that is known about a data folder's topics, and the numbers of lanes."""
+    """All that the clients know of a data folder's topics; it also numbers the lanes."""
 
     def __init__(self, moment: Callable[[], int] = lambda: 0) -> None:
-        """`moment`: a clock, for tests that ask later what was known when."""
+        """`moment`: a clock, for tests that ask later what was known at a moment."""
         self.moment = moment
         self.partitions: dict[tuple[str, int], PartitionLedger] = {}
         self.specs: dict[str, TopicSpec] = {}
-        self.open_lanes: set[int] = set()  # of producers that send again what was not acknowledged
+        self.open_lanes: set[int] = set()  # of producers that will send unacknowledged events again
         self._lock = threading.Lock()
         self._lanes = 0
 
@@ -85,7 +85,7 @@ class Actor:
         self._thread.start()
 
     def join(self) -> None:
-        """Waits for its end, which the broker's end brings. Raises what went wrong."""
+        """Waits until it ends, after the broker has. Raises its error."""
         assert self._thread is not None
         self._thread.join(60)
         assert not self._thread.is_alive(), f"{type(self).__name__} did not notice that its broker is gone"
@@ -98,7 +98,7 @@ class Actor:
                 try:
                     self.work(peer)
                 except (Gone, ShuttingDown):
-                    while True:  # what was answered before the end is still to be read
+                    while True:  # reads the answers that were sent before the end
                         self.settle(*peer.receive())
         except Gone:
             pass
@@ -109,7 +109,7 @@ class Actor:
         raise NotImplementedError
 
     def settle(self, id: int, answer: object) -> None:
-        """Of an answer that nobody waited for. None by default."""
+        """Takes an answer for which `work` did not wait. By default it does nothing."""
 
 
 def _body(random: Random) -> bytes:
@@ -117,7 +117,7 @@ def _body(random: Random) -> bytes:
 
 
 class Singles(Actor):
-    """Message after Message, many of them on their way at once."""
+    """Sends Message after Message, many of them in flight at once."""
 
     def __init__(self, book: Book, random: Random, spec: TopicSpec) -> None:
         super().__init__(book, random)
@@ -179,7 +179,7 @@ class _Flight(NamedTuple):
 
 
 class Batches(Actor):
-    """An idempotent producer: what was not acknowledged it sends again, after a restart too, byte for byte."""
+    """An idempotent producer: it sends unacknowledged batches again, also after a restart, byte for byte."""
 
     def __init__(self, book: Book, random: Random, spec: TopicSpec) -> None:
         super().__init__(book, random)
@@ -208,7 +208,7 @@ class Batches(Actor):
             flight = self._batch(partition)
             self._pending[partition].append(flight)
             self._send(peer, handle, flight)
-            if random.random() < 0.1:  # the same again, as after an answer that got lost
+            if random.random() < 0.1:  # the same batch again, as if an answer was lost
                 self._send(peer, handle, random.choice(self._pending[partition]))
 
     def _batch(self, partition: int) -> _Flight:
@@ -255,7 +255,7 @@ class Batches(Actor):
 
 
 class Conditional(Actor):
-    """Reads a key and writes it on condition that it is still there; with others that do the same."""
+    """Reads a key, and writes it on condition that it has not changed; others do the same with the same keys."""
 
     def __init__(self, book: Book, random: Random, spec: TopicSpec) -> None:
         super().__init__(book, random)
@@ -273,7 +273,7 @@ class Conditional(Actor):
             assert key not in written or (entry and entry[0] >= written[key]), f"{key!r} went back to {entry}"
             expected = entry[0] if entry else ABSENT
             if entry and entry[2] is None and random.random() < 0.5:
-                expected = ABSENT  # which a deleted key is, too
+                expected = ABSENT  # a deleted key counts as absent, too
             lane = lanes[partition]
             event = lane.event(key, None if random.random() < 0.2 else _body(random), now_ms())
             event.expected = expected
@@ -300,7 +300,7 @@ class Conditional(Actor):
 
 
 class Tailer(Actor):
-    """Reads what is committed as it comes. What it was given must still be there after a crash."""
+    """Reads committed events as they come. They must still be there after a crash."""
 
     def __init__(self, book: Book, random: Random, spec: TopicSpec) -> None:
         super().__init__(book, random)
@@ -327,7 +327,7 @@ class _Incarnation(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """`made` None: the name was deleted. `asked`, `answered`: by the book's clock."""
+    """A change of a name. `made` None: it was deleted. `asked`, `answered`: moments by the book's clock."""
 
     name: str
     made: _Incarnation | None
@@ -342,7 +342,7 @@ class Topics(Actor):
         super().__init__(book, random)
         self.names = [f"{prefix}{number}" for number in range(4)]
         self.there: dict[str, _Incarnation] = {}
-        self._pending: tuple[str, _Incarnation | None] | None = None  # a name, and what it is if the request was done
+        self._pending: tuple[str, _Incarnation | None] | None = None  # the name and outcome of an unanswered request
         self._changes: list[_Change] = []
 
     def work(self, peer: Peer) -> None:
@@ -373,7 +373,7 @@ class Topics(Actor):
             self.there[name] = made
 
     def as_of(self, moment: int) -> Topics:
-        """What was known at that moment, to be checked."""
+        """A copy with what was known at that moment, to be checked."""
         known = copy(self)
         known.there, known._pending = {}, None
         for name, made, asked, answered in self._changes:
@@ -398,7 +398,8 @@ class Topics(Actor):
         peer.ask(m.Unregister(handle), m.Unregistered)
 
     def check(self, peer: Peer) -> None:
-        """After a restart: each name is as it was left, and holds what its present life was sent."""
+        """Checks after a restart: each name is as it was, and has only the events that were sent to its present
+        topic."""
         actual = peer.topics()
         for name in self.names:
             exists = name in actual

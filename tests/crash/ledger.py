@@ -1,17 +1,17 @@
-"""What was sent to a broker, what it acknowledged, and whether the log that it shows afterwards agrees.
+"""Notes what was sent to a broker and what it acknowledged, and checks that its log agrees.
 
-Every event carries a mark, which says who sent it and as which one: `lane` (a producer registration's events to one
-partition, in the order sent) and the place in that lane. The rules, for a partition whose log was read whole:
+Every event carries a mark, which says who sent it: `lane` (a producer registration's events to one partition, in the
+order sent) and its number in that lane. The rules for a partition whose log was read as a whole:
 
 - an acknowledged event is at its offset, and nothing else is
-- an event that a reader was given before the crash is there too
-- nothing is there that was not sent, and nothing twice
-- of each lane the log holds a prefix of what was sent, refused events left out
-- nothing that was refused is there
+- an event that a reader got before the crash is there, too
+- no event is there that was not sent, and none twice
+- of each lane, the log has a prefix of the events that were sent and not refused
+- no refused event is there
 - offsets ascend, without a gap unless the cleaner runs, and the log's end never goes back
 
-Retention may have taken what lies before the log's start. Where the cleaner runs, an event may be gone when a later
-one of its key is there, and a key altogether when its last event was a tombstone.
+Retention may have deleted events before the log's start. If the cleaner runs, an event may be gone if a later one of
+its key is there; and all events of a key may be gone if the last one was a tombstone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARK_HEADER = "mark"
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """One event sent, and what came of it. `offset` None and `refused` empty: nobody knows yet."""
+    """One event that was sent, and the answer. `offset` None and `refused` empty: there is no answer yet."""
 
     lane: int
     place: int
@@ -38,12 +38,12 @@ class Event:
     value: bytes | None
     timestamp: int
     offset: int | None = None
-    moment: int = 0  # when that was known, by the book's clock
+    moment: int = 0  # of the answer, by the book's clock
     refused: str = ""
     expected: int | None = None  # conditional: the offset that the key had to be at
 
     def stored(self, offset: int, moment: int) -> None:
-        """It was acknowledged."""
+        """Notes that it was acknowledged."""
         self.offset = offset
         self.moment = self.moment or moment
 
@@ -73,7 +73,7 @@ class Lane:
     events: list[Event] = field(default_factory=list)
 
     def event(self, key: bytes | None, body: bytes | None, timestamp: int) -> Event:
-        """The next event of this lane. Its value begins with the mark; a tombstone bears it as a header."""
+        """Makes the next event of this lane. Its value begins with the mark; a tombstone has the mark in a header."""
         place = len(self.events)
         value = None if body is None else MARK.pack(self.number, place) + body
         made = Event(self.number, place, key, value, timestamp)
@@ -86,7 +86,7 @@ def headers_for(event: Event) -> Headers:
 
 
 def mark_of(stored: Stored) -> tuple[int, int]:
-    """(lane, place) of an event of the log."""
+    """(lane, number in it) of an event of the log."""
     data = dict(stored.headers).get(MARK_HEADER) if stored.value is None else stored.value
     assert data is not None, f"an event without a mark: {stored}"
     assert len(data) >= MARK.size, f"an event without a mark: {stored}"
@@ -96,8 +96,8 @@ def mark_of(stored: Stored) -> tuple[int, int]:
 
 @dataclass
 class PartitionLedger:
-    """One partition's. `compact`: the cleaner runs; `forgets`: it may take tombstones too; `expires`: retention;
-    `torn`: power was lost, so that offsets may stay empty that were given to events which are gone."""
+    """The ledger of one partition. `compact`: the cleaner runs; `forgets`: it may remove tombstones, too; `expires`:
+    retention runs; `torn`: power was lost, so offsets of lost events may stay empty."""
 
     name: str
     compact: bool = False
@@ -105,16 +105,16 @@ class PartitionLedger:
     forgets: bool = False
     expires: bool = False
     lanes: dict[int, Lane] = field(default_factory=dict)
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> mark, as a reader was given it
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> mark of an event that a reader got
     seen_at: dict[int, int] = field(default_factory=dict)  # offset -> when, by the book's clock
-    end: int = 0  # the highest end of the log that anybody was told of
+    end: int = 0  # the highest log end that any answer had
     start: int = 0
 
     def lane(self, number: int) -> Lane:
         return self.lanes.setdefault(number, Lane(number))
 
     def saw(self, events: Sequence[Stored], moment: int = 0) -> None:
-        """A reader was given these: they are committed."""
+        """Notes that a reader got these events: they are committed."""
         for stored in events:
             mark = mark_of(stored)
             self.seen_at.setdefault(stored.offset, moment)
@@ -122,7 +122,8 @@ class PartitionLedger:
             self.end = max(self.end, stored.offset + 1)
 
     def as_of(self, moment: int) -> PartitionLedger:
-        """What was known at that moment: what was acknowledged or read later may be there or not."""
+        """A copy with what was known at that moment. Events that were acknowledged or read later may be there or
+        not."""
         seen = {offset: mark for offset, mark in self.seen.items() if self.seen_at[offset] <= moment}
         lanes = {}
         for number, lane in self.lanes.items():
@@ -130,7 +131,8 @@ class PartitionLedger:
         return replace(self, lanes=lanes, seen=seen, end=max(seen, default=-1) + 1, start=0)
 
     def check(self, log: Sequence[Stored], start: int, end: int) -> None:
-        """Raises AssertionError for any rule broken. `log`: everything from `start` to `end`, as read by polls."""
+        """Raises AssertionError if a rule is broken. `log`: all events from `start` to `end`, as polls returned
+        them."""
         name = self.name
         assert end >= self.end, f"{name}: the log ends at {end}; it went to {self.end} before"
         assert start >= self.start, f"{name}: the log starts at {start}; it started at {self.start} before"
@@ -145,7 +147,7 @@ class PartitionLedger:
         self._check_prefixes(found)
 
     def _known(self, log: Sequence[Stored]) -> dict[tuple[int, int], int]:
-        """mark -> offset of all that is in the log, once it is known that each was sent, and is there once."""
+        """The offsets of the log's events by mark. Raises AssertionError if one was not sent, or is there twice."""
         found: dict[tuple[int, int], int] = {}
         for stored in log:
             mark = lane, place = mark_of(stored)
@@ -191,7 +193,8 @@ class PartitionLedger:
             assert excused, f"{self.name}: {mark}, acknowledged at {offset}, is not there; of its key there is {after}"
 
     def _deletions(self) -> dict[bytes | None, int]:
-        """Up to which offset events of a key may be gone without a trace: a tombstone followed, or it may have."""
+        """By key, the offset up to which its events may be gone without a trace: that of its last tombstone, or no
+        bound if a tombstone was not answered."""
         found: dict[bytes | None, int] = {}
         for lane in self.lanes.values():
             for event in lane.events:
@@ -201,7 +204,8 @@ class PartitionLedger:
         return found
 
     def settle(self, found: Sequence[Stored], open_lanes: set[int]) -> None:
-        """After a restart: what is not in a whole log, and nobody will send again, never comes."""
+        """After a restart: notes which unanswered events are in the log (`found`). The others never come, unless their
+        lane is in `open_lanes`."""
         at = {mark_of(stored): stored.offset for stored in found}
         for lane in self.lanes.values():
             if lane.number in open_lanes:
@@ -229,5 +233,5 @@ class PartitionLedger:
 
 
 def fold(log: Sequence[Stored]) -> dict[bytes, Stored]:
-    """The latest event of each key: what a table must be."""
+    """The latest event of each key, which a table must show."""
     return {stored.key: stored for stored in log if stored.key is not None}

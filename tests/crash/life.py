@@ -1,7 +1,7 @@
-"""One data folder's life: a broker that is killed again and again under load, and checked after each restart.
+"""The life of a data folder: its broker is killed again and again under load, and checked after each restart.
 
-Everything random comes from one seed, which a failure names. The moments of the kills are random too, and differ
-from run to run: what is checked has to hold at any of them.
+All choices come from one seed, which a failure names. But the moments of the kills differ from run to run: the checks
+must hold at any moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENOUGH = 101
 
 
 def topics(random: Random, sizes: Sequence[int] = (600, 3_000, 20_000)) -> list[TopicSpec]:
-    """Small segments everywhere, so that kills meet rolls, deletions and swaps: of one of these sizes, in bytes."""
+    """Topics with small segments, of one of `sizes` (bytes), so that kills happen during rolls, deletions and swaps."""
     small = random.choice(sizes)
     cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": small}
     return [
@@ -39,7 +39,7 @@ def topics(random: Random, sizes: Sequence[int] = (600, 3_000, 20_000)) -> list[
 
 
 class Life:
-    """`folder`: an empty one of its own. `kills` counts them; `acknowledged` the events."""
+    """`folder`: a new one. `kills`: how many there were; `acknowledged`: how many events and changes were."""
 
     def __init__(self, folder: Path, seed: int, launch: Launch) -> None:
         self.seed = seed
@@ -67,7 +67,7 @@ class Life:
         return Random(self.random.getrandbits(64))
 
     def run(self, cycles: int) -> None:
-        """So many kills, and a last restart that is checked. Raises AssertionError, naming the seed.
+        """Kills the broker `cycles` times, and checks a last restart. Raises AssertionError, which names the seed.
 
         Before the last kill it waits until ENOUGH was acknowledged, however slow the machine is.
         """
@@ -95,7 +95,7 @@ class Life:
             self._actors.append(Tailer(self.book, self._fork(), spec))
 
     def cycle(self, least: int = 0) -> None:
-        """Load, a kill, perhaps damage to what is derived, a start (perhaps killed too), and a check.
+        """Load, a kill, perhaps damage to derived files, a start (which may be killed, too), and a check.
 
         The kill waits until `least` events of this life are acknowledged.
         """
@@ -128,7 +128,7 @@ class Life:
     # --- after a restart
 
     def check(self) -> None:
-        """Everything that this life's clients know must be so."""
+        """Checks that the broker agrees with all that this life's clients know."""
         with Peer(self.broker.address) as peer:
             for churn in self._churn:
                 churn.check(peer)
@@ -139,7 +139,7 @@ class Life:
 def check_partition(
     peer: Peer, book: Book, topic: str, partition: int, ledger: PartitionLedger, random: Random
 ) -> None:
-    """The log keeps the ledger's rules, and the view is its fold."""
+    """Checks that the log keeps the ledger's rules, and that the view is its fold."""
     log, start, end = read_still(peer, topic, partition)
     ledger.check(log, start, end)
     ledger.settle(log, book.open_lanes)
@@ -153,14 +153,14 @@ def check_partition(
         except AssertionError:
             if not ledger.forgets or attempt == 19:
                 raise
-            # A slow reader may be given a value whose tombstone, and then the value, the cleaner takes meanwhile.
+            # A slow reader may get a value while the cleaner removes first its tombstone and then the value.
             log, _, _ = read_still(peer, topic, partition)
         else:
             return
 
 
 def read_still(peer: Peer, topic: str, partition: int) -> tuple[list[Stored], int, int]:
-    """A partition's whole log, read while retention leaves its start alone: (events, start, end)."""
+    """(events, start, end) of a partition's whole log, read again if retention moved its start meanwhile."""
     while True:
         try:
             log, start, end = peer.read_log(topic, partition)
@@ -173,7 +173,7 @@ def read_still(peer: Peer, topic: str, partition: int) -> tuple[list[Stored], in
 def check_table(
     peer: Peer, topic: str, partition: int, ledger: PartitionLedger, log: Sequence[Stored], random: Random
 ) -> None:
-    """The view is the fold of the log."""
+    """Checks that the view is the fold of the log."""
     name = ledger.name
     table = peer.scan(topic, partition, tombstones=True, max_entries=random.choice([1, 7, 1000]))
     start = peer.describe(topic)["partitions"][partition]["start"]
@@ -181,27 +181,27 @@ def check_table(
     for key, stored in latest.items():
         entry = table.get(key)
         if stored.value is None and ledger.forgets and entry is None:
-            continue  # the cleaner has been here since the log was read
+            continue  # the cleaner has removed it since the log was read
         assert entry is not None, f"{name}: the table has no {key!r}; the log has it at {stored.offset}"
         headers = [list(header) for header in stored.headers] or None
         assert entry == [stored.offset, stored.timestamp, stored.value, headers], (
             f"{name}: the table has {key!r} as {entry}, the log as {stored}"
         )
     for key, entry in table.items():
-        forgotten = ledger.forgets and entry[2] is None  # killed between the log's cleaning and the view's
+        forgotten = ledger.forgets and entry[2] is None  # killed after the log's cleaning, before the view's
         assert key in latest or entry[0] < start or forgotten, f"{name}: the log has no {key!r}; the table has {entry}"
     for key in [*random.sample(sorted(table), min(5, len(table))), b"never written"]:
         entry, scanned = peer.get(topic, key, partition), table.get(key)
         if entry is None and scanned is not None:
             if ledger.forgets:
-                continue  # the cleaner has been here since the scan
+                continue  # the cleaner has removed it since the scan
             if ledger.expires and scanned[0] < peer.describe(topic)["partitions"][partition]["start"]:
-                continue  # retention has
+                continue  # retention has removed it
         assert entry == scanned, f"{name}: get and scan differ for {key!r}"
 
 
 def check_conditions(ledger: PartitionLedger, log: Sequence[Stored]) -> None:
-    """Each event was written when its key was where its writer had been told."""
+    """Checks that each conditional event was written only when its key stood at the expected offset."""
     last: dict[bytes | None, Stored] = {}
     for stored in log:
         data = dict(stored.headers)["mark"] if stored.value is None else stored.value

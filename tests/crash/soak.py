@@ -1,8 +1,8 @@
-"""The long run: connections that come and go for minutes beside one broker, then lives of SIGKILLs (`make soak`).
+"""A long test (`make soak`): opens and closes connections to one broker for minutes, then kills brokers under load.
 
     python tests/crash/soak.py --minutes 10 [--seed N]
 
-Prints one line of JSON for each part. Status 1 when memory or file descriptors grew, or a life lost something.
+Prints one line of JSON for each part. Exit status 1: memory or file descriptors grew, or a kill lost something.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tests.crash.life import Life
 from tests.peer import Peer
 from tests.process import BrokerProcess, Launcher
 
-WARM_UP = 0.25  # the share of the time in which caches and allocators settle
-GROWTH_MIB = 8.0  # what the memory after the warm-up may grow by, from its first third to its last
+WARM_UP = 0.25  # the first part of the time, in which caches and allocators settle, does not count
+GROWTH_MIB = 8.0  # by so much memory may grow after the warm-up, from the first third to the last
 GROWTH_FDS = 8
 TOPICS = 5
 CYCLES = 20
 
 
 def visit(address: str, random: Random) -> None:
-    """One connection: some registrations, publishes, reads and lookups, and an end without a goodbye."""
+    """One connection: some registrations, publishes, reads and lookups; at its end it is just closed."""
     topic = f"t{random.randrange(TOPICS)}"
     with Peer(address) as peer:
         producer = peer.ask(m.ProducerRegistration(topic), m.ProducerRegistered)
@@ -51,11 +51,11 @@ def visit(address: str, random: Random) -> None:
 
 
 def churn(folder: Path, launch: Launcher, seconds: float, random: Random) -> dict[str, object]:
-    """Connections one after another; what the broker's memory and descriptors did meanwhile."""
+    """Opens connections one after another; returns how the broker's memory and descriptors changed meanwhile."""
     samples: list[tuple[float, float, int]] = []
     visits = 0
     settings: dict[str, Any] = {"durability": "os", "view_memtable_bytes": 4 << 20, "retention_check_ms": 1000}
-    settings["view_cache_bytes"] = 1 << 20  # a larger one would fill up all the while, and hide what is kept for good
+    settings["view_cache_bytes"] = 1 << 20  # a larger cache would grow all the time, and hide a leak
     with BrokerProcess(folder / "data", launch=launch, **settings) as broker:
         with Peer(broker.address) as peer:
             for number in range(TOPICS):
@@ -91,7 +91,7 @@ def churn(folder: Path, launch: Launcher, seconds: float, random: Random) -> dic
 
 
 def kills(folder: Path, launch: Launcher, seconds: float, random: Random) -> dict[str, object]:
-    """Lives of `CYCLES` kills each until the time is over. Raises AssertionError, naming the seed."""
+    """Runs lives of `CYCLES` kills each until the time is over. Raises AssertionError, which names the seed."""
     lives = killed = acknowledged = 0
     end = time.monotonic() + seconds
     while not lives or time.monotonic() < end:
@@ -103,7 +103,7 @@ def kills(folder: Path, launch: Launcher, seconds: float, random: Random) -> dic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="of churning connections; kills take as long again")
+    parser.add_argument("--minutes", type=float, default=10, help="for the connections; the kills take as long again")
     parser.add_argument("--seed", type=int, default=Random().getrandbits(32))
     options = parser.parse_args()
     print(json.dumps({"seed": options.seed}), flush=True)  # noqa: T201

@@ -1,5 +1,5 @@
-"""A disk that others fill to its last byte: the broker gives its ballast up, and everything but events goes on; it
-starts there too, and takes events again once there is room."""
+"""Other programs fill the disk to its last byte: the broker gives up its ballast, and everything but publishing goes
+on. It also starts on such a disk, and takes events again once there is room."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def launch() -> Iterator[Launcher]:
 
 
 class Small(Tmpfs):
-    """A file system of 16 MiB, and what others put on it."""
+    """A file system of 16 MiB, and the file with which other programs fill it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "16m")
@@ -49,7 +49,7 @@ class Small(Tmpfs):
         return (self.folder / "data" / "ballast").stat().st_size
 
     def fill(self) -> None:
-        """To the last byte, also what the broker gives up just then."""
+        """Fills it to the last byte, also the room that the broker frees meanwhile."""
         with (self.folder / "others").open("ab", buffering=0) as file:
             try:
                 while True:
@@ -81,7 +81,7 @@ def metric(broker: BrokerProcess, name: str) -> float:
 
 
 def done(attempt: Callable[[], object]) -> bool:
-    """Whether it was; if not, then with an error that may be tried again."""
+    """Whether it was done. If not, fails unless the error may be tried again."""
     try:
         attempt()
     except KrappyError as error:
@@ -159,7 +159,7 @@ def test_killed_on_a_disk_that_is_full_to_the_last_byte_it_starts(disk: Small, l
 
 
 def test_producers_alone_do_not_take_the_last_byte(disk: Small, launch: Launcher) -> None:
-    """Nor the ballast: it is there for others' filling the disk."""
+    """Nor do they take the ballast: it is for disks that other programs fill."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,

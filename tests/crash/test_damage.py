@@ -1,7 +1,7 @@
-"""A stopped or killed broker's files, damaged: it comes up, and what it shows is right.
+"""The files of a stopped or killed broker are damaged: it starts, and what it shows is right.
 
-The log's own recovery is tried byte by byte in tests/store/test_recovery.py; here it is a whole broker, so that the
-view, the offsets and the producers' memory have to agree with what is left of the log.
+tests/store/test_recovery.py tests the recovery of a log byte by byte. Here a whole broker starts, so the view, the
+offsets and the producers' state must agree with the events that are left in the log.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def publish(peer: Peer, handle: int, *pairs: tuple[bytes | None, bytes | None]) 
 
 
 def written(broker: BrokerProcess, batches: int = 6, config: dict[str, object] | None = None) -> list[Stored]:
-    """A topic of some batches of three events, one of them a tombstone; its whole log."""
+    """Publishes batches of three events, one of them a tombstone, to a topic; returns its whole log."""
     with Peer(broker.address) as peer:
         peer.ask(m.CreateTopic(TOPIC, 1, config), m.TopicCreated)
         handle = peer.producer(TOPIC).handle
         for number in range(batches):
             publish(peer, handle, (b"a", b"%d" % number), (b"k%d" % number, b"v"), (b"k%d" % (number - 2), None))
         log, _, _ = peer.read_log(TOPIC)
-        table(peer)  # the view has it all
+        table(peer)  # waits until the view has all events
     return log
 
 
@@ -57,7 +57,7 @@ def folded(log: list[Stored]) -> dict[bytes, tuple[int, bytes | None]]:
 
 
 def fetched(broker: BrokerProcess, path: str) -> bytes:
-    """What the console answers with status 200."""
+    """The body of the console's answer, which must have status 200."""
     with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=30) as answer:
         body: bytes = answer.read()
         return body
@@ -69,7 +69,7 @@ def log_file(broker: BrokerProcess, last: bool = True) -> Path:
 
 
 def check_all(broker: BrokerProcess, before: list[Stored], whole: int) -> None:
-    """The log is the first `whole` events of what it was, the view its fold, and new events go behind them."""
+    """Checks that the log has its first `whole` events, the view is its fold, and new events come after them."""
     with Peer(broker.address) as peer:
         log, start, end = peer.read_log(TOPIC)
         assert log == before[:whole]
@@ -83,7 +83,7 @@ def check_all(broker: BrokerProcess, before: list[Stored], whole: int) -> None:
 
 
 def test_a_tail_cut_anywhere_after_a_kill(launch: Launcher, tmp_path: Path) -> None:
-    """Bytes that were promised to nobody, cut anywhere: what is whole stays, and the view does not run ahead."""
+    """Unacknowledged bytes are cut anywhere: whole batches stay, and the view is not ahead of them."""
     with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
         before = written(broker)
         broker.kill()
@@ -104,7 +104,7 @@ def test_a_tail_cut_anywhere_after_a_kill(launch: Launcher, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("lost", [1, 60, 61, 200])
 def test_a_tail_cut_after_a_clean_stop_leaves_a_gap_and_no_ghosts(launch: Launcher, tmp_path: Path, lost: int) -> None:
-    """Bytes that had been on disk are gone: their offsets are not given again, and the view forgets them too."""
+    """Bytes that had been synced are gone: their offsets are not used again, and the view forgets their events, too."""
     with broker_process(tmp_path / "data", launch=launch) as broker:
         before = written(broker)
         assert broker.stop() == 0
@@ -128,7 +128,8 @@ def test_a_tail_cut_after_a_clean_stop_leaves_a_gap_and_no_ghosts(launch: Launch
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
-    """Behind the recovery point the batch goes, and is told of; before it, reads say where it is. Never silence."""
+    """After the recovery point the batch is dropped, and that is reported; before it, reads fail and say where it
+    is."""
     with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
         before = written(broker)
         if stopped:
@@ -162,7 +163,7 @@ def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: boo
 
 
 def check_without(broker: BrokerProcess, before: list[Stored], gone: range) -> None:
-    """These are lost, and nothing else: it is told, the bytes are kept, the offsets are not given again."""
+    """Checks that only these events are lost: it is reported, the bytes are kept, the offsets are not used again."""
     (said,) = broker.events("events_lost")
     assert said["level"] == "error"
     assert f"offsets {gone[0]} to {gone[-1]} " in str(said["lost"])
@@ -176,7 +177,7 @@ def check_without(broker: BrokerProcess, before: list[Stored], gone: range) -> N
 
 
 def test_a_damaged_batch_and_no_view_to_hide_it(launch: Launcher, tmp_path: Path) -> None:
-    """The view can't be built past the damage: lookups say so, and the other topics are served."""
+    """The view can't be made beyond the damage: lookups say so, and other topics are served."""
     with broker_process(tmp_path / "data", launch=launch) as broker:
         written(broker)
         with Peer(broker.address) as peer:
@@ -197,7 +198,7 @@ def test_a_damaged_batch_and_no_view_to_hide_it(launch: Launcher, tmp_path: Path
             entry = peer.get("other", b"k")
             assert entry is not None
             assert entry[2] == b"v"
-            publish(peer, peer.producer(TOPIC).handle, (b"new", b"event"))  # the log takes more all the same
+            publish(peer, peer.producer(TOPIC).handle, (b"new", b"event"))  # the log still takes events
         assert broker.stop() == 0
 
 
@@ -241,7 +242,7 @@ def test_derived_files_full_of_nonsense(launch: Launcher, tmp_path: Path, conten
 
 
 def test_a_partition_whose_segment_is_missing_is_out_and_the_rest_serves(launch: Launcher, tmp_path: Path) -> None:
-    """Events in the middle are gone: nobody is to find out by accident. Its reason is told wherever one looks."""
+    """Events in the middle are gone: nobody should find that out by accident, so every answer gives the reason."""
     with broker_process(tmp_path / "data", launch=launch, listen_http="127.0.0.1:0") as broker:
         before = written(broker, 12, SEGMENTS)
         with Peer(broker.address) as peer:
@@ -305,7 +306,7 @@ def test_a_topic_with_a_partition_that_is_out_can_be_deleted(launch: Launcher, t
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
-    """The offsets that were given must not be given again: not where the checkpoint knows of them, nor the view."""
+    """Used offsets must not be used again, whether the checkpoint knows of them or the view."""
     for what in ("*.log", "*"):
         with broker_process(tmp_path / f"data{len(what)}", launch=launch) as broker:
             written(broker)

@@ -1,6 +1,7 @@
-"""A compacted segment whose batches were moved by a flipped bit: nobody is given an event under another offset.
+"""A flipped bit changes the base offset of a batch in a compacted segment: no reader gets an event with a wrong offset.
 
-No checksum of Kafka's covers a batch's base offset, and where the cleaner has left holes another may be as plausible.
+Kafka's checksum does not cover a batch's base offset; and between the holes that the cleaner leaves, another base
+offset may be as plausible.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from tests.peer import Peer, Stored, unfold
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 TOPIC = "t"
-HOLE = 8  # overtaken events before each that stays
+HOLE = 8  # events before each that stays; the cleaner removes them
 KEYS = 700
 CLEANED = {"cleanup.policy": "compact", "segment.bytes": 400_000, "min.cleanable.dirty.ratio": 0.01}
 BUSY: dict[str, Any] = {"retention_check_ms": 100, "cleaner_backoff_ms": 100}
 QUIET: dict[str, Any] = dict.fromkeys(BUSY, 10**7)
-SENDFILE = 16 << 10  # from here on, Kafka's consumers are sent the file
+SENDFILE = 16 << 10  # bytes; larger answers are sent to Kafka's consumers by sendfile
 
 
 class Made(NamedTuple):
     broker: BrokerProcess
     file: Path
     events: list[Stored]
-    sent: bytes  # what one of Kafka's consumers is sent
-    position: int  # of a batch that is moved
-    offset: int  # where it was
+    sent: bytes  # the bytes that a Kafka consumer gets
+    position: int  # in the file, of the batch that is changed
+    offset: int  # its right base offset
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launche
 
 @pytest.fixture
 def made(original: tuple[Launcher, Path, list[Stored], bytes], tmp_path: Path) -> Iterator[Made]:
-    """One batch, far behind the beginning, says another offset of the hole that it stands in."""
+    """Changes the base offset of one batch, far from the beginning, to another one in the hole around it."""
     launch, source, events, sent = original
     data = Path(shutil.copytree(source, tmp_path / "data"))
     file = min((data / "topics" / f"{TOPIC}-0").glob("*.log"))
@@ -128,7 +129,7 @@ def test_readers_get_what_is_before_it_and_a_clear_error(made: Made) -> None:
 
 
 def polled(peer: Peer, start: int) -> list[Stored]:
-    """What one Poll brings. Raises what it is refused with."""
+    """The events of one Poll. Raises the broker's error."""
     registration = m.ConsumerRegistration([TOPIC], partitions=[0], start="offset", start_at=start)
     handle = peer.ask(registration, m.ConsumerRegistered).handle
     parts = peer.ask(m.Poll(handle, max_records=10_000, max_bytes=1 << 20), m.Polled).parts
@@ -142,7 +143,7 @@ def test_compaction_leaves_it_as_it_is(made: Made) -> None:
     damaged = {path: path.read_bytes() for path in (made.file, made.file.with_suffix(".sums"))}
     with Peer(broker.address) as peer:
         handle = peer.producer(TOPIC).handle
-        for number in range(40):  # a segment that is to be compacted
+        for number in range(40):  # fills a segment for the cleaner
             data = batch.encode([b"often"] * 100, [b"y" * 100] * 100, timestamps=number)
             peer.ask(m.Batch(handle, 0, data), m.BatchStored)
     wait_until(lambda: any(str(made.file) in str(said) for said in broker.events("housekeeping_failed")), "it is met")

@@ -1,16 +1,16 @@
-"""Any file of a data folder, damaged in any way: a bit is flipped, the end cut off, the file removed.
+"""Any file of a data folder is damaged in some way: a bit is flipped, the end is cut off, or the file is removed.
 
-A small real folder is made once, stopped in one half of the cases and killed in the other. Then of each kind of file
-one is damaged, and a broker started on it. Whatever was damaged:
+Two small folders are made once; one broker was stopped, the other one killed. Then one file of each kind is damaged,
+and a broker is started on it. The rules:
 
-- of the catalog (meta/): it starts with everything, or refuses to and says what to do;
-- of anything else: it starts, and the topics whose files were left alone are whole, with their tables;
-- no event is given that was not published under this offset and key;
-- an event that was acknowledged and is not given was told of: by an error of who reads it, or in the broker's log;
-- an offset that was given is not given to another event;
-- a table is the fold of what its log gives, or refuses.
+- damage in the catalog (meta/): the broker starts with all topics, or refuses to start and says what to do;
+- damage elsewhere: it starts, and the topics whose files were not damaged are whole, with their tables;
+- no reader gets an event that was not published with this offset and key;
+- if an acknowledged event is lost, that is reported: by an error for its reader, or in the broker's log;
+- an offset of an event is not used for another one;
+- a table is the fold of the readable log, or refuses lookups.
 
-KRAPPY_LONG=1 tries many more places.
+KRAPPY_LONG=1 tries many more positions.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SHORTENED_TO = 17
 QUIET = {"cleaner_backoff_ms": 10**7, "retention_check_ms": 10**7}
 ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if os.environ.get("KRAPPY_LONG") else 1))
 TOLD = {"log_recovered", "events_lost", "partition_offline", "views_damaged", "view_failed", "folder_unclaimed"}
-LEFT_OUT = ("staging", "lock", "ballast")  # not what this is about, or without content
-HEAD = 16  # bytes of a batch that its checksum leaves out: base offset, length, leader epoch
+LEFT_OUT = ("staging", "lock", "ballast")  # other tests' subject, or files without content
+HEAD = 16  # bytes of a batch that its checksum does not cover: base offset, length, leader epoch
 
 Place = tuple[str, int]
 
@@ -93,13 +93,13 @@ def launch() -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def folders(launch: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Folder]:
-    """By whether the broker was stopped in an orderly way."""
+    """The two folders, by whether the broker was stopped (True) or killed."""
     made = {}
     for stopped in (True, False):
         data = tmp_path_factory.mktemp("made") / "data"
         with broker_process(data, launch=launch, cleaner_backoff_ms=100, retention_check_ms=100) as broker:
             fill(broker)
-            assert broker.stop() == 0  # so that there is something in the views' files, and the cleaner is quiet
+            assert broker.stop() == 0  # so that the views' files have content, and the cleaner does nothing
             broker.settings |= QUIET
             broker.start()
             if not stopped:
@@ -118,7 +118,7 @@ def folders(launch: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def kind_of(data: Path, file: Path) -> str:
-    """Files that are alike: `topics/plain/*.log`, `views/*.sst`."""
+    """The kind of a file, such as `topics/plain/*.log` or `views/*.sst`."""
     path = file.relative_to(data)
     name = re.sub(r"\d+", "#", path.name)
     return "/".join([*(re.sub(r"-\d+$", "", part) for part in path.parts[:-1]), name])
@@ -133,7 +133,7 @@ def kinds(data: Path) -> dict[str, list[Path]]:
 
 
 def damage(file: Path, how: str, chance: random.Random) -> bool:
-    """False when there is nothing to damage like this."""
+    """Damages a file; returns False if it can't be damaged in this way."""
     content = file.read_bytes()
     if how == "removed":
         file.unlink()
@@ -153,7 +153,7 @@ def damage(file: Path, how: str, chance: random.Random) -> bool:
 
 
 def heads(content: bytes) -> list[int]:
-    """Where each batch begins."""
+    """The position of each batch."""
     found = [0]
     while (following := found[-1] + batch.read_header(content, found[-1]).size) < len(content):
         found.append(following)
@@ -161,7 +161,7 @@ def heads(content: bytes) -> list[int]:
 
 
 def read_what_can_be(peer: Peer, place: Place) -> tuple[dict[int, Stored], int | None, bool]:
-    """(events by their offsets, where the log ends if it says so, whether it refused anything)."""
+    """(the readable events by offset, the log end if the broker gives it, whether it refused anything)."""
     topic, partition = place
     try:
         consumer = peer.ask(m.ConsumerRegistration([topic], partitions=[partition]), m.ConsumerRegistered)
@@ -185,7 +185,8 @@ def read_what_can_be(peer: Peer, place: Place) -> tuple[dict[int, Stored], int |
 
 
 def table_of(peer: Peer, place: Place, patient: bool) -> dict[bytes, int] | None:
-    """The offset of each key's entry; None when it is refused, and goes on to be when one is `patient`."""
+    """The offset of each key's entry; None if the broker refuses lookups. `patient`: only if it still does so after a
+    while."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -197,7 +198,7 @@ def table_of(peer: Peer, place: Place, patient: bool) -> dict[bytes, int] | None
 
 
 def check(broker: BrokerProcess, folder: Folder, damaged: str | None, said: set[str]) -> None:
-    """`damaged`: the topic of the file; None: no topic's."""
+    """Checks the rules above. `damaged`: the topic of the damaged file; None: it belongs to no topic."""
     with Peer(broker.address) as peer:
         for place, before in folder.before.items():
             topic, partition = place
@@ -215,7 +216,7 @@ def check(broker: BrokerProcess, folder: Folder, damaged: str | None, said: set[
                 assert topic == damaged, f"the table of {place} refuses"
             else:
                 latest = {key: stored.offset for key, stored in fold([found[at] for at in sorted(found)]).items()}
-                if refused:  # a view that had folded what can't be read any more
+                if refused:  # the view has folded events that can't be read any more
                     latest = {key: stored.offset for key, stored in fold(before).items()}
                 live = {key: at for key, at in table.items() if at in found or refused}
                 assert latest.items() <= table.items(), f"the table of {place} is not the fold of its log"
@@ -231,7 +232,7 @@ def check(broker: BrokerProcess, folder: Folder, damaged: str | None, said: set[
 
 
 def starts(broker: BrokerProcess) -> bool:
-    """Whether it does; where it refuses to, it says what to do."""
+    """Whether the broker starts. If it refuses, it must say what to do."""
     broker.begin()
     with suppress(Died):
         broker.ready()
@@ -265,7 +266,7 @@ def test_damage_to_any_file(
                 continue
             topic = parts[1].rpartition("-")[0] if parts[0] == "topics" else None
             if not stopped and how == "cut" and file.suffix == ".log":
-                continue  # that is what a kill may leave: it can't be told from it (test_damage.py)
+                continue  # a kill may leave the same bytes, so it is no damage to the broker (test_damage.py)
             data = tmp_path / "data"
             shutil.copytree(folder.path, data)
             if damage(data / file, how, chance):

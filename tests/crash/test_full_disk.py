@@ -1,7 +1,7 @@
-"""A full disk: publishes are refused with an error that says so and may be tried again, nothing acknowledged is lost,
-reads go on, and once there is space the same broker takes publishes again.
+"""A full disk: publishes are refused with an error that says so and may be tried again, no acknowledged event is lost,
+reads go on, and once there is room the same broker takes publishes again.
 
-Two ways to fill one: a small tmpfs (where this may be mounted), and RLIMIT_FSIZE, which any user can set.
+The disk is filled in two ways: a small tmpfs (if it may be mounted), and RLIMIT_FSIZE, which any user can set.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def launch() -> Iterator[Launcher]:
 
 
 class Small(Tmpfs):
-    """8 MiB, more once `release` is called."""
+    """A file system of 8 MiB; `release` makes it larger."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "8m")
 
     def begin(self, broker: BrokerProcess) -> None:
-        """It is small from the start."""
+        """Does nothing: the file system is small from the start."""
 
     def release(self, broker: BrokerProcess) -> None:
         self.resize("64m")
 
 
 class FileLimit:
-    """No file may grow beyond 2 MiB, until `release` is called."""
+    """A limit of 2 MiB for each file, until `release` is called."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "broker.log"
@@ -56,7 +56,7 @@ class FileLimit:
         broker.limit_file_size(None)
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Does nothing: there is nothing to remove."""
 
 
 @pytest.fixture(params=[Small, FileLimit], ids=["tmpfs", "rlimit"])
@@ -67,7 +67,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Small | Fil
 
 
 class Producer:
-    """An idempotent one that goes on with the batch that was refused."""
+    """An idempotent producer that sends a refused batch again."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -79,13 +79,13 @@ class Producer:
         self.refusals: list[KrappyError] = []
 
     def register(self, peer: Peer) -> None:
-        """On another connection."""
+        """Registers it, on a new connection."""
         self.peer = peer
         again = peer.producer(TOPIC, idempotent=True, producer_id=self.id, producer_epoch=self.epoch)
         self.handle = again.handle
 
     def publish(self) -> bool:
-        """The next ten events; whether they were stored."""
+        """Publishes the next ten events; returns whether they were stored."""
         numbers = range(self.sequence, self.sequence + 10)
         keys = [b"k%d" % (number % 300) for number in numbers]
         values = [b"%d:" % number + bytes(2000) for number in numbers]
@@ -108,7 +108,7 @@ class Producer:
 
 
 def done(attempt: Callable[[], object]) -> bool:
-    """Whether it was; if not, then with an error that may be tried again."""
+    """Whether it was done. If not, fails unless the error may be tried again."""
     try:
         attempt()
     except KrappyError as error:
@@ -119,7 +119,7 @@ def done(attempt: Callable[[], object]) -> bool:
 
 
 def check(peer: Peer, producer: Producer) -> list[Stored]:
-    """The log is what was acknowledged, and the table its fold."""
+    """Checks that the log has the acknowledged events, and that the table is its fold; returns the log."""
     log, _, _ = peer.read_log(TOPIC)
     assert {stored.offset: (stored.key, stored.value) for stored in log} == producer.acknowledged
     table = {key: (entry[0], entry[2]) for key, entry in peer.scan(TOPIC).items()}
@@ -140,11 +140,11 @@ def test_a_full_disk_refuses_and_recovers(disk: Small | FileLimit, launch: Launc
         for _ in range(20):
             producer.publish()
         assert producer.refusals
-        assert broker.events("append_failed")  # an operator reads of it too
+        assert broker.events("append_failed")  # it is logged for the operator, too
         for error in producer.refusals:
             assert error.retriable, error
             assert error.name == "STORAGE_ERROR", error
-        # Reads go on. (The view may have been kept from going on with the log; the log is the truth.)
+        # Reads go on. (The full disk may also stop the view from following the log, so only the log is compared.)
         log, _, _ = peer.read_log(TOPIC)
         assert {stored.offset: (stored.key, stored.value) for stored in log} == producer.acknowledged
         peer.ask(m.Ping(), m.Pong)
@@ -166,7 +166,7 @@ def test_a_full_disk_refuses_and_recovers(disk: Small | FileLimit, launch: Launc
 
 
 class Stager:
-    """An attempt that goes on with the batch that was refused."""
+    """A task attempt that stages a refused batch again."""
 
     def __init__(self, peer: Peer, job: str) -> None:
         self.peer = peer
@@ -175,7 +175,7 @@ class Stager:
         self.records = 0
 
     def send(self) -> bool:
-        """The next ten events; whether they were staged."""
+        """Stages the next ten events; returns whether they were staged."""
         data = batch.encode(
             [b"k%d" % number for number in range(self.records, self.records + 10)],
             [b"%d" % number + bytes(2000) for number in range(10)],
@@ -198,7 +198,7 @@ class Stager:
 
 
 def test_staging_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
-    """What is staged is refused, and goes on once there is room."""
+    """Staging is refused, and goes on once there is room."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,
@@ -221,7 +221,7 @@ def test_staging_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> No
 
 
 def test_a_view_that_could_not_be_flushed_goes_on(disk: Small | FileLimit, launch: Launcher) -> None:
-    """The log finds room for its last small batches where the view's next file does not."""
+    """There is still room for the log's last small batches, but not for the view's next file."""
     settings = {**SETTINGS, "view_memtable_bytes": 64 << 10}
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **settings) as broker,
@@ -253,8 +253,8 @@ def test_a_view_that_could_not_be_flushed_goes_on(disk: Small | FileLimit, launc
 
 
 def test_killed_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
-    """It comes up on the full disk too, to read at least, or says what keeps it from that (RocksDB wants to write when
-    it is opened); and takes publishes again when there is space."""
+    """It also starts on the full disk, at least for reads, or says why it can't (RocksDB writes when it is opened). It
+    takes publishes again when there is room."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1}), m.TopicCreated)
@@ -284,7 +284,7 @@ def test_killed_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> Non
 
 
 def test_stopped_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
-    """SIGTERM ends it, whatever could not be written; the next start makes it good."""
+    """SIGTERM ends it, even if it can't write everything; the next start makes up for that."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
         with Peer(broker.address) as peer:
             peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1}), m.TopicCreated)
@@ -300,7 +300,7 @@ def test_stopped_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> No
 
 
 def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) -> None:
-    """Where everything else is refused, this is what helps."""
+    """When everything else is refused, deleting a topic still works."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,
@@ -314,7 +314,7 @@ def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) 
         while producer.publish():
             pass
         if not done(lambda: peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)):
-            disk.release(broker)  # not even its own few bytes could be written
+            disk.release(broker)  # not even the few bytes of the deletion could be written
             peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)
 
         def taken() -> bool:

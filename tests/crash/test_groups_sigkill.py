@@ -1,4 +1,4 @@
-"""Members of groups at work when the broker is killed: what it acknowledged stays so, and nothing is lost."""
+"""The broker is killed while members of groups work: acked events stay acked, and no event is lost."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def launch() -> Iterator[Launcher]:
 
 
 class Work:
-    """What members did, and were told."""
+    """The acks of the members, and the broker's answers."""
 
     def __init__(self, order: str, random: Random) -> None:
         self.order = order
         self.random = random
         self.lock = threading.Lock()
         self.acked: set[Place] = set()
-        self.maybe: Counter[Place] = Counter()  # asked, and not answered
+        self.maybe: Counter[Place] = Counter()  # acks that were not answered
         self.published: set[Place] = set()
 
     @property
     def done(self) -> set[Place]:
-        """What may be settled."""
+        """The events that may be settled."""
         return self.acked | set(+self.maybe)
 
     def join(self, peer: Peer) -> int:

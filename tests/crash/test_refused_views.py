@@ -1,5 +1,5 @@
-"""A disk that refuses the tables' files for another reason than want of room: RocksDB takes nothing from then on, and
-the broker opens it anew. (Here no file may grow: the logs' stay small, the tables' do not.)"""
+"""The disk refuses the tables' files, though it is not full: RocksDB then takes no more writes, and the broker opens it
+again. (The size of each file is limited here: only the tables' files reach the limit.)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A broker killed by SIGKILL at random moments loses nothing that it acknowledged (promises 1, 2 and 4).
+"""A broker that is killed by SIGKILL at random moments loses nothing that it acknowledged (promises 1, 2 and 4).
 
-Each life is a data folder of its own with random settings. `tests/crash/soak.py` runs the same for hours.
+Each life has a data folder of its own and random settings. `tests/crash/soak.py` runs the same for hours.
 """
 
 from __future__ import annotations

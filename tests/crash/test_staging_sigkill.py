@@ -1,9 +1,9 @@
-"""Staged writes, and a broker that is killed in the middle of them.
+"""The broker is killed during staged writes.
 
-Drivers run jobs: tasks with one attempt or two stage rows for two topics, one token of each task and topic is
-committed; some jobs are aborted instead. Whenever the broker dies, what is left must be whole jobs: those whose commit
-was answered, none that was aborted, of the others all or nothing, and each row once; to a native reader, and in the
-tables. A commit that was not answered is asked again, and must then hold.
+Drivers run jobs: tasks with one or two attempts stage rows for two topics, and one token of each task and topic is
+committed; some jobs are aborted instead. Whenever the broker dies, its topics must have only whole jobs: all those
+whose commit was answered, none that was aborted, and of the others all rows or none. Each row is there once, for a
+native reader and in the tables. An unanswered commit is sent again, and must then hold.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def launch() -> Iterator[Launcher]:
 
 
 class Job:
-    """What a driver knows of a job of its own."""
+    """A driver's knowledge of one of its jobs."""
 
     def __init__(self, name: str, random: Random) -> None:
         self.name = name
@@ -49,8 +49,8 @@ class Job:
         self.rows = random.choice(ROWS)
         self.abort = random.random() < 0.2
         self.tokens: list[str] = []
-        self.keys: set[Row] = set()  # of the tokens
-        self.asked = False  # its commit
+        self.keys: set[Row] = set()  # of its tokens' rows
+        self.asked = False  # its commit was sent
         self.answer: StagedCommit | None = None
         self.fenced = False  # its abort was answered
 
@@ -83,7 +83,7 @@ class Driver:
                 while not stop.is_set():
                     self._work(client)
         except KrappyError:
-            return  # the broker has died: what became of the job is found out by the check
+            return  # the broker has died: the check finds out the job's outcome
         except BaseException as error:
             self.failures.append(error)
 
@@ -109,7 +109,7 @@ class Driver:
 
 
 class Check:
-    """What the broker has, once every publication is over."""
+    """Compares the broker's topics with the jobs, once every publication is over."""
 
     def __init__(self, client: Client, jobs: list[Job], random: Random) -> None:
         self.client = client

@@ -1,9 +1,9 @@
-"""Transactions of an unmodified Kafka client, and a broker that is killed in the middle of them.
+"""The broker is killed during transactions of an unmodified Kafka client.
 
 Workers consume, transform and produce: each transaction takes some events of the input, writes records for each of
-them to two topics, and commits its offsets with them; some are aborted on purpose. Whenever the broker dies, what is
-left must be whole transactions: those that were acknowledged, none that was aborted, of the others all or nothing; to
-a read_committed consumer, to a native reader, and in the tables. And each input event has been taken exactly once.
+them to two topics, and commits its offsets with them; some are aborted on purpose. Whenever the broker dies, its topics
+must have only whole transactions: all that were acknowledged, none that was aborted, and of the others all records or
+none; for a read_committed consumer, for a native reader, and in the tables. And each input event is taken exactly once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Worker:
         self.address = address
         self.number = number
         self.random = random
-        self.planned: dict[str, set[Written]] = {}  # by the transaction's own name
-        self.outcome: dict[str, bool] = {}  # what the broker has acknowledged: committed or aborted
+        self.planned: dict[str, set[Written]] = {}  # by transaction, its records
+        self.outcome: dict[str, bool] = {}  # by transaction, the acknowledged outcome: committed (True) or aborted
         self.failures: list[BaseException] = []
         self._numbers = count()
         self._stop = threading.Event()
@@ -65,13 +65,14 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """It may go on for a while: librdkafka's send_offsets_to_transaction forgets its timeout when it has lost the
-        broker (its issues 5456 and 5511). Whoever takes the transactional id over fences it."""
+        """Tells the worker to stop. It may go on for a while: librdkafka's send_offsets_to_transaction forgets its
+        timeout when it has lost the broker (its issues 5456 and 5511). The next producer with its transactional id
+        fences it."""
         self._stop.set()
         self._thread.join(1)
 
     def producer(self, seconds: float) -> Producer:
-        """Takes the transactional id over: what was open is aborted when this returns."""
+        """A new producer with the worker's transactional id. An open transaction is aborted when this returns."""
         found = Producer({"bootstrap.servers": self.address, "transactional.id": f"worker-{self.number}", **FAST})
         found.init_transactions(seconds)
         return found
@@ -82,7 +83,7 @@ class Worker:
                 try:
                     self._work(stop)
                 except KafkaException:
-                    continue  # the broker has died: what became of the transaction is found out by the check
+                    continue  # the broker has died: the check finds out the transaction's outcome
         except BaseException as error:
             self.failures.append(error)
 
@@ -121,7 +122,7 @@ class Worker:
 
 
 def read_committed(address: str, topic: str, partitions: int) -> list[Written]:
-    """What a consumer of committed transactions gets of a whole topic."""
+    """All records of a topic that a read_committed consumer gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -154,13 +155,13 @@ def text(data: Any) -> str:
 
 
 class Check:
-    """What the broker has, once every transaction is decided."""
+    """Compares the broker's topics with the workers' transactions, once every transaction is decided."""
 
     def __init__(self, address: str, native: str, workers: list[Worker]) -> None:
         self.address = address
         self.workers = workers
         for worker in workers:
-            worker.producer(PATIENCE)  # aborts what the last one left open
+            worker.producer(PATIENCE)  # aborts a transaction that the last producer left open
         seen = [row for topic, partitions in OUTPUTS.items() for row in read_committed(address, topic, partitions)]
         with connect(native) as client:
             self.same_to_native_readers(client, seen)
@@ -185,7 +186,7 @@ class Check:
                 found = there.pop(name, set())
                 outcome = worker.outcome.get(name)
                 if outcome is None:
-                    worker.outcome[name] = bool(found)  # it must stay so
+                    worker.outcome[name] = bool(found)  # later checks demand the same outcome
                 elif outcome != bool(found):
                     raise AssertionError(f"{name} was {'committed' if outcome else 'aborted'}; found {found}")
                 assert found in (written, set()), f"{name} is half there: {found} of {written}"
@@ -240,7 +241,7 @@ def test_no_transaction_is_half_visible_after_a_kill(launch: Launcher, tmp_path:
                 broker.kill()
             broker.start()
             if random.random() < 0.5:
-                time.sleep(random.uniform(0, 0.3))  # they go on
+                time.sleep(random.uniform(0, 0.3))  # the workers go on
             for worker in workers:
                 worker.stop()
             Check(address, broker.address, workers)

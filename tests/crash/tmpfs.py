@@ -9,7 +9,7 @@ import pytest
 
 
 class Tmpfs:
-    """`size` as mount takes it. The test is skipped where none can be mounted."""
+    """A mounted tmpfs. `size`: as the option of mount, such as "8m". Skips the test if it can't be mounted."""
 
     def __init__(self, folder: Path, size: str) -> None:
         self.log = folder / "broker.log"

@@ -4,13 +4,13 @@
  * POWER_RECORD   the file to append to; several processes may share it
  * POWER_ROOT     a folder on the file system that is watched
  *
- * An entry is a head (below) and `size - sizeof(head)` more bytes. Files and folders are identified by their inode, so a
- * name is always one name in one folder. An entry is written after its call, under a lock that is held during the call:
- * the order of entries is the order of the changes. A sync does not hold the lock; its entry has the length of the record
- * when the sync began, because it keeps no later changes.
+ * An entry is a head (below) and `size - sizeof(head)` more bytes. Files and folders are identified by their inode, so
+ * a name is always one name in one folder. An entry is written after its call, under a lock that is held during the
+ * call: the order of entries is the order of the changes. A sync does not hold the lock; its entry has the length of the
+ * record when the sync began, because it keeps no later changes.
  *
- * It does not see system calls that bypass libc, nor libc's own (the writes of stdio). tests/power checks that the record
- * explains every byte of the folder, so a missed change is noticed.
+ * It does not see system calls that bypass libc, nor libc's own (the writes of stdio). tests/power checks that the
+ * record explains every byte of the folder, so a missed change is noticed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -338,4 +338,4 @@ static int sync_fd(long call, int fd) {
 }
 int fsync(int fd) { return sync_fd(SYS_fsync, fd); }
 int fdatasync(int fd) { return sync_fd(SYS_fdatasync, fd); }
-/* sync_file_range, sync and syncfs are not recorded: the first promises nothing by its manual, the others are not used. */
+/* sync_file_range, sync and syncfs are not recorded: the first promises nothing (its manual), the others are not used. */
