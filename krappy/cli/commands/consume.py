@@ -41,7 +41,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
     help="Where to begin. With --group it counts only when the group is new.",
 )
 @click.option(
-    "--to", "end", metavar="now|OFFSET", help="Stop at the end of now, or before this offset.  [default: follow]"
+    "--to", "end", metavar="now|OFFSET", help="Stop at the current end (now), or before this offset.  [default: follow]"
 )
 @click.option("-g", "--group", shell_complete=complete_groups, help="Share the events with the group's other members.")
 @partition_option
@@ -79,7 +79,7 @@ def consume(
     \b
     Examples:
       krappy consume users                                # all events, then follow
-      krappy consume users --to now --sep :               # all events of now, with their keys
+      krappy consume users --to now --sep :               # all events so far, with their keys
       krappy consume users --from latest                  # only new events
       krappy consume users --from 15m --to now --json     # the last 15 minutes
       krappy consume users --from 1200 --partition 0 --max 1
