@@ -130,6 +130,8 @@ class PathOperations:
 
 
 class App:
+    """The ASGI application: `await app(scope, receive, send)` for each request."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
         paths: dict[str, dict[str, ApiOperation]] = {}

@@ -25,6 +25,8 @@ class WrongToken(HttpError):
 
 
 class Attempts:
+    """Counts the wrong tokens of each address. `report`: logs an event by name, with facts."""
+
     def __init__(self, report: Callable[..., None]) -> None:
         self._report = report
         self._waiting: dict[str, int] = {}  # by address; at most as many as HTTP connections

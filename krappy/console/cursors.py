@@ -17,6 +17,7 @@ Offsets = tuple[bytes, dict[int, Offset]] | dict[int, Offset]  # by partition, w
 
 
 def write(place: Any) -> str:
+    """A cursor: opaque text of a value that msgpack can hold."""
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
 
 

@@ -104,6 +104,7 @@ class PublishedRow(msgspec.Struct):
 
 
 def show(event: Seen, viewer: Viewer) -> EventShown:
+    """An event as the API shows it."""
     return EventShown(
         event.partition,
         event.offset,

@@ -80,6 +80,8 @@ def latency(histogram: Histogram) -> Latency:
 
 
 class TopicNumbers(NamedTuple):
+    """The sums over a topic's partitions. `events`: high watermarks; `size`: bytes; `view_lag`: events."""
+
     name: str
     partitions: int
     events: int
@@ -91,6 +93,8 @@ class TopicNumbers(NamedTuple):
 
 
 class Numbers(NamedTuple):
+    """`groups`: as `AccessPort.each_group` describes them."""
+
     totals: Totals
     topics: list[TopicNumbers]
     groups: list[dict[str, Any]]
@@ -110,6 +114,7 @@ def _of_topic(topic: TopicPort) -> TopicNumbers:
 
 
 async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> Numbers:
+    """All numbers of the topics and groups that `access` may describe, read in slices."""
     topics = await in_slices(map(_of_topic, list(access.topics(Op.DESCRIBE).values())))
     groups = await in_slices(access.each_group(Op.DESCRIBE))
     told = server.measure()

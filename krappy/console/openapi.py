@@ -19,6 +19,7 @@ ABOUT = (
 
 
 def document(operations: Iterable[ApiOperation], version: str) -> dict[str, Any]:
+    """The document, ready for JSON. `version`: the broker's."""
     operations = list(operations)
     types: list[Any] = [Problem]
     for each in operations:

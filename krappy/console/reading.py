@@ -40,6 +40,7 @@ class Seen(NamedTuple):
 
 
 def event_at(index: int, columns: Any, row: int) -> Seen:
+    """The event in a row of a batch's columns. `index`: of its partition."""
     headers = columns.headers
     return Seen(
         index,

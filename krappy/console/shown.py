@@ -97,6 +97,7 @@ def as_text(part: bytes, *, cut: bool) -> str | None:
 
 
 def is_json(data: bytes) -> bool:
+    """Whether bytes are a JSON text."""
     try:
         msgspec.json.decode(data)
     except (ValueError, RecursionError):

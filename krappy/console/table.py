@@ -110,6 +110,7 @@ class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def show_entry(viewer: Viewer, partition: int, key: bytes, entry: bytes | None) -> EntryShown:
+    """A packed entry as the API shows it; None: the key is absent."""
     if entry is None:
         return EntryShown(viewer.key(key), "absent", partition)
     offset, timestamp, value, headers = unpack_entry(entry)

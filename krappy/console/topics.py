@@ -124,6 +124,7 @@ def check_confirmed(name: str, confirm: str, what: str) -> None:
 
 
 def summary_of(topic: TopicPort) -> TopicSummary:
+    """A topic in a list, with the sums over its partitions."""
     partitions = topic.local.values()
     view = bool(topic.config.view)
     return TopicSummary(

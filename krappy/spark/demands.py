@@ -27,6 +27,7 @@ EITHER = "Or"
 
 
 def either(sides: Iterable[Iterable[Demand]]) -> Demand:
+    """A demand that holds if all demands of at least one side do."""
     return Demand(EITHER, "key", [list(side) for side in sides])
 
 

@@ -32,6 +32,8 @@ class LogPartition(InputPartition):
 
 
 class LogReader(DataSourceReader):
+    """Plans ranges of offsets in the driver, and reads them in tasks."""
+
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
@@ -92,5 +94,6 @@ def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: b
 
 
 def last_offset(block: ColumnBlock) -> int:
+    """The offset of the last event of a block, which must have offsets and events."""
     assert block.offsets is not None
     return int.from_bytes(block.offsets[-8:], "little")

@@ -27,6 +27,8 @@ class Taken(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
+    """Takes the snapshots when a query is planned; its one task returns the rows."""
+
     def __init__(self, schema: StructType, options: Options) -> None:
         self._options = options
 

@@ -68,6 +68,8 @@ class TableSplit(InputPartition):
 
 
 class TableReader(DataSourceReader):
+    """Plans pieces of tables in the driver, and reads them in tasks."""
+
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
