@@ -120,7 +120,7 @@ def id_of(text: str) -> bytes:
     try:
         found = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{text!r} is no id") from error
+        raise ValueError(f"{text!r} is not an id") from error
     if len(found) != 16 or text_id(found) != text:
-        raise ValueError(f"{text!r} is no id")
+        raise ValueError(f"{text!r} is not an id")
     return found

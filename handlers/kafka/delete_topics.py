@@ -38,7 +38,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 raise RefusedApi(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
             if name is None:
                 if topic["topic_id"] == UUID_ZERO:
-                    raise RefusedApi(Code.INVALID_REQUEST, "neither a topic's name nor its id")
+                    raise RefusedApi(Code.INVALID_REQUEST, "the request gives neither the topic's name nor its id")
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             answered.add(name)
             if name in twice:

@@ -35,6 +35,6 @@ def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> dict[str, An
         return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
     node = session.nodes().get(session.broker.coordinator(INTERNAL[kind], key))
     if node is None:
-        error, text = Code.COORDINATOR_NOT_AVAILABLE, "its coordinator has no listener of this name, or is not there"
+        error, text = Code.COORDINATOR_NOT_AVAILABLE, "the coordinator is away, or has no listener of this name"
         return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
     return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}

@@ -47,7 +47,7 @@ def replicas(assigned: Iterable[int], known: Collection[int]) -> None:
     if not brokers:
         raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")
     if len(set(brokers)) < len(brokers):
-        raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "a partition's replicas name a broker twice")
+        raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition names a broker twice")
     unknown = next((broker for broker in brokers if broker not in known), None)
     if unknown is not None:
         raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}; there are {sorted(known)}")

@@ -28,7 +28,7 @@ NO_TOKEN: Message = {"error_code": Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED}
 OF_NOBODY = {"principal_type": "User", "principal_name": "ANONYMOUS"}
 NEVER = {"issue_timestamp_ms": -1, "expiry_timestamp_ms": -1, "max_timestamp_ms": -1}
 NOT_ASKED_WHO = "this listener asks for no authentication: connect to it with security.protocol=PLAINTEXT"
-NO_QUOTAS = "this broker keeps to no quotas, so none can be set; its memory budget holds up clients that are too fast"
+NO_QUOTAS = "this broker has no quotas, so none can be set; its memory budget slows down clients that are too fast"
 ENTITIES = ("user", "client-id", "ip")  # to which Kafka's quotas apply
 
 

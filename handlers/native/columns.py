@@ -145,7 +145,7 @@ def _keys(request: messages.GetColumns) -> list[bytes]:
     try:
         keys = arrow_layout.parts(request.offsets, request.keys)
     except ValueError as error:
-        raise InvalidRequest(f"the keys are no column: {error}", field="offsets") from None
+        raise InvalidRequest(f"`offsets` and `keys` are not a column: {error}", field="offsets") from None
     if len(keys) > MOST_KEYS:
         raise InvalidRequest(f"{len(keys)} keys; at most {MOST_KEYS} may be asked for at once", field="keys")
     return keys

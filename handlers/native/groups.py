@@ -24,7 +24,9 @@ def _member(session: SessionPort, handle: int) -> MemberPort:
 
 async def register_member(session: SessionPort, request: messages.ConsumerRegistration) -> messages.ConsumerRegistered:
     if request.group is None or request.partitions is not None or request.positions is not None:
-        raise InvalidRequest("members of a group share all partitions: name none", field="partitions")
+        raise InvalidRequest(
+            "members of a group share all partitions: leave out `partitions` and `positions`", field="partitions"
+        )
     access = session.access
     coordinator = access.group(request.group, Op.READ)
     member = await coordinator.join(

@@ -170,7 +170,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     topic = session.access.topic(request.topic, Op.READ)
     partitions = chosen_partitions(topic, request.partitions)
     if not partitions:
-        raise InvalidRequest("a watch needs a partition; without `partitions` it is of all", field="partitions")
+        raise InvalidRequest("`partitions` is empty: name some, or leave it out to watch all", field="partitions")
     watch = session.broker.watch(
         partitions,
         *(request.prefix, request.start, request.end),
@@ -186,7 +186,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         if request.partitions is not None:
             wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
-            raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(wrong)}")
+            raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
     handle = session.add(watch)
     topic_id: str | None = text_id(topic.id)
 

@@ -87,7 +87,7 @@ class Session(Paced):
             raise Overloaded(f"a connection holds at most {MAX_HANDLES} registrations; unregister some")
         if self._allowance.used >= self._allowance.limit and len(self.handles) >= FAIR_HANDLES:
             registration.close()
-            raise Overloaded(f"all connections together hold {self._allowance.limit} registrations: as many as may be")
+            raise Overloaded(f"all connections together hold {self._allowance.limit} registrations, which is the limit")
         self._allowance.used += 1
         handle = self._next
         self._next += 1

@@ -174,7 +174,7 @@ def test_an_error_does_not_repeat_a_long_name(raw: Raw) -> None:
 @pytest.mark.parametrize("offsets", [None, []])
 def test_a_watch_of_no_partition_is_refused(raw: Raw, offsets: list[tuple[int, int]] | None) -> None:
     raw.producer("t")
-    with pytest.raises(errors.InvalidRequest, match="needs a partition"):
+    with pytest.raises(errors.InvalidRequest, match="`partitions` is empty"):
         raw.call(m.Watch("t", partitions=[], offsets=offsets))
 
 
