@@ -1,4 +1,4 @@
-"""JoinGroup (11): a consumer joins a classic group. The answer comes when all members have joined (KIP-62)."""
+"""JoinGroup (11): a consumer joins a classic group. The answer comes when the rebalance is over (KIP-62)."""
 
 from __future__ import annotations
 
