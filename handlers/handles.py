@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from krappy.ports import AttemptPort, MemberPort, PartitionPort, ScanPort, TopicPort
 from krappy.types import TopicPartition
+from krappy.waiting import Signal
 
 
 class ProducerHandle:
@@ -66,7 +66,7 @@ class Stager:
         """Does nothing: the attempt ends with its job."""
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "stager", "topics": [self.attempt.topic.name]}
+        return {"kind": "stager", "topics": [] if self.attempt.topic is None else [self.attempt.topic.name]}
 
 
 class Reader:
@@ -78,24 +78,11 @@ class Reader:
         self.bytes = 0  # of the batches it was given
         self.rotation = 0  # index of the partition that is served first: they take turns
         self.closed = False
-        self._waiting: dict[Callable[[], None], None] = {}
+        self.moved = Signal()  # as a partition has: a poll that waits wakes when the reader is closed
 
     def close(self) -> None:
         self.closed = True
-        for wake in tuple(self._waiting):
-            wake()
-
-    # A waiting poll must wake when the reader is closed, so a reader has the same signal as a partition.
-
-    @property
-    def moved(self) -> Reader:
-        return self
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        self._waiting[callback] = None
-
-    def unsubscribe(self, callback: Callable[[], None]) -> None:
-        self._waiting.pop(callback, None)
+        self.moved.fire()
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "reader", "topics": sorted({at.topic for at in self.partitions}), "bytes": self.bytes}

@@ -12,17 +12,22 @@ sends any number of answers through it and returns the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from krappy.core.security.operations import Need
-from krappy.wire.messages import Request
+from krappy.ports import SessionPort, StreamPort
+from krappy.waiting import Later
+from krappy.wire.messages import Answer, Request
 
-H = TypeVar("H", bound=Callable[..., Any])
+Answering = Answer | Later[Any] | Coroutine[Any, Any, Answer]  # a Later of an Answer
+R = TypeVar("R", bound=Request)
+A = TypeVar("A", bound=Answering)
+H = TypeVar("H", bound=Callable[..., Answering])
 
 
 class Served(NamedTuple):
-    handler: Callable[..., Any]
+    handler: Callable[..., Answering]
     streams: bool
     needs: tuple[Need, ...]
 
@@ -31,6 +36,14 @@ class Registry:
     def __init__(self) -> None:
         self.served: dict[type[Request], Served] = {}
 
+    @overload
+    def serves(
+        self, message: type[R], *, needs: tuple[Need, ...]
+    ) -> Callable[[Callable[[SessionPort, R], A]], Callable[[SessionPort, R], A]]: ...
+    @overload
+    def serves(
+        self, message: type[R], *, needs: tuple[Need, ...], streams: Literal[True]
+    ) -> Callable[[Callable[[SessionPort, R, StreamPort], A]], Callable[[SessionPort, R, StreamPort], A]]: ...
     def serves(self, message: type[Request], *, needs: tuple[Need, ...], streams: bool = False) -> Callable[[H], H]:
         """Decorator: the function serves `message`. Raises ValueError when the message has a handler already."""
 

@@ -58,10 +58,16 @@ LAYERS = [
     Layer("core", ["core"], VALUES, {"re2"}, IMPURE),
     Layer("descriptors", ["descriptors"], [], set(), IMPURE - {"os"}),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
-    Layer("ports", ["ports"], [*VALUES, "core", "wire"], set(), IMPURE),
+    Layer("ports", ["ports"], [*VALUES, "settings", "core", "wire", "waiting"], set(), IMPURE),
     Layer("settings", ["settings"], ["errors"], set(), SOCKETS | PROCESSES | CHANCE),
     Layer("store", ["store"], [*VALUES, "core"], {"crc32c", "msgpack", "rocksdict"}, SOCKETS),
-    Layer("handlers", ["handlers"], [*VALUES, "wire", "core", "ports"], set(), SOCKETS | FILES | PROCESSES | CHANCE),
+    Layer(
+        "handlers",
+        ["handlers"],
+        [*VALUES, "wire", "core", "waiting", "ports"],
+        set(),
+        SOCKETS | FILES | PROCESSES | CHANCE,
+    ),
     Layer(
         "broker",
         ["broker"],

@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from krappy.ports import SettingsPort
+from krappy.ports import BrokerSetting, DynamicPort, Layer, SettingsPort
 from krappy.settings.topic import SETTINGS, Setting
 
 Message = dict[str, Any]
@@ -44,7 +44,7 @@ TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6
 def topic_entries(
     given: Mapping[str, str],
     keys: Collection[str] | None,
-    inherited: Mapping[str, Sequence[Any]],
+    inherited: Mapping[str, Sequence[Layer]],
     older: Mapping[str, str],
     *,
     synonyms: bool,
@@ -69,7 +69,7 @@ def topic_entries(
     ]
 
 
-def created_entries(given: Mapping[str, str], inherited: Mapping[str, Sequence[Any]]) -> list[Message]:
+def created_entries(given: Mapping[str, str], inherited: Mapping[str, Sequence[Layer]]) -> list[Message]:
     """A new topic's settings, for CreateTopics. (Encoding drops the fields that its answer does not have.)"""
     return topic_entries(given, None, inherited, {}, synonyms=False, documentation=False)
 
@@ -83,7 +83,7 @@ Chain = list[tuple[str, str | None, ConfigSource]]  # (name, value, source): the
 
 
 def _topic_entry(
-    setting: Setting, given: str | None, inherited: Sequence[Any], synonyms: bool, documentation: bool
+    setting: Setting, given: str | None, inherited: Sequence[Layer], synonyms: bool, documentation: bool
 ) -> Message:
     chain: Chain = [] if given is None else [(setting.name, given, ConfigSource.DYNAMIC_TOPIC_CONFIG)]
     if setting.broker is not None:
@@ -94,7 +94,7 @@ def _topic_entry(
     )
 
 
-def _layers(name: str, layers: Sequence[Any]) -> Chain:
+def _layers(name: str, layers: Sequence[Layer]) -> Chain:
     return [(name, layer.value, _source(layer.by)) for layer in layers]
 
 
@@ -125,7 +125,12 @@ def _entry(
 
 
 def broker_entries(
-    rows: Sequence[Any], dynamic: Any, keys: Collection[str] | None, *, synonyms: bool, documentation: bool
+    rows: Sequence[BrokerSetting],
+    dynamic: DynamicPort,
+    keys: Collection[str] | None,
+    *,
+    synonyms: bool,
+    documentation: bool,
 ) -> list[Message]:
     """The broker's settings, or those among `keys`. `rows`: as `BrokerPort.settings` gives them; `dynamic`:
     `BrokerPort.dynamic`."""

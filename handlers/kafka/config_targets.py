@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import ConfigResource
@@ -23,7 +23,7 @@ class Target(NamedTuple):
     known: Mapping[str, Setting]
     held: Held
     effective: Held
-    check: Callable[[Mapping[str, Given]], Any]
+    check: Callable[[Mapping[str, Given]], object]
     alter: Callable[[Changes], Awaitable[None]]
 
 

@@ -8,14 +8,15 @@ from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, by_topic, group_code, kafka_host
 from krappy.handlers.kafka.registry import serves
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code
 
 OWN_ID_SINCE = 1  # the version from which members choose their ids themselves (KIP-1082)
 
 
 @serves(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, needs=needs.group(Op.READ) + needs.topic(Op.DESCRIBE))
-def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> LaterPort:
+def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
     owned = request["topic_partitions"]
     topics = request["subscribed_topic_names"]
     member_id = request["member_id"]
@@ -49,4 +50,4 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
             told["assignment"] = {"topic_partitions": parts}
         return told
 
-    return groups.beat(request["group_id"], beat).map(answer)  # type: ignore[no-any-return]
+    return groups.beat(request["group_id"], beat).map(answer)

@@ -8,7 +8,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.registry import serves
-from krappy.handlers.kafka.sources import is_internal, topic_named
+from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code, code_for
 
@@ -24,7 +24,7 @@ async def delete_records(session: KafkaSessionPort, request: Message, version: i
         partitions = []
         for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
-            if topic is None and is_internal(topic_named(session, asked["name"], Op.DELETE)):
+            if topic is None and (named := topic_named(session, asked["name"], Op.DELETE)) and named.internal:
                 code = Code.INVALID_TOPIC_EXCEPTION
             elif topic is None:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION

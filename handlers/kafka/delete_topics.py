@@ -8,7 +8,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal
 from krappy.handlers.kafka.registry import serves
-from krappy.handlers.kafka.sources import check_not_internal, topic_by_id
+from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
@@ -63,5 +63,5 @@ def _name(session: KafkaSessionPort, topic: Message) -> str | None:
     """The name of the topic that an entry of the request means; None when no topic has its id."""
     if topic["name"] is not None:
         return str(topic["name"])
-    found = topic_by_id(session, topic["topic_id"], Op.DELETE, reading=False)
+    found = session.access.find_topic_by_id(topic["topic_id"], Op.DELETE)
     return None if found is None else str(found.name)

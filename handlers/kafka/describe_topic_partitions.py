@@ -9,8 +9,8 @@ from krappy.core.security.operations import Op
 from krappy.handlers.kafka.operations import ON_TOPIC
 from krappy.handlers.kafka.partition_rows import partition_rows
 from krappy.handlers.kafka.registry import serves
-from krappy.handlers.kafka.sources import is_internal, topic_named, topics_listed
-from krappy.ports import KafkaSessionPort
+from krappy.handlers.kafka.sources import topic_named, topics_listed
+from krappy.ports import KafkaSessionPort, SourceTopicPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
@@ -46,12 +46,12 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
     return {"throttle_time_ms": 0, "topics": topics, "next_cursor": following}
 
 
-def _described(session: KafkaSessionPort, topic: Any, indexes: range) -> Message:
+def _described(session: KafkaSessionPort, topic: SourceTopicPort, indexes: range) -> Message:
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.id,
-        "is_internal": is_internal(topic),
+        "is_internal": topic.internal,
         "partitions": partition_rows(session, topic, indexes),
         "topic_authorized_operations": ON_TOPIC,
     }

@@ -21,7 +21,7 @@ from krappy.errors import KrappyError, UnknownTopic
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaSessionPort, Raw, SourcePort, SourceTopicPort
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     """One partition of a request, found."""
 
     asked: Message
-    source: Any  # satisfies SourcePort; None when there is an error
+    source: SourcePort | None  # None when there is an error
     error: Code
     by_id: bool
 
@@ -49,15 +49,16 @@ class Wanted(NamedTuple):
     def offset(self) -> int:
         return int(self.asked["fetch_offset"])
 
-    def limit(self, committed: bool) -> int:
-        """The offset before which may be read now."""
-        return int(self.source.last_stable_offset if committed else self.source.high_watermark)
+
+def limit_of(source: SourcePort, committed: bool) -> int:
+    """The offset before which may be read now."""
+    return source.last_stable_offset if committed else source.high_watermark
 
 
 class SourceRead(NamedTuple):
     """One read of a source, with the arguments of `SourcePort.fetch`."""
 
-    source: Any
+    source: SourcePort
     offset: int
     max_bytes: int
     limit: int
@@ -93,7 +94,7 @@ class Fetch:
                 if len(self.wanted) % MANY == 0:
                     yield
 
-    def _find(self, topic: Any, asked: Message, by_id: bool) -> Wanted:
+    def _find(self, topic: SourceTopicPort | Code, asked: Message, by_id: bool) -> Wanted:
         source, error = None, Code.NONE
         if isinstance(topic, Code):
             error = topic
@@ -133,9 +134,9 @@ class Fetch:
         moved, self._moved = self._moved, {}
         for at, wanted in moved.items():
             source, offset = wanted.source, wanted.offset
-            if source.gone is not None or offset < source.start_offset:
+            if source is None or source.gone is not None or offset < source.start_offset:
                 return True
-            limit = wanted.limit(self.committed)
+            limit = limit_of(source, self.committed)
             if offset < limit:
                 if least <= 1:
                     return True
@@ -153,10 +154,10 @@ class Fetch:
         by_source = {id(wanted.source): wanted for wanted in self.wanted}
         self._moved = dict(by_source)
 
-        def moved(source: Any) -> None:
+        def moved(source: SourcePort) -> None:
             self._moved[id(source)] = by_source[id(source)]
 
-        sources = [wanted.source for wanted in self.wanted]
+        sources = [wanted.source for wanted in self.wanted if wanted.source is not None]
         seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
         if len(sources) > LARGE:
             seconds = min(seconds, LARGE_SECONDS)
@@ -207,7 +208,7 @@ class Fetch:
             except StopIteration as done:
                 return self._answer(done.value)
 
-    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[SourceRead | None, Any, list[Message]]:
+    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[SourceRead | None, Raw | None, list[Message]]:
         """Yields the reads that the request needs, one after the other, about `room` bytes at most in all. Takes the
         result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn. Returns the
         partitions of the answer.
@@ -220,18 +221,19 @@ class Fetch:
         for number, wanted in enumerate(self.wanted):
             if number % MANY == MANY - 1 and len(self.wanted) > MANY:
                 yield None
-            if wanted.source is None:
+            source = wanted.source
+            if source is None:
                 found.append(_refused(wanted, wanted.error))
                 continue
             try:
-                offset, limit = wanted.offset, wanted.limit(self.committed)
+                offset, limit = wanted.offset, limit_of(source, self.committed)
                 most = min(wanted.asked["partition_max_bytes"], left)
                 if room - left >= WORTH and late():
                     most = 0
                 raw = None
                 if offset < limit and (first or most > 0):
-                    raw = yield SourceRead(wanted.source, offset, max(1, most), limit, first)
-                found.append(self._partition(wanted, raw))
+                    raw = yield SourceRead(source, offset, max(1, most), limit, first)
+                found.append(self._partition(wanted, source, raw))
             except KrappyError as error:
                 self.failed = True
                 found.append(_refused(wanted, _code(error, wanted)))
@@ -242,8 +244,7 @@ class Fetch:
         self._read = room - left
         return found
 
-    def _partition(self, wanted: Wanted, raw: Any) -> Message:
-        source = wanted.source
+    def _partition(self, wanted: Wanted, source: SourcePort, raw: Raw | None) -> Message:
         if source.gone is not None:
             raise source.gone
         answer: Message = {

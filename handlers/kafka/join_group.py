@@ -9,7 +9,8 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.group_answers import Message, kafka_host
 from krappy.handlers.kafka.registry import serves
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey
 
 ID_FIRST_SINCE = 4  # the version from which a member without an id gets one and joins again (KIP-394)
@@ -18,7 +19,7 @@ SKIP_SINCE = 9  # the version from which a leader can be told to skip the assign
 
 
 @serves(ApiKey.JOIN_GROUP, 0, 9, needs=needs.group(Op.READ))
-def join_group(session: KafkaSessionPort, request: Message, version: int) -> LaterPort:
+def join_group(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
     name, session_ms = request["group_id"], request["session_timeout_ms"]
     rebalance_ms = request["rebalance_timeout_ms"]
     ask = Join(
@@ -51,4 +52,4 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
             ],
         }
 
-    return session.access.kafka_group(name, Op.READ).join(name, ask).map(answer)  # type: ignore[no-any-return]
+    return session.access.kafka_group(name, Op.READ).join(name, ask).map(answer)

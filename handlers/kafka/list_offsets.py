@@ -12,7 +12,7 @@ from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW, counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaSessionPort, SourcePort
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
@@ -55,7 +55,7 @@ async def _look_up(session: KafkaSessionPort, request: Message, version: int, tw
 
 def _end(
     session: KafkaSessionPort, name: str, asked: Message, request: Message, version: int, twice: Twice
-) -> tuple[Message, Any]:
+) -> tuple[Message, SourcePort | None]:
     """(answer for a partition, its source if the log has to be searched for the answer, otherwise None)."""
     index, time = asked["partition_index"], asked["timestamp"]
     answer: Message = {"partition_index": index, "error_code": 0, "timestamp": -1, "offset": -1}
@@ -81,7 +81,7 @@ def _end(
     return answer, None
 
 
-async def _find(answer: Message, source: Any, time: int, isolation: int) -> None:
+async def _find(answer: Message, source: SourcePort, time: int, isolation: int) -> None:
     try:
         limit = _limit(source, isolation)
         found = await (source.find_latest_time(limit) if time == MAX_TIMESTAMP else source.find_time(time, limit))
@@ -93,5 +93,5 @@ async def _find(answer: Message, source: Any, time: int, isolation: int) -> None
         answer["leader_epoch"] = source.epochs.at(found[0])
 
 
-def _limit(source: Any, isolation: int) -> int:
-    return int(source.last_stable_offset if isolation == READ_COMMITTED else source.high_watermark)
+def _limit(source: SourcePort, isolation: int) -> int:
+    return source.last_stable_offset if isolation == READ_COMMITTED else source.high_watermark

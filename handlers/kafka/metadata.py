@@ -16,12 +16,12 @@ from krappy.errors import KrappyError
 from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
 from krappy.handlers.kafka.partition_rows import partition_rows
 from krappy.handlers.kafka.registry import serves
-from krappy.handlers.kafka.sources import is_internal, topic_by_id, topic_named, topics_listed
-from krappy.ports import KafkaSessionPort
+from krappy.handlers.kafka.sources import topic_by_id, topic_named, topics_listed
+from krappy.ports import KafkaSessionPort, SourceTopicPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 Message = dict[str, Any]
-Told = tuple[Message, Any]  # (a topic's row of the answer, still without its partitions, and the topic or None)
+Told = tuple[Message, SourceTopicPort | None]  # a row, still without partitions, and its topic
 
 MOST_CREATED = 100
 MANY = 250  # partitions that are described in one turn
@@ -90,8 +90,8 @@ def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyEr
     return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}, None
 
 
-def _topic(topic: Any) -> Told:
-    return {"error_code": 0, "name": topic.name, "topic_id": topic.id, "is_internal": is_internal(topic)}, topic
+def _topic(topic: SourceTopicPort) -> Told:
+    return {"error_code": 0, "name": topic.name, "topic_id": topic.id, "is_internal": topic.internal}, topic
 
 
 def _answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message | Coroutine[Any, Any, Message]:

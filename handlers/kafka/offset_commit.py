@@ -14,7 +14,8 @@ from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_named, topic_of
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code
 
 Offsets = dict[tuple[str, int], Offset]
@@ -26,7 +27,7 @@ LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 @serves(ApiKey.OFFSET_COMMIT, 2, 10, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 def offset_commit(
     session: KafkaSessionPort, request: Message, version: int
-) -> Message | LaterPort | Coroutine[Any, Any, Message]:
+) -> Message | Later[Message] | Coroutine[Any, Any, Message]:
     if sum(1 + len(topic["partitions"]) for topic in request["topics"]) > FEW:
         return _commit_many(session, request, version)
     offsets: Offsets = {}
@@ -49,7 +50,7 @@ async def _commit_many(session: KafkaSessionPort, request: Message, version: int
 
 def _commit(
     session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
-) -> Message | LaterPort:
+) -> Message | Later[Message]:
     groups = session.access.kafka_group(request["group_id"], Op.READ)
 
     def answer(error: KrappyError | None) -> Message:
@@ -57,17 +58,17 @@ def _commit(
         return {"throttle_time_ms": 0, "topics": with_code(answers, code)}
 
     try:
-        group = groups.offsets.check(
+        committed = groups.offsets.commit_as(
             request["group_id"],
             request["member_id"],
             request["generation_id_or_member_epoch"],
             request["group_instance_id"],
+            offsets,
             version=version,
         )
-        committed = groups.offsets.commit_later(group, offsets)
     except KrappyError as error:
         return answer(error)
-    return committed.map(answer)  # type: ignore[no-any-return]
+    return committed.map(answer)
 
 
 def _read(

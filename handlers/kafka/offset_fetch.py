@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from krappy.core.kafka.faults import Fault
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -12,7 +10,7 @@ from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import BatchedRows, counted
 from krappy.handlers.kafka.sources import topic_named, topic_of
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaGroupPort, KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 CODE_OF_GROUP_SINCE = 2  # the version from which a group has an error code
@@ -64,12 +62,17 @@ async def _group(session: KafkaSessionPort, rows: BatchedRows, asked: Message, s
     return answer
 
 
-def _staged(group: Any) -> set[tuple[str, int]]:
+def _staged(group: KafkaGroupPort) -> set[tuple[str, int]]:
     return {at for offsets in group.pending.values() for at in offsets}
 
 
 async def _topic(
-    session: KafkaSessionPort, rows: BatchedRows, group: Any, asked: Message, stable: bool, version: int
+    session: KafkaSessionPort,
+    rows: BatchedRows,
+    group: KafkaGroupPort | None,
+    asked: Message,
+    stable: bool,
+    version: int,
 ) -> Message:
     indexes = asked["partition_indexes"]
     if version < BY_ID_SINCE:
@@ -81,7 +84,9 @@ async def _topic(
     return await _positions(rows, group, topic.name, asked["topic_id"], indexes, stable)
 
 
-async def _positions(rows: BatchedRows, group: Any, name: str, id: bytes, indexes: list[int], stable: bool) -> Message:
+async def _positions(
+    rows: BatchedRows, group: KafkaGroupPort | None, name: str, id: bytes, indexes: list[int], stable: bool
+) -> Message:
     told = []
     for index in indexes:
         told.append(_position(group, name, index, stable))
@@ -89,7 +94,7 @@ async def _positions(rows: BatchedRows, group: Any, name: str, id: bytes, indexe
     return {"name": name, "topic_id": id, "partitions": told}
 
 
-def _position(group: Any, name: str, index: int, stable: bool) -> Message:
+def _position(group: KafkaGroupPort | None, name: str, index: int, stable: bool) -> Message:
     offset = None if group is None else group.offsets.get((name, index))
     if stable and group is not None and group.unstable((name, index)):
         return _nothing(index, Fault.UNSTABLE_OFFSET_COMMIT)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from krappy.core.cluster.state import NOBODY
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaSessionPort, SourceTopicPort
 from krappy.wire.kafka import Code
 
 
-def partition_rows(session: KafkaSessionPort, topic: Any, indexes: Iterable[int]) -> list[dict[str, Any]]:
-    """The rows of `indexes`. `topic` has an `image` and `is_offline(index)`. Raises IndexError for an index that the
+def partition_rows(session: KafkaSessionPort, topic: SourceTopicPort, indexes: Iterable[int]) -> list[dict[str, Any]]:
+    """The rows of `indexes`. Raises IndexError for an index that the
     image lacks."""
     broker, nodes = session.broker, session.nodes()
     partitions, there = topic.image.partitions, broker.image.brokers

@@ -25,9 +25,10 @@ from krappy.errors import (
 from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
-from krappy.handlers.kafka.sources import is_internal, topic_of
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.handlers.kafka.sources import topic_of, topic_to_write
+from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt
 from krappy.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
+from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
@@ -42,7 +43,9 @@ NO_ANSWER, LEADER, ALL = 0, 1, -1
 
 
 @serves(ApiKey.PRODUCE, 3, 13, needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE))
-def produce(session: KafkaSessionPort, request: Message, version: int) -> LaterPort | Coroutine[Any, Any, Any]:
+def produce(
+    session: KafkaSessionPort, request: Message, version: int
+) -> Later[Message | None] | Coroutine[Any, Any, Message | None]:
     topics = request["topic_data"]
     twice = NOBODY
     if len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
@@ -65,8 +68,7 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
                 _publish(session, work, data, answers, asked[at : at + FEW], request["acks"], version, twice)
                 await session.pause()
         later = session.gather(work.laters, lambda results: _finish(results, work, request["acks"]))
-        answer: Message | None = await later.wait()
-        return answer
+        return await later.wait()
 
 
 class Work:
@@ -76,8 +78,8 @@ class Work:
 
     def __init__(self) -> None:
         self.responses: list[Message] = []
-        self.laters: list[Any] = []
-        self.waiting: list[tuple[Message, bool, Any]] = []  # (answer to complete, LogAppendTime, partition) of each
+        self.laters: list[Later[StoredAt]] = []
+        self.waiting: list[tuple[Message, bool, PartitionPort]] = []  # of each: LogAppendTime?
 
     def topic(self, data: Message) -> list[Message]:
         """Adds a topic to the answer. Returns its list of partitions, to be filled."""
@@ -98,7 +100,7 @@ def _publish(
 ) -> None:
     """Publishes the batches `parts` to one topic, in their order, and adds their answers to `answers`."""
     name, id = data["name"], data["topic_id"]
-    topic = topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE, reading=False)
+    topic = topic_to_write(session, name, id, version >= BY_ID_SINCE)
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)
@@ -121,7 +123,7 @@ def _publish(
         work.waiting.append((answer, topic.config.log_append_time, partition))
 
 
-def _finish(results: list[Any], work: Work, acks: int) -> Message | None:
+def _finish(results: list[StoredAt | Exception], work: Work, acks: int) -> Message | None:
     for result, (answer, append_time, partition) in zip(results, work.waiting, strict=True):
         if isinstance(result, KrappyError):
             _refuse(answer, result)
@@ -158,11 +160,11 @@ def _checked(records: memoryview | None, version: int) -> memoryview:
     return records
 
 
-def _absent(answer: Message, code: Code, read: Any) -> None:
+def _absent(answer: Message, code: Code, read: SourceTopicPort | Code) -> None:
     """Puts into `answer` why there is no topic to write to. `read`: what can be read by its name, or a Code."""
     answer["error_code"] = code
     if not isinstance(read, Code):
-        what = "it is an internal topic" if is_internal(read) else "write to the topic that it is the table of"
+        what = "it is an internal topic" if read.internal else "write to the topic that it is the table of"
         _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; {what}"))
 
 

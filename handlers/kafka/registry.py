@@ -24,10 +24,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from krappy.core.security.operations import Need
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
 
-Answer = dict[str, Any] | LaterPort | Coroutine[Any, Any, Any] | None
-Handler = Callable[[KafkaSessionPort, dict[str, Any], int], Answer]
+Message = dict[str, Any]
+Now = Message | None  # None: there is no answer
+Answer = Now | Later[Message] | Later[Now] | Coroutine[Any, Any, Now]
+Handler = Callable[[KafkaSessionPort, Message, int], Answer]
 H = TypeVar("H", bound=Handler)
 
 

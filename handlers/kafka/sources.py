@@ -3,60 +3,55 @@
 Beside topics there are special names that can only be read: those of tables (`TOPIC@latest`), which no new topic can
 have, and those of Kafka's internal topics. `Access.find_special` gives an object for such a name: it has a topic's
 name, id, image and `led`, and its partitions satisfy `SourcePort`. So the handlers that read (Metadata, ListOffsets,
-Fetch, OffsetForLeaderEpoch) serve special names like topics. With `reading=False`, for writing, only topics are found.
+Fetch, OffsetForLeaderEpoch) serve special names like topics.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidTopic, UnknownTopic
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaSessionPort, SourcePort, SourceTopicPort, TopicPort
 from krappy.types import TopicPartition
 from krappy.wire.kafka import UUID_ZERO, Code
 
 
-def topic_named(session: KafkaSessionPort, name: str, op: Op, *, reading: bool = True) -> Any:
-    """The topic, or None. `reading`: special names count too."""
-    found = session.access.find_topic(name, op)
-    if found is None and reading:
-        return session.access.find_special(name, op, session.state)
-    return found
+def topic_named(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | None:
+    """The topic, or what the special name stands for; or None."""
+    access = session.access
+    return access.find_topic(name, op) or access.find_special(name, op, session.state)
 
 
-def topic_by_id(session: KafkaSessionPort, id: bytes, op: Op, *, reading: bool = True) -> Any:
-    """The topic, or None. `reading`: the ids of special names count too."""
-    found = session.access.find_topic_by_id(id, op)
-    if found is None and reading:
-        return session.access.find_special_by_id(id, op, session.state)
-    return found
+def topic_by_id(session: KafkaSessionPort, id: bytes, op: Op) -> SourceTopicPort | None:
+    """As `topic_named`, by the 16 bytes of its id."""
+    access = session.access
+    return access.find_topic_by_id(id, op) or access.find_special_by_id(id, op, session.state)
 
 
-def topics_listed(session: KafkaSessionPort) -> list[Any]:
+def topics_listed(session: KafkaSessionPort) -> list[SourceTopicPort]:
     """All topics, for a client that asks for all: also the internal ones, but not tables."""
     access = session.access
     return [*access.topics(Op.DESCRIBE).values(), *access.internal_topics(Op.DESCRIBE)]
 
 
-def is_internal(topic: Any) -> bool:
-    """Whether it is one of Kafka's internal topics, which clients can't change."""
-    return getattr(topic, "internal", False)
-
-
 def check_not_internal(session: KafkaSessionPort, name: str, op: Op) -> None:
     """Raises InvalidTopic when the name is an internal topic's."""
-    if is_internal(topic_named(session, name, op)):
+    topic = topic_named(session, name, op)
+    if topic is not None and topic.internal:
         raise InvalidTopic(f"'{name}' is an internal topic: it can only be read")
 
 
-def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op, *, reading: bool = True) -> Any:
+def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op) -> SourceTopicPort | Code:
     """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none."""
     if not by_id:
-        return topic_named(session, name, op, reading=reading) or Code.UNKNOWN_TOPIC_OR_PARTITION
-    if id == UUID_ZERO:
-        return Code.UNKNOWN_TOPIC_ID
-    return topic_by_id(session, id, op, reading=reading) or Code.UNKNOWN_TOPIC_ID
+        return topic_named(session, name, op) or Code.UNKNOWN_TOPIC_OR_PARTITION
+    return (None if id == UUID_ZERO else topic_by_id(session, id, op)) or Code.UNKNOWN_TOPIC_ID
+
+
+def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool) -> TopicPort | Code:
+    """As `topic_of`, where only topics can be meant."""
+    if not by_id:
+        return session.access.find_topic(name, Op.WRITE) or Code.UNKNOWN_TOPIC_OR_PARTITION
+    return session.access.find_topic_by_id(id, Op.WRITE) or Code.UNKNOWN_TOPIC_ID
 
 
 def is_there(session: KafkaSessionPort, at: TopicPartition, op: Op) -> bool:
@@ -65,15 +60,15 @@ def is_there(session: KafkaSessionPort, at: TopicPartition, op: Op) -> bool:
     return topic is not None and 0 <= at.partition < topic.count
 
 
-def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> Any:
-    """The partition to read from, which satisfies `SourcePort`. Raises UnknownTopic, UnknownPartition, NotLeader."""
+def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:
+    """The partition to read from. Raises UnknownTopic, UnknownPartition, NotLeader."""
     topic = topic_named(session, name, op)
     if topic is None:
         raise UnknownTopic(f"there is no topic '{name}'", topic=name)
     return topic.led(index)
 
 
-def wrong_epoch(source: Any, epoch: int) -> Code:
+def wrong_epoch(source: SourcePort, epoch: int) -> Code:
     """The Code for a client's leader epoch (KIP-320), NONE when it is right. The epoch -1 is not checked."""
     if epoch < 0 or epoch == source.epoch:
         return Code.NONE

@@ -10,14 +10,15 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.group_answers import Message
 from krappy.handlers.kafka.registry import serves
-from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey
 
 PROTOCOL_SINCE = 5  # the version from which members name the group's protocol (KIP-559)
 
 
 @serves(ApiKey.SYNC_GROUP, 0, 5, needs=needs.group(Op.READ))
-def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
+def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | Later[Message]:
     if version >= PROTOCOL_SINCE and (request["protocol_type"] is None or request["protocol_name"] is None):
         return _answer(SyncAnswer(Fault.INCONSISTENT_GROUP_PROTOCOL))
     later = session.access.kafka_group(request["group_id"], Op.READ).sync(
@@ -29,7 +30,7 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
         request["protocol_name"],
         {each["member_id"]: bytes(each["assignment"]) for each in request["assignments"]},
     )
-    return later.map(_answer)  # type: ignore[no-any-return]
+    return later.map(_answer)
 
 
 def _answer(synced: SyncAnswer) -> dict[str, Any]:

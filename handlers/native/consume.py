@@ -16,7 +16,7 @@ from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import PartitionPort, SessionPort, TopicPort
+from krappy.ports import MovingPort, PartitionPort, SessionPort, TopicPort
 from krappy.types import Span, TopicPartition, text_id
 from krappy.wire import messages
 
@@ -89,7 +89,8 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
                 partition.last_stable_offset > position or partition.gone is not None for partition, position in waiting
             )
 
-        await session.broker.wait_for_moves([*reader.partitions.values(), reader], ready, seconds)
+        moving: list[MovingPort] = [*reader.partitions.values(), reader]
+        await session.broker.wait_for_moves(moving, ready, seconds)
         if reader.closed and not session.broker.stopped:  # a stop closes readers too: then the poll brings no events
             raise groups.ended(request.handle)
         parts = await _gather_from_disk(session, reader, request)

@@ -12,7 +12,8 @@ from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import LaterPort, MemberPort, SessionPort
+from krappy.ports import MemberPort, SessionPort
+from krappy.waiting import Later
 from krappy.wire import messages
 
 FEW = 250  # rows of an answer that are made in one turn
@@ -77,9 +78,9 @@ def ended(handle: int) -> UnknownHandle:
 
 
 @serves(messages.Ack, needs=needs.group(Op.READ))
-def ack(session: SessionPort, request: messages.Ack) -> LaterPort:
+def ack(session: SessionPort, request: messages.Ack) -> Later[messages.Acked]:
     later = _member(session, request.handle).ack(request.ranges)
-    return later.map(lambda _: messages.Acked())  # type: ignore[no-any-return]
+    return later.map(lambda _: messages.Acked())
 
 
 @serves(messages.Nack, needs=needs.group(Op.READ))

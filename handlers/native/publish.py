@@ -8,8 +8,9 @@ from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.handlers.handles import ProducerHandle, Stager
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
-from krappy.ports import LaterPort, SessionPort
+from krappy.ports import SessionPort
 from krappy.types import Record
+from krappy.waiting import Later
 from krappy.wire import messages
 
 
@@ -31,7 +32,7 @@ async def register_producer(
 
 
 @serves(messages.Message, needs=needs.topic(Op.WRITE))
-def message(session: SessionPort, request: messages.Message) -> LaterPort:
+def message(session: SessionPort, request: messages.Message) -> Later[messages.MessageStored]:
     producer = _producer(session, request.handle)
     topic = producer.topic
     count = topic.count
@@ -47,11 +48,11 @@ def message(session: SessionPort, request: messages.Message) -> LaterPort:
     record = Record(request.payload, request.key, headers, request.timestamp)
     later = topic.led(index).publish_record(record, request.expect)
     producer.bytes += len(request.payload or b"") + len(request.key or b"")
-    return later.map(lambda stored: messages.MessageStored(index, stored.offset, stored.timestamp))  # type: ignore[no-any-return]
+    return later.map(lambda stored: messages.MessageStored(index, stored.offset, stored.timestamp))
 
 
 @serves(messages.Batch, needs=needs.topic(Op.WRITE))
-def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
+def batch(session: SessionPort, request: messages.Batch) -> Later[messages.BatchStored]:
     found = session.registration(request.handle)
     if isinstance(found, Stager):
         if request.expect:
@@ -61,7 +62,7 @@ def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
         producer = _producer(session, request.handle)
         later = producer.topic.led(request.partition).publish(request.records, request.expect)
         producer.bytes += len(request.records)
-    return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
+    return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))
 
 
 def _producer(session: SessionPort, handle: int) -> ProducerHandle:

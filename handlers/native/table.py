@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from krappy.core.security import needs
@@ -194,13 +194,13 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         event: str,
         partition: int,
         next_offset: int,
-        items: Iterable[bytes],
+        items: list[bytes],
         exact: list[tuple[int, int]] | None = None,
     ) -> None:
         nonlocal topic_id
         told, topic_id = topic_id, None
         await stream.send(
-            messages.Watched(event, handle, partition, next_offset, True, exact, list(items), watch.scattered, told)
+            messages.Watched(event, handle, partition, next_offset, True, exact, items, watch.scattered, told)
         )
 
     try:

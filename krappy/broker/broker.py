@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -46,7 +46,7 @@ from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
 from krappy.errors import StorageError, UnknownTopic
-from krappy.ports import Bound
+from krappy.ports import Bound, MovingPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
@@ -64,6 +64,8 @@ from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
+
+Moving = TypeVar("Moving", bound=MovingPort)
 
 
 class LocalBroker(Runtime):
@@ -359,7 +361,13 @@ class LocalBroker(Runtime):
     # --- for handlers
 
     async def wait_for_moves(
-        self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
+        self,
+        parts: Sequence[Moving],
+        ready: Callable[[], bool],
+        seconds: float,
+        *,
+        topics: bool = False,
+        told: Callable[[Moving], None] | None = None,
     ) -> bool:
         """Waits until `ready()`, which is asked again whenever one of the parts has moved. False after `seconds`.
 

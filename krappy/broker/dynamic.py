@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
+from krappy.ports import Layer as Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.settings.topic import OF_BROKER, Given, Setting
 from krappy.settings.topic_table import Changes, changes_of, integer
@@ -57,13 +58,6 @@ KNOWN: Mapping[str, Setting] = {
     THREADS: Setting(THREADS, str(DISK_THREADS), integer(1, 128), "INT", "threads that wait for the disk"),
     _UNUSED.name: _UNUSED,
 }
-
-
-class Layer(NamedTuple):
-    """A setting as it was given. `by`: "broker" or "all", as it was changed, or "static", as the broker was started."""
-
-    value: str
-    by: str
 
 
 class DynamicSettings:

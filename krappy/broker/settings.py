@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from krappy.broker.dynamic import THREADS
 from krappy.broker.runtime import DISK_THREADS
+from krappy.ports import BrokerSetting as BrokerSetting
 from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
 from krappy.settings.topic import OF_BROKER
 
@@ -31,17 +32,6 @@ _FIXED = (
     ("process.roles", "broker,controller", "LIST", "one process is all there is"),
     ("transaction.state.log.replication.factor", "1", "SHORT", "transactions are not in a topic"),
 )
-
-
-class BrokerSetting(NamedTuple):
-    """`kind` is Kafka's type of it; `given`: whether the broker was started with another than its `default`."""
-
-    name: str
-    value: str | None
-    kind: str
-    doc: str
-    given: bool
-    default: str | None = None
 
 
 def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting]:

@@ -5,11 +5,39 @@ broker import them from here.
 """
 
 from krappy.ports.access import AccessPort
-from krappy.ports.broker import BrokerPort, ClusterPort, MachinePort, SettingsPort, TopicNamesPort
-from krappy.ports.groups import GroupMember, GroupsPort, KafkaGroupsPort, MemberPort, Position
-from krappy.ports.partitions import ActiveProducer, LaterPort, PartitionPort, SourcePort, TopicPort
+from krappy.ports.broker import (
+    BackupHold,
+    BrokerPort,
+    ClockPort,
+    ClusterPort,
+    MachinePort,
+    MovingPort,
+    TopicNamesPort,
+)
+from krappy.ports.groups import (
+    DescribedGroup,
+    GroupMember,
+    GroupPolled,
+    GroupSettingsPort,
+    GroupsPort,
+    KafkaGroupPort,
+    KafkaGroupsAdminPort,
+    KafkaGroupsPort,
+    KafkaOffsetsPort,
+    Listed,
+    MemberPort,
+    Position,
+)
+from krappy.ports.partitions import (
+    ActiveProducer,
+    PartitionPort,
+    Raw,
+    SourcePort,
+    SourceTopicPort,
+    StoredAt,
+    TopicPort,
+)
 from krappy.ports.sessions import (
-    Handler,
     KafkaSessionPort,
     NodeInfo,
     PacedPort,
@@ -19,31 +47,56 @@ from krappy.ports.sessions import (
     SessionPort,
     StreamPort,
 )
-from krappy.ports.tables import Bound, FoldedPort, ScanPage, ScanPort, SnapshotPort, SnapshotsPort
+from krappy.ports.settings import BrokerSetting, DynamicPort, Layer, SettingsPort
+from krappy.ports.tables import (
+    Bound,
+    Emit,
+    FoldedPort,
+    RowsPort,
+    ScanPage,
+    ScanPort,
+    SnapshotPort,
+    SnapshotsPort,
+    WatchPort,
+)
 from krappy.ports.transactions import AttemptPort, StagedJobRow, StageOpened, StagingPort, TransactionsPort
 
 __all__ = [
     "AccessPort",
     "ActiveProducer",
     "AttemptPort",
+    "BackupHold",
     "Bound",
     "BrokerPort",
+    "BrokerSetting",
+    "ClockPort",
     "ClusterPort",
+    "DescribedGroup",
+    "DynamicPort",
+    "Emit",
     "FoldedPort",
     "GroupMember",
+    "GroupPolled",
+    "GroupSettingsPort",
     "GroupsPort",
-    "Handler",
+    "KafkaGroupPort",
+    "KafkaGroupsAdminPort",
     "KafkaGroupsPort",
+    "KafkaOffsetsPort",
     "KafkaSessionPort",
-    "LaterPort",
+    "Layer",
+    "Listed",
     "MachinePort",
     "MemberPort",
+    "MovingPort",
     "NodeInfo",
     "PacedPort",
     "PartitionPort",
     "Position",
+    "Raw",
     "Registered",
     "RequestTimesPort",
+    "RowsPort",
     "ScanPage",
     "ScanPort",
     "ServerPort",
@@ -52,11 +105,14 @@ __all__ = [
     "SnapshotPort",
     "SnapshotsPort",
     "SourcePort",
+    "SourceTopicPort",
     "StageOpened",
     "StagedJobRow",
     "StagingPort",
+    "StoredAt",
     "StreamPort",
     "TopicNamesPort",
     "TopicPort",
     "TransactionsPort",
+    "WatchPort",
 ]

@@ -4,26 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from krappy.core.cluster.image import Image
 from krappy.measures import StoreMeasures
-from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort
-from krappy.settings.topic_table import Changes, Given, Setting
+from krappy.ports.settings import BrokerSetting, DynamicPort
+from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, WatchPort
+from krappy.settings.server import ServerConfig
+from krappy.waiting import Signal
 
 if TYPE_CHECKING:
     from krappy.ports.access import AccessPort
 
+Own = Any  # a PartitionPort that this broker gave: it takes no other's, which mypy can't say
 
-class SettingsPort(Protocol):
-    """Settings that can be changed while the broker runs: of a broker (by its id, "" for all), or of a group."""
+
+class MovingPort(Protocol):
+    @property
+    def moved(self) -> Signal: ...
+
+
+Moving = TypeVar("Moving", bound=MovingPort)
+
+
+class BackupHold(Protocol):
+    """The files of one moment, linked aside to be copied until it is closed."""
 
     @property
-    def known(self) -> Mapping[str, Setting]: ...
-    def held(self, name: str) -> Mapping[str, str]: ...
-    def effective(self, name: str) -> Mapping[str, str]: ...
-    def check(self, name: str, changes: Mapping[str, Given]) -> Any: ...
-    async def alter(self, name: str, wanted: Changes) -> None: ...
+    def folder(self) -> object:
+        """Its path."""
+
+    @property
+    def files(self) -> int: ...
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    def close(self) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+class ClockPort(Protocol):
+    def now_ms(self) -> int: ...
+    def steady_ms(self) -> int: ...
+    def as_told(self, steady_ms: int) -> int: ...
 
 
 class TopicNamesPort(Protocol):
@@ -45,11 +69,11 @@ class ClusterPort(Protocol):
     """What is done to the cluster, or to this broker, as a whole."""
 
     @property
-    def dynamic(self) -> Any: ...
+    def dynamic(self) -> DynamicPort: ...
     @property
     def names(self) -> TopicNamesPort: ...
-    def settings(self, advertised: str) -> Sequence[Any]: ...
-    async def hold_backup(self) -> Any: ...
+    def settings(self, advertised: str) -> Sequence[BrokerSetting]: ...
+    async def hold_backup(self) -> BackupHold: ...
     async def log_dir(self) -> tuple[str, int, int]: ...
     async def new_producer_id(self) -> int: ...
 
@@ -62,8 +86,8 @@ class BrokerPort(Protocol):
     opened: bool
     started_ms: int
     stopped: bool
-    stopping: Any  # a signal: it begins to stop
-    config: Any  # ServerConfig
+    stopping: Signal  # it begins to stop
+    config: ServerConfig
     measures: StoreMeasures
 
     def access(self) -> AccessPort: ...
@@ -74,19 +98,25 @@ class BrokerPort(Protocol):
     @property
     def cluster_id(self) -> str: ...
     @property
-    def clock(self) -> Any: ...
+    def clock(self) -> ClockPort: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[..., Any], *args: Any) -> None: ...
     def coordinator(self, topic: str, key: str) -> int: ...
     async def wait_for_moves(
-        self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
+        self,
+        parts: Sequence[Moving],
+        ready: Callable[[], bool],
+        seconds: float,
+        *,
+        topics: bool = False,
+        told: Callable[[Moving], None] | None = None,
     ) -> bool: ...
-    async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> FoldedPort:
+    async def wait_for_views(self, partitions: Sequence[Own], min_offset: int | None = None) -> FoldedPort:
         """Returns once each view includes what was committed when this was called, or `min_offset`. Raises
         RequestTimeout, and why a view never will."""
 
     def scan(
-        self, partitions: list[Any], prefix: Bound, start: Bound, end: Bound, *, tombstones: bool, whole: bool = False
+        self, partitions: list[Own], prefix: Bound, start: Bound, end: Bound, *, tombstones: bool, whole: bool = False
     ) -> ScanPort:
         """A snapshot of these partitions' tables; the caller has waited for the views. Which keys: a prefix, or from
         `start` (inclusive) to `end` (exclusive). `whole`: they are read as a part of their topic, or all of it, not
@@ -94,7 +124,7 @@ class BrokerPort(Protocol):
 
     def open_snapshot(
         self,
-        partitions: list[Any],
+        partitions: list[Own],
         prefix: Bound,
         start: Bound,
         end: Bound,
@@ -107,19 +137,19 @@ class BrokerPort(Protocol):
 
     def watch(
         self,
-        partitions: list[Any],
+        partitions: list[Own],
         prefix: Bound,
         start: Bound,
         end: Bound,
         *,
         tombstones: bool,
-        grows_with: Mapping[int, Any] = MappingProxyType({}),
+        grows_with: Mapping[int, Own] = MappingProxyType({}),
         whole: bool = False,
-    ) -> Any:
+    ) -> WatchPort:
         """As `scan`, then every change. `grows_with`: all partitions of the topic, as they are at any time; those that
         come later are watched from their beginning."""
 
     async def history(
-        self, partition: Any, key: bytes, offset: int, max_records: int, max_bytes: int
+        self, partition: Own, key: bytes, offset: int, max_records: int, max_bytes: int
     ) -> tuple[list[bytes], int | None]:
         """The events of a key from `offset` on, as packed entries, and where the next page starts (None: the end)."""

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
+from krappy.core.kafka.faults import Fault
+from krappy.core.kafka.modern import ModernGroup
+from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.core.kafka.offset import At, Offset
+from krappy.errors import KrappyError
+from krappy.ports.settings import SettingsPort
+from krappy.waiting import Later
+
+
+class GroupPolled(NamedTuple):
+    """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
+    once; `leases`: (topic, partition, first, last, deliveries)."""
+
+    parts: list[tuple[str, int, int, int, Any]]  # the batches are bytes-like
+    leases: list[tuple[str, int, int, int, int]]
 
 
 class MemberPort(Protocol):
@@ -12,9 +29,9 @@ class MemberPort(Protocol):
     name: str
     closed: bool
 
-    def poll_now(self, max_records: int, max_bytes: int) -> Any: ...
-    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> Any: ...
-    def ack(self, ranges: Sequence[tuple[str, int, int, int]]) -> Any: ...
+    def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None: ...
+    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled: ...
+    def ack(self, ranges: Sequence[tuple[str, int, int, int]]) -> Later[None]: ...
     def nack(self, ranges: Sequence[tuple[str, int, int, int]], delay_ms: int = 0) -> None: ...
     def extend(self, ranges: Sequence[tuple[str, int, int, int]], lease_ms: int) -> None: ...
     def uncount(self, unseen: Sequence[tuple[str, int, int, int]], polls: int | None) -> None: ...
@@ -72,16 +89,73 @@ class Position(NamedTuple):
     metadata: str
 
 
+class Listed(NamedTuple):
+    name: str
+    kind: str  # "classic", "consumer", or "krappy": a native one
+    protocol_type: str
+    state: str
+
+
+class DescribedGroup(NamedTuple):
+    """`members`: (id, instance id, client id, client host, metadata, assignment)."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: Sequence[tuple[str, str | None, str, str, bytes, bytes]]
+
+
+class KafkaGroupPort(Protocol):
+    """One of Kafka's groups, as far as its positions go. `pending`: of open transactions, by producer id."""
+
+    @property
+    def offsets(self) -> Mapping[At, Offset]: ...
+    @property
+    def pending(self) -> Mapping[int, Mapping[At, Offset]]: ...
+    def unstable(self, at: At) -> bool: ...
+
+
+class KafkaOffsetsPort(Protocol):
+    """Refused is raised, StorageError too where something is written."""
+
+    def commit_as(
+        self,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Mapping[At, Offset],
+        *,
+        version: int,
+    ) -> Later[KrappyError | None]: ...
+    def readable(self, name: str, member_id: str | None, epoch: int) -> KafkaGroupPort | None: ...
+    async def delete_from(self, name: str, wanted: Iterable[At]) -> Mapping[At, Fault]: ...
+
+
+class KafkaGroupsAdminPort(Protocol):
+    def list_groups(self) -> Iterator[Listed]: ...
+    def describe(self, name: str) -> DescribedGroup: ...
+    def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]: ...
+    async def delete(self, name: str) -> None: ...
+
+
+class GroupSettingsPort(SettingsPort, Protocol):
+    """Of groups."""
+
+    def names(self) -> list[str]: ...
+    def heartbeat_ms(self, group: str, /) -> int: ...
+
+
 class KafkaGroupsPort(Protocol):
     """The coordinator of Kafka's groups; `Refused` (krappy.core.kafka.faults) says why not."""
 
     @property
-    def settings(self) -> Any: ...
+    def settings(self) -> GroupSettingsPort: ...
     @property
-    def offsets(self) -> Any: ...
+    def offsets(self) -> KafkaOffsetsPort: ...
     @property
-    def admin(self) -> Any: ...
-    def join(self, name: str, ask: Any) -> Any: ...
+    def admin(self) -> KafkaGroupsAdminPort: ...
+    def join(self, name: str, ask: Join) -> Later[Joined]: ...
     def sync(
         self,
         name: str,
@@ -91,10 +165,10 @@ class KafkaGroupsPort(Protocol):
         protocol_type: str | None,
         protocol: str | None,
         assignments: Mapping[str, bytes],
-    ) -> Any: ...
-    def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None) -> Any: ...
-    def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> Any: ...
-    def beat(self, name: str, beat: Any) -> Any: ...
+    ) -> Later[SyncAnswer]: ...
+    def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None) -> Fault: ...
+    def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]: ...
+    def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]: ...
     def new_member_id(self) -> str: ...
     async def stage_offsets(
         self,
@@ -103,6 +177,6 @@ class KafkaGroupsPort(Protocol):
         member_id: str,
         generation: int,
         instance_id: str | None,
-        offsets: Mapping[tuple[str, int], Any],
+        offsets: Mapping[At, Offset],
     ) -> None: ...
     def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None: ...

@@ -7,20 +7,29 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
+from krappy.errors import KrappyError
 from krappy.records.batch import Columns
-from krappy.types import Record, Span
+from krappy.settings.topic import TopicConfig
+from krappy.types import FilePart, Record, Span
+from krappy.waiting import Later, Signal
 
 T = TypeVar("T")
 
 
-class LaterPort(Protocol):
-    """An answer to come: `then(callback(value, error))`. `cost`: bytes that are kept until it is there."""
+class StoredAt(NamedTuple):
+    """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
 
-    cost: int
+    offset: int
+    timestamp: int
+    duplicate: bool = False
 
-    def then(self, callback: Callable[[Any, Exception | None], None]) -> None: ...
-    def map(self, change: Callable[[Any], Any]) -> Any: ...
-    async def wait(self) -> Any: ...
+
+class Raw(NamedTuple):
+    """Bytes of batches as they stand in the log, the last of which may be cut short. `end`: all of them are below this
+    offset."""
+
+    records: bytes | bytearray | memoryview | FilePart
+    end: int
 
 
 class ActiveProducer(NamedTuple):
@@ -33,14 +42,74 @@ class ActiveProducer(NamedTuple):
     open_since: int
 
 
-class PartitionPort(Protocol):
-    topic: str
-    index: int
-    moved: Any
-    high_watermark: int
-    gone: Any
+class SourcePort(Protocol):
+    """The reading side of a partition, as Kafka's consumers use it."""
 
-    offline: str
+    index: int
+    epoch: int  # the leader's
+    epochs: Epochs
+
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def moved(self) -> Signal:
+        """The high watermark or the last stable offset went up, or the partition went away."""
+
+    @property
+    def gone(self) -> KrappyError | None:
+        """The error that it went away with, if it did."""
+
+    @property
+    def offline(self) -> str:
+        """Why it is out of service; empty while it is not."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    def producers(self) -> list[ActiveProducer]: ...
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]: ...
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw: ...
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw: ...
+    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
+    def told_earliest(self) -> int: ...
+    def out_of_range(self) -> None: ...
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None: ...
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None: ...
+
+
+class SourceTopicPort(Protocol):
+    """What Kafka's consumers read by a name: a topic, its table, or an internal topic."""
+
+    name: str
+    id: bytes
+    image: TopicImage
+    count: int  # of its partitions, in the cluster
+
+    @property
+    def internal(self) -> bool:
+        """Whether it is one of Kafka's internal topics, which clients can't change."""
+
+    @property
+    def config(self) -> TopicConfig: ...
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The settings that were set for it."""
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The defaults that it keeps from when it was made."""
+
+    @property
+    def deleted(self) -> bool: ...
+    def led(self, index: int) -> SourcePort:
+        """A partition that this broker leads. Raises NotLeader, UnknownPartition."""
+
+    def is_offline(self, index: int) -> bool: ...
+
+
+class PartitionPort(SourcePort, Protocol):
+    topic: str
 
     @property
     def size(self) -> int: ...
@@ -52,16 +121,10 @@ class PartitionPort(Protocol):
     def view_failed(self) -> Exception | None: ...
     @property
     def log_failed(self) -> str: ...
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def last_stable_offset(self) -> int: ...
-    def producers(self) -> list[ActiveProducer]: ...
-    def aborted(self, start: int, end: int) -> list[tuple[int, int]]: ...
     def publish(
-        self, data: bytes, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
-    ) -> Any: ...
-    def publish_record(self, record: Record, expect: int | None = None) -> Any: ...
+        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+    ) -> Later[StoredAt]: ...
+    def publish_record(self, record: Record, expect: int | None = None) -> Later[StoredAt]: ...
     def read_now(
         self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
     ) -> Span: ...
@@ -74,67 +137,25 @@ class PartitionPort(Protocol):
     async def offset_for(self, start: str, start_at: int | None) -> int: ...
     def check_deletable(self, before: int) -> None: ...
     async def delete_records(self, before: int) -> int: ...
-    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
     def view_ready(self, min_offset: int | None) -> bool: ...
     def look_up(self, key: bytes) -> bytes | None: ...
     def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The entries of the first of these keys: of all, unless they are large."""
 
 
-class SourcePort(Protocol):
-    """The reading side of a partition, as Kafka's consumers use it."""
-
-    index: int
-    epoch: int  # the leader's
-    epochs: Epochs
-    high_watermark: int
-    moved: Any  # a signal: the high watermark or the last stable offset went up, or the partition went away
-    gone: Any  # the error that it went away with, or None
-
-    @property
-    def offline(self) -> str:
-        """Why it is out of service; empty while it is not."""
-
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def last_stable_offset(self) -> int: ...
-    def producers(self) -> list[ActiveProducer]: ...
-    def aborted(self, start: int, end: int) -> list[tuple[int, int]]: ...
-    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Any: ...
-    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Any: ...
-    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
-    def told_earliest(self) -> int: ...
-    def out_of_range(self) -> None: ...
-    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None: ...
-    async def find_latest_time(self, limit: int) -> tuple[int, int] | None: ...
-
-
-class TopicPort(Protocol):
-    name: str
-    id: bytes
-    image: TopicImage
-    count: int  # of its partitions, in the cluster
-    config: Any
-    deleted: bool
-
-    @property
-    def given(self) -> Mapping[str, str]:
-        """The settings that were set for it."""
-
+class TopicPort(SourceTopicPort, Protocol):
     @property
     def settings(self) -> Mapping[str, str]:
         """All in force."""
 
     @property
-    def local(self) -> Mapping[int, Any]:
+    def local(self) -> Mapping[int, PartitionPort]:
         """The partitions that this broker has, by index."""
 
     def led(self, index: int) -> PartitionPort:
         """A partition that this broker leads. Raises NotLeader, UnknownPartition."""
 
     def all_led(self) -> Sequence[PartitionPort]: ...
-    def is_offline(self, index: int) -> bool: ...
     @property
     def scattered(self) -> bool:
         """Whether a key may stand in another partition than the one that its murmur2 names."""

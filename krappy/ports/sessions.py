@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
-from krappy.ports.partitions import LaterPort
-from krappy.wire.messages import Answer, Request
+from krappy.waiting import Later
+from krappy.wire.messages import Answer
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Registered(Protocol):
@@ -112,12 +113,9 @@ class KafkaSessionPort(PacedPort, Protocol):
     def client_id(self) -> str | None:
         """Of the request that is being handled: valid until the handler first returns or awaits."""
 
-    def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> LaterPort:
+    def gather(self, laters: Sequence[Later[T]], finish: Callable[[list[T | Exception]], S]) -> Later[S]:
         """A Later of `finish(results)`, once all are there; a result is a value, or the exception instead of it."""
 
 
 class StreamPort(Protocol):
     async def send(self, answer: Answer) -> None: ...
-
-
-Handler = Callable[[SessionPort, Request], Answer | LaterPort | Coroutine[Any, Any, Answer] | Awaitable[Answer]]

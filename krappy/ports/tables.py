@@ -37,6 +37,41 @@ class ScanPort(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
+class Emit(Protocol):
+    """What a watch tells: "snapshot" or "changes", of one partition, up to an offset."""
+
+    async def __call__(
+        self,
+        event: str,
+        partition: int,
+        next_offset: int,
+        items: list[bytes],
+        exact: list[tuple[int, int]] | None = None,
+        /,
+    ) -> None: ...
+
+
+class WatchPort(Protocol):
+    """A scan, and then every change. It runs until it is closed or cancelled."""
+
+    scattered: bool
+
+    async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None: ...
+    def close(self) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+class RowsPort(Protocol):
+    """Entries of a range, in key order. `following`: where the next begin; None: there are no more."""
+
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def entries(self) -> list[bytes]: ...
+    @property
+    def following(self) -> bytes | None: ...
+
+
 class SnapshotPort(Protocol):
     """A snapshot that is held for every connection."""
 
@@ -48,7 +83,7 @@ class SnapshotPort(Protocol):
     async def ranges(self, parts: int) -> list[tuple[int, bytes | None, bytes | None]]: ...
     def rows(
         self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool
-    ) -> Any: ...
+    ) -> RowsPort: ...
 
 
 class SnapshotsPort(Protocol):

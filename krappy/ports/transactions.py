@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from krappy.core.staging import Job
 from krappy.core.transactions import Transaction
 from krappy.ports.groups import GroupMember, Position
+from krappy.ports.partitions import StoredAt, TopicPort
 from krappy.types import TopicPartition
+from krappy.waiting import Later
 
 
 class TransactionsPort(Protocol):
@@ -41,9 +43,9 @@ class StagedJobRow(NamedTuple):
 
 
 class AttemptPort(Protocol):
-    topic: Any
-
-    def publish(self, partition: int, data: bytes) -> Any: ...
+    @property
+    def topic(self) -> TopicPort | None: ...
+    def publish(self, partition: int, data: bytes) -> Later[StoredAt]: ...
 
 
 class StageOpened(NamedTuple):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from krappy.core.cluster.image import Registration
-from krappy.ports import AccessPort, BrokerPort, LaterPort, NodeInfo
+from krappy.ports import AccessPort, BrokerPort, NodeInfo
 from krappy.server.session import Paced, Peer
 from krappy.waiting import Later
+
+T = TypeVar("T")
+S = TypeVar("S")
+UNANSWERED = AssertionError("not answered yet")
 
 
 class KafkaSession(Paced):
@@ -24,7 +28,7 @@ class KafkaSession(Paced):
         self.client_id: str | None = None  # of the request being handled
         self.listener = listener
         self._own = own
-        self._told: tuple[Any, Mapping[int, NodeInfo]] = (None, {})
+        self._told: tuple[Mapping[int, Registration] | None, Mapping[int, NodeInfo]] = (None, {})
         self.principal: str | None = None
         self.state: dict[str, Any] = {}
         self.on_close: list[Callable[[], None]] = []
@@ -43,15 +47,15 @@ class KafkaSession(Paced):
         endpoint = broker.endpoints.get(self.listener)
         return None if endpoint is None else NodeInfo(broker.id, *endpoint, broker.rack)
 
-    def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> Later[Any]:
+    def gather(self, laters: Sequence[Later[T]], finish: Callable[[list[T | Exception]], S]) -> Later[S]:
         """A Later of `finish(results)`, once all `laters` have ended. A result is a value or an exception."""
-        gathered: Later[Any] = Later(sum(later.cost for later in laters))
-        results: list[Any] = [None] * len(laters)
+        gathered: Later[S] = Later(sum(later.cost for later in laters))
+        results: list[T | Exception] = [UNANSWERED] * len(laters)
         missing = len(laters)
 
-        def took(index: int, value: Any, error: Exception | None) -> None:
+        def took(index: int, value: T | None, error: Exception | None) -> None:
             nonlocal missing
-            results[index] = value if error is None else error
+            results[index] = cast(T, value) if error is None else error
             missing -= 1
             if not missing:
                 try:

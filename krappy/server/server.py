@@ -12,6 +12,7 @@ import trio
 
 from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
+from krappy.ports import BrokerPort
 from krappy.server.budget import Budget
 from krappy.server.places import HTTP, Places
 from krappy.server.session import Allowance
@@ -89,7 +90,7 @@ class InternalError(KrappyError):
 class Server:
     def __init__(
         self,
-        broker: Any,
+        broker: BrokerPort,
         report: Callable[..., None],
         *,
         memory_bytes: int,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import LogPiece, Read
 from krappy.broker.partition import large
 from krappy.core.leases import Lease
 from krappy.errors import KrappyError, OffsetOutOfRange
+from krappy.ports import GroupPolled as GroupPolled
 from krappy.types import Span
 
 if TYPE_CHECKING:
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 
 AHEAD_RECORDS = 200  # events that a read is for at least, since the next poll will want them
 AHEAD_BYTES = 128 << 10  # but then not more bytes than this, nor for what waits: often that is one event
-
-
-class GroupPolled(NamedTuple):
-    """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
-    once; `leases`: (topic, partition, first, last, deliveries)."""
-
-    parts: list[tuple[str, int, int, int, bytes | memoryview]]
-    leases: list[tuple[str, int, int, int, int]]
 
 
 class _Taken:

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
+from krappy.ports import DescribedGroup, Listed
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.registry import GroupRegistry
 
 NATIVE = "krappy"  # the protocol type, and the type, by which Kafka's tools see a native group
-
-
-class Listed(NamedTuple):
-    name: str
-    kind: str  # "classic", "consumer", or NATIVE
-    protocol_type: str
-    state: str
-
-
-class DescribedGroup(NamedTuple):
-    """`members`: (id, instance id, client id, client host, metadata, assignment)."""
-
-    state: str
-    protocol_type: str
-    protocol: str
-    members: Sequence[tuple[str, str | None, str, str, bytes, bytes]]
 
 
 class Admin:

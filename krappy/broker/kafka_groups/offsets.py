@@ -101,6 +101,19 @@ class KafkaOffsets:
         self._runtime.meta_synced().then(lambda _, error: later.resolve(_known(error)))
         return later
 
+    def commit_as(
+        self,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Mapping[At, Offset],
+        *,
+        version: int,
+    ) -> Later[KrappyError | None]:
+        """As `commit_later`, by a member that `check` lets commit."""
+        return self.commit_later(self.check(name, member_id, generation, instance_id, version=version), offsets)
+
     async def stage(
         self,
         name: str,

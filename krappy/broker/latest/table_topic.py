@@ -9,6 +9,7 @@ from krappy.broker.latest.latest import LatestTables
 from krappy.broker.partition.raw_reads import Raw
 from krappy.core.latest import SUFFIX, Readings, table_of, twin_id
 from krappy.errors import KrappyError
+from krappy.ports import ActiveProducer
 from krappy.waiting import Signal
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ STATE = "latest"  # where a connection's state has its Readings
 
 class TableTopic:
     """Made for one request of one connection, whose `readings` it goes by."""
+
+    internal = False
 
     def __init__(self, topic: Topic, tables: LatestTables, readings: Readings, alias: str = "") -> None:
         """`alias`: the ending of its name, when it is asked for by that."""
@@ -125,7 +128,7 @@ class TablePartition:
     def gone(self) -> KrappyError | None:
         return self._partition.gone
 
-    def producers(self) -> list[Any]:
+    def producers(self) -> list[ActiveProducer]:
         """Nobody writes to a table."""
         return []
 

@@ -7,18 +7,11 @@ from typing import NamedTuple
 
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
+from krappy.ports import StoredAt as StoredAt
 from krappy.records import batch as batches
 from krappy.records.batch import RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record
 from krappy.waiting import Later
-
-
-class StoredAt(NamedTuple):
-    """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
-
-    offset: int
-    timestamp: int
-    duplicate: bool = False
 
 
 class Publish:

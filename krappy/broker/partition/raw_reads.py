@@ -6,9 +6,10 @@ which spares reading and checking; consumers check it. See `SENDFILE` for where 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from krappy.errors import OffsetOutOfRange
+from krappy.ports import Raw as Raw
 from krappy.types import FilePart
 
 if TYPE_CHECKING:
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
 SENDFILE = 16 << 10
 STRIDE = 128 << 10  # of the probes whether a part of a file is in the page cache: the kernel reads ahead that much
 PORTION = 1 << 20
-
-
-class Raw(NamedTuple):
-    """Bytes of batches, the last of which may be cut short. `end`: all of them are below this offset."""
-
-    records: bytes | bytearray | memoryview | FilePart
-    end: int
 
 
 NOTHING = Raw(b"", 0)

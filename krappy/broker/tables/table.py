@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
@@ -21,6 +21,7 @@ from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.ports import Emit as Emit
 from krappy.ports import ScanPage
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
@@ -198,17 +199,6 @@ class TableScan:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
-
-
-class Emit(Protocol):
-    async def __call__(
-        self,
-        event: str,
-        partition: int,
-        next_offset: int,
-        items: list[bytes],
-        offsets: list[tuple[int, int]] | None = None,
-    ) -> None: ...
 
 
 class TableWatch:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
 from krappy.broker.partition.raw_reads import Raw
 from krappy.broker.topics.topic import not_led
 from krappy.core.cluster.image import PartitionImage, TopicImage
 from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
+from krappy.errors import KrappyError
+from krappy.ports import ActiveProducer
 from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
@@ -33,7 +34,7 @@ class InternalPartition:
 
     epoch = high_watermark = start_offset = last_stable_offset = size = 0
     epochs = Epochs([(0, 0)])
-    gone = None
+    gone: KrappyError | None = None
     offline = ""
 
     def __init__(self, topic: str, index: int, moved: Signal) -> None:
@@ -41,7 +42,7 @@ class InternalPartition:
         self.index = index
         self.moved = moved
 
-    def producers(self) -> list[Any]:
+    def producers(self) -> list[ActiveProducer]:
         return []
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:

@@ -23,6 +23,8 @@ from krappy.types import text_id
 class Topic:
     """What the cluster knows of a topic (`image`), beside those of its partitions that this broker has (`local`)."""
 
+    internal = False
+
     def __init__(
         self, stored: StoredTopic, image: TopicImage, inherited: Mapping[str, str] = MappingProxyType({})
     ) -> None:
