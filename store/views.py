@@ -72,6 +72,7 @@ class Views:
         self.doubtful: Path | None = None  # a table file that the disk failed to read once
         self.stuck = ""  # which write the disk refused: RocksDB takes no more until it is opened anew; empty: none
         self._waits = RENEWING  # why there is no database, while `_open` is None
+        self._leaving = ""  # why changes that need the views are refused; empty: they are not
         self._sizes = cache_bytes, memtable_bytes
         self._open: rocks.Rdict | None = None
         self._made: rocks.Rdict | None = None
@@ -109,6 +110,15 @@ class Views:
     def _new(self) -> rocks.Rdict:
         cache_bytes, memtable_bytes = self._sizes
         return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
+
+    def leave(self, why: str) -> None:
+        """The views are about to be made or opened anew: `check` refuses until `begin`."""
+        self._leaving = why
+
+    def check(self) -> None:
+        """Called before a change that needs the views. Raises StorageError while they are made or opened anew."""
+        if self._leaving:
+            raise StorageError(self._leaving)
 
     def look_at_doubtful(self) -> None:
         """Reads the `doubtful` file again: if the disk can't read it, the views are `damaged`. Blocks."""
@@ -180,6 +190,7 @@ class Views:
         """Serves the new database. After `throw_away` every view is at offset 0, after `reopen` as it was last
         flushed."""
         self._open, self._made, self.damaged, self.stuck, self.doubtful = self._made, None, "", "", None
+        self._leaving = ""
 
     def close(self) -> None:
         """Flushes, so that the next start has nothing to apply, and closes, snapshots too. Closing again does

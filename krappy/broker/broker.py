@@ -249,7 +249,7 @@ class LocalBroker(Runtime):
         try:
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
-                    keeper = ViewKeeper(self, self.machine, self.snapshots)
+                    keeper = ViewKeeper(self, self.changes.locks, self.machine, self.snapshots)
                     parts = (self.housekeeper, keeper, Ahead(self, self.latest))
                     for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
                         nursery.start_soon(self._guarded, run, ())  # the others go on without it

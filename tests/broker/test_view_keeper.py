@@ -267,3 +267,119 @@ def test_an_open_that_the_disk_refuses_is_damage_if_a_file_is_unreadable(
     assert files == {file.name for file in (tmp_path / folder).glob("*.sst")}
     trio.run(main)
     assert "views_damaged" not in said
+
+
+@pytest.mark.parametrize("reopened", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda broker: broker.alter_topic("t", None, 3),
+        lambda broker: broker.alter_topic("t", {"view.enable": "false"}, None),
+        lambda broker: broker.alter_topic("off", {"view.enable": "true"}, None),
+        lambda broker: broker.create_topic("new", 2, {}),
+    ],
+)
+def test_a_change_that_needs_the_views_is_refused_as_a_whole_while_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, reopened: bool
+) -> None:
+    """It is not in the catalog either, and done as soon as it is asked for again. Other settings are changed."""
+    said: list[str] = []
+    name, flaw = ("reopen", "stuck") if reopened else ("throw_away", "damaged")
+
+    def known(broker: LocalBroker) -> list[tuple[str, dict[str, str], int]]:
+        return [(topic.name, topic.config, len(topic.numbers)) for topic in broker.catalog.list()]
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            await filled(broker, "t", 1)
+            await broker.create_topic("off", 2, {"view.enable": "false"})
+            before, away, go_on = known(broker), trio.Event(), trio.Event()
+            make = getattr(broker.views, name)
+
+            def slowly() -> None:
+                trio.from_thread.run_sync(away.set)
+                make()
+                trio.from_thread.run(go_on.wait)
+
+            monkeypatch.setattr(broker.views, name, slowly)
+            setattr(broker.views, flaw, "by this test")
+            with trio.fail_after(60):
+                await away.wait()
+                try:
+                    with pytest.raises(StorageError, match="anew"):
+                        await change(broker)
+                    assert known(broker) == before
+                    await broker.alter_topic("t", {"retention.ms": "-1"}, None)
+                finally:
+                    go_on.set()
+                await until(lambda: "views_reopened" in said or "views_renewed" in said)
+                await change(broker)
+            assert [len(broker.topic(topic).local) for topic, *_ in known(broker)] == [
+                count for *_, count in known(broker)
+            ]
+        assert "deletion_unfinished" not in said
+
+    trio.run(main)
+
+
+def test_the_views_are_made_anew_behind_a_change_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            partition = await filled(broker, "t", 1)
+            under_way, go_on = trio.Event(), trio.Event()
+            add = broker.catalog.add_partitions
+
+            def slowly(topic: str, total: int) -> Any:
+                trio.from_thread.run_sync(under_way.set)
+                trio.from_thread.run(go_on.wait)
+                return add(topic, total)
+
+            monkeypatch.setattr(broker.catalog, "add_partitions", slowly)
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(broker.alter_topic, "t", None, 3)
+                    await under_way.wait()
+                    broker.views.damaged = "by this test"
+                    try:
+                        await until(lambda: "views_damaged" in said)
+                        assert not partition.applier.stopped
+                    finally:
+                        go_on.set()
+                await until(lambda: "views_renewed" in said)
+            assert len(broker.topic("t").local) == 3
+            assert await looked_up(partition) == list(range(len(KEYS)))
+
+    trio.run(main)
+
+
+def test_partitions_that_the_catalog_has_and_could_not_be_made_are_by_asking_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor, refuses = Views.floor, True
+
+    def unread(self: Views, number: int) -> int:
+        if refuses and number > 1:
+            raise StorageError("a block of the views can't be read")
+        return floor(self, number)
+
+    async def main() -> None:
+        nonlocal refuses
+        async with running(tmp_path) as broker:
+            await filled(broker, "t", 1)
+            for _ in range(2):
+                with pytest.raises(StorageError, match="a block"):
+                    await broker.alter_topic("t", None, 3)
+            refuses = False
+            await broker.alter_topic("t", None, 3)
+            topic = broker.topic("t")
+            assert (len(topic.local), topic.count) == (3, 3)
+            await publish(topic.led(2), 1, [b"k"])
+            await topic.led(2).view_wait(None, 60)
+            assert topic.led(2).look_up(b"k") is not None
+
+    monkeypatch.setattr(Views, "floor", unread)
+    trio.run(main)

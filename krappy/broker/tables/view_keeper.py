@@ -23,6 +23,7 @@ from krappy.store.rocks import Damaged
 from krappy.store.views import RENEWING, REOPENING, Views
 
 if TYPE_CHECKING:
+    from krappy.broker.name_locks import NameLocks
     from krappy.broker.runtime import Runtime
     from krappy.broker.tables.snapshots import Snapshots
     from krappy.broker.upkeep.machine import Machine
@@ -56,8 +57,10 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> 
 
 
 class ViewKeeper:
-    def __init__(self, runtime: Runtime, machine: Machine, snapshots: Snapshots) -> None:
+    def __init__(self, runtime: Runtime, locks: NameLocks, machine: Machine, snapshots: Snapshots) -> None:
+        """`locks`: held for each topic that is being changed."""
         self._runtime = runtime
+        self._locks = locks
         self._machine = machine
         self._snapshots = snapshots
 
@@ -95,6 +98,8 @@ class ViewKeeper:
 
     async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Viewed], None]) -> None:
         runtime, why = self._runtime, StorageError(reason)
+        async with self._locks.everything():  # changes under way need the views until they end
+            runtime.views.leave(reason)
         while not runtime.stopped:
             before = self._partitions()
             for partition in before:

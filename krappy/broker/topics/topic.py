@@ -64,6 +64,10 @@ class Topic:
         """Whether its table would outlive its events with these settings, and does not now. Raises InvalidConfig."""
         return outlives(self.config, self.parse(given, inherited))
 
+    def switches_view(self, given: Mapping[str, str]) -> bool:
+        """Whether these settings turn its view on or off. Raises InvalidConfig."""
+        return self.parse(given, self.inherited).view != self.config.view
+
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
         config = self.parse(given, inherited)

@@ -82,6 +82,7 @@ class TopicChanges:
                 raise TopicExists(f"the topic '{name}' exists")
             inherited = self._defaults()
             TopicConfig.parse({**inherited, **config})
+            runtime.views.check()
             self.names.add(name)  # at once: one that is like it may be made beside it
             try:
                 topic = await self._make(name, partitions, config, inherited)
@@ -136,6 +137,8 @@ class TopicChanges:
             topic = runtime.topics.find(name)
             config = changes_of(wanted or {}, topic.given, topic.settings)
             given = merge(topic.given, config)
+            if partitions not in (None, topic.count) or topic.switches_view(given):
+                runtime.views.check()
             if topic.outlives(given, topic.inherited) and not still:
                 return False
             await topic.prepare(given, topic.inherited)
@@ -149,8 +152,16 @@ class TopicChanges:
             return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
-        """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
+        """The logs first, then the catalog: what can't be opened now could not be on the next start either.
+
+        Partitions that the catalog has already, since an earlier request failed after that step, are opened as on a
+        start.
+        """
         runtime = self._runtime
+        known = runtime.catalog.get(topic.name)
+        if known is not None and len(known.numbers) == total:
+            await self.open_partitions([(topic, known)], new=False)
+            return
         added = range(topic.count, total if total <= MAX_PARTITIONS else 0)
         await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
