@@ -21,6 +21,7 @@ from krappy.broker.topics import deletion, opening, topic_changes
 from krappy.broker.topics.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.records import batch
+from krappy.store.views import Views
 from tests import schedules
 from tests.broker.engine import as_killed, publish, read_all, running, until
 from tests.store.faulty_meta import Faults, FaultyMeta
@@ -312,3 +313,42 @@ async def test_a_topic_is_deleted_only_if_it_is_the_one_that_was_meant(tmp_path:
         with pytest.raises(UnknownTopic):
             await broker.delete_topic("t", old.id)
         assert broker.topic("t") is new
+
+
+@trio_test
+async def test_a_view_is_turned_off_and_on_whatever_the_disk_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off: what it holds is not asked for any more. On: not before that is gone, and else it stays off everywhere."""
+    drop, refused = Views.drop, [2]  # the number of a partition
+
+    def refusing(self: Views, number: int) -> None:
+        if number in refused:
+            raise StorageError("the disk refuses")
+        drop(self, number)
+
+    def views() -> list[bool]:
+        return [broker.catalog.list()[0].config["view.enable"] == "true", topic.config.view] + [
+            each.config.view for each in topic.local.values()
+        ]
+
+    monkeypatch.setattr(Views, "drop", refusing)
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 3, {})
+        for partition in topic.local.values():
+            await publish(partition, 2, [b"a", b"b"])
+            await partition.flush_view()
+        await broker.alter_topic("t", {"view.enable": "false"}, None)
+        assert views() == [False] * 5
+        for partition in topic.local.values():
+            await partition.delete_records(1)
+        with pytest.raises(StorageError, match="the disk refuses"):
+            await broker.alter_topic("t", {"view.enable": "true"}, None)
+        assert views() == [False] * 5
+        assert not topic.scattered
+        refused.clear()
+        await broker.alter_topic("t", {"view.enable": "true"}, None)
+        assert views() == [True] * 5
+        for partition in topic.local.values():
+            assert await partition.view_wait(None, 60)
+            assert (partition.look_up(b"a"), partition.look_up(b"b") is None) == (None, False)

@@ -187,20 +187,28 @@ class Viewed(Replica):
                 self.views.note_begun(self.number, log.clean_upto)
         return log.start_offset
 
+    async def prepare(self, config: TopicConfig) -> None:
+        """Called before its topic gets these settings. If it raises StorageError, the topic must not get them."""
+        if config.view and not self.config.view:  # nobody may find entries from before it was turned off
+            await self._drop()
+        await self._keep_absent(config)
+
     async def configure(self, config: TopicConfig) -> None:
         before = self.config
         if config.view and not before.view:  # nobody may look things up in what is not folded yet
-            await self._drop()
             self.applier = self._applier(self._begin())
         self.config = self.log.config = config
         if before.view and not config.view:
             self.applier.stop(self.no_view())
             await self.applier.idle.wait()
-            await self._drop()
+            try:
+                await self._drop()
+            except StorageError as error:  # nobody reads it, and `prepare` drops it before it is turned on again
+                self.report("view_waits", error)
             self.applier = self._applier(self.high_watermark)
         self.applier.start()
 
-    async def keep_absent(self, config: TopicConfig) -> None:
+    async def _keep_absent(self, config: TopicConfig) -> None:
         """Before its topic gets settings under which entries outlive their events: those that have expired by now must
         not come back, by a crash neither. On disk when it returns. Raises StorageError."""
         if outlives(self.config, config):

@@ -72,7 +72,7 @@ class Topic:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
         config = self.parse(given, inherited)
         for partition in self.local.values():
-            await partition.keep_absent(config)
+            await partition.prepare(config)
 
     async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """Other settings from now on. Raises InvalidConfig."""
