@@ -250,7 +250,7 @@ async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_ha
         await step(self)
 
     monkeypatch.setattr(Applier, "_step", later)
-    monkeypatch.setattr(cleaning, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(cleaning, "OTHERS_S", 0.01)
     async with running(tmp_path) as broker:
         topic = broker.topic("t")
         partition, keeper = topic.led(2), broker.housekeeper

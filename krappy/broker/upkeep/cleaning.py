@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_UP = 1000  # keys asked of the view at a time
 PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
-PATIENCE_S = 5.0  # for which it waits for the views of other partitions
+OTHERS_S = 5.0  # for which it waits for the views of other partitions
 
 
 class _Over(Exception):
@@ -149,7 +149,7 @@ async def _others_folded(partition: Partition) -> dict[int, int]:
     """Where the other partitions end, by their indexes; where keys may be astray, once their views have all below that,
     or after a while."""
     ends = {other.index: other.last_stable_offset for other in partition.strays.others(partition)}
-    with trio.move_on_after(PATIENCE_S):
+    with trio.move_on_after(OTHERS_S):
         for other in partition.strays.others(partition) if partition.strays else ():
             with suppress(KrappyError):
                 await other.applier.caught_up(ends.get(other.index))
