@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from krappy.cli import checkup
 from krappy.entries.entry import pack_entry
 from krappy.errors import StorageError
+from krappy.records import batch
 from krappy.store.catalog import Catalog
 from krappy.store.format import IDENTITY, LOG, file_name
 from krappy.store.log import Log
@@ -18,6 +20,7 @@ from krappy.store.meta import Meta
 from krappy.store.synced import Synced
 from krappy.store.views import Views
 from krappy.testing.running import run_broker
+from tests.broker.engine import as_killed, publish, running
 from tests.cli.conftest import Krappy, Result
 
 EVENTS = 3000
@@ -244,6 +247,39 @@ def test_a_view_that_is_behind_is_no_fault(doctor: Callable[..., Result], data: 
     assert found.status == 0
     [row] = [row for row in found.json["partitions"] if row["topic"] == "mixed"]
     assert row["view_behind"] == EVENTS
+
+
+def test_what_a_cleaning_took_for_events_that_the_view_has_lost_is_no_fault(
+    run: Krappy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill takes the view back to what was flushed, and not the log."""
+
+    async def main() -> None:
+        async with running(tmp_path / "data", cleaner_backoff_ms=10**7, retention_check_ms=10**7) as broker:
+            config = {"cleanup.policy": "compact", "segment.bytes": 400, "min.cleanable.dirty.ratio": 0}
+            partition = (await broker.create_topic("t", 1, config))[0].led(0)
+            for _ in range(6):
+                await publish(partition, 4, [b"a", b"b", b"c", b"d"])
+            await partition.flush_view()
+            partition.log.roll()
+            await publish(partition, 2, [b"a", b"a"])
+            await partition.publish(batch.encode([b"b"], [None], timestamps=1_000)).wait()
+            assert await partition.view_wait(None, 60)
+            monkeypatch.setattr(partition, "flush_view", lambda _: trio.sleep(0))  # these came just behind the flush
+            await broker.housekeeper.clean(partition, broker.now_ms())
+            as_killed(tmp_path / "data", tmp_path / "killed")
+
+    trio.run(main)
+    assert run("doctor", "--data", str(tmp_path / "data")).status == 0
+    found = run("doctor", "--data", str(tmp_path / "killed"), "--json")
+    assert problems(found) == ""
+    assert found.status == 0
+    (row,) = found.json["partitions"]
+    assert row["view_behind"] == 3
+    change_view(tmp_path / "killed", "t", lambda views, number: views.apply(number, {b"x": pack_entry(21, 1, b"")}, 24))
+    assert "1 entries of the view are not in the log" in problems(
+        run("doctor", "--data", str(tmp_path / "killed"), "--json")
+    )
 
 
 def test_lost_views_are_folded_anew(doctor: Callable[..., Result], data: Path) -> None:
