@@ -118,7 +118,11 @@ class ThreadStream:
                 raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
             if patience is not None and not _has_room(self._out, end - time.monotonic()):
                 return False
-            self._out.sendall(data)
+            try:
+                self._out.sendall(data)
+            except BaseException:  # a signal's exception too: half of a frame may be out, which nothing can follow
+                self.end()
+                raise
             return True
         finally:
             self._sending.release()
