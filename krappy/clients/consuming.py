@@ -3,9 +3,10 @@
 - A reader without a group keeps its own position. After a lost connection it registers again at that position, so it
   sees every event once. It sends the next poll as soon as one is answered, while the caller works.
 - A group member loses its leases with its connection. Then it drops the events that it has not handed out, because
-  the broker leases them again, to the first member that asks. It sends the next poll only when it hands out its last
-  batch, so that leases do not expire in a buffer. Events whose lease has expired are not handed out. When it is closed,
-  it tells the broker which events it has not handed out, so that their delivery is not counted.
+  the broker leases them again, to the first member that asks. It polls only while its caller waits for events: leases
+  that nobody waits for expire, and the broker counts their delivery. Events whose lease has expired are not handed
+  out, and the next poll asks for fewer events. When it is closed, it tells the broker which events it has not handed
+  out, so that their delivery is not counted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 from krappy.clients import admin, events
 from krappy.clients.backoff import Backoff
-from krappy.clients.events import EventBatch
-from krappy.clients.link import Link, ReplySlot
+from krappy.clients.events import EventBatch, LeasedEvents
+from krappy.clients.link import Link, PollSlot
 from krappy.clients.values import StartAt, start
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
@@ -30,6 +31,7 @@ REFRESH = 60.0  # seconds between two checks of a reader for new partitions
 MAX_LEASED = 500  # records that a member's poll leases at most, by default
 MAX_READ = 2**31 - 1  # records that a reader's poll brings at most, by default: `max_bytes` is its real limit
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
+SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
 Acknowledged = Event | EventBatch | Iterable[Event]
 
 
@@ -94,9 +96,11 @@ class Consuming:
         self._fetched: dict[TopicPartition, int] = {}  # the offset that the next poll reads first; readers only
         self._topic_ids: dict[str, str] = {}  # the topics' ids: positions are valid in these topics only
         self._until: dict[TopicPartition, int] | None = None
-        self._poll: ReplySlot | None = None
+        self._poll: PollSlot | None = None
         self._polls = 0  # polls of this registration that brought leases
-        self._expiry = 0.0  # when the leases of `_pending` expire
+        self._expiry = 0.0  # when the leases of the last poll expire
+        self._leased = 0  # events that the last poll brought a member
+        self._most = choice.records  # records that the next poll asks for
         self._registering: Any = None
         self._refresh = 0.0  # when to look for new partitions
         self._stale = False  # the registration is outdated, as after new partitions: register anew
@@ -108,7 +112,8 @@ class Consuming:
     async def open(self) -> None:
         """Registers. Raises what the broker says, or ConnectionLost."""
         await self._registered(self._runtime.now() + self._link.timeout)
-        self._send_poll()
+        if self.choice.group is None:
+            self._send_poll()
 
     def close(self) -> None:
         """Ends the registration. A member's leases go to other members at once."""
@@ -238,6 +243,7 @@ class Consuming:
     async def next_batch(self, seconds: float | None = None) -> EventBatch | None:
         """The next events, of one partition. An empty batch when none came for `seconds` (None: waits without a
         limit); None at the end."""
+        self._drop_expired()
         left, self.events = list(self.events), iter(())
         if left:
             first = len(self._current) - len(left) if self._current is not None else 0
@@ -246,17 +252,13 @@ class Consuming:
             return batch
         deadline = None if seconds is None else self._runtime.now() + seconds
         while True:
-            if self._pending and self.choice.group is not None and self._runtime.now() >= self._expiry:
-                self._drop()
             if self._pending:
-                batch = self._pending.popleft()
-                if not self._pending and self._poll is None:
-                    self._send_poll()
-                return batch
+                return self._pending.popleft()
             if self._finished():
                 return None
             if not await self._fetch(deadline):
                 return EventBatch("", 0, (), (), (), ())
+            self._drop_expired()
 
     async def next_events(self, seconds: float | None = None) -> bool:
         """Puts the next events in `events`: none when none came for `seconds`. Returns False at the end."""
@@ -265,12 +267,26 @@ class Consuming:
             return False
         self._current = batch
         self.events = iter(batch.events())
+        if self.choice.group is not None:
+            self.events = LeasedEvents(self.events, self._expiry, self._runtime.now)
         return True
 
     @property
     def waiting(self) -> int:
         """How many events can be handed out without waiting."""
-        return operator.length_hint(self.events)
+        return 0 if self._expired else operator.length_hint(self.events)
+
+    @property
+    def _expired(self) -> bool:
+        return self.choice.group is not None and self._runtime.now() >= self._expiry
+
+    def _drop_expired(self) -> None:
+        """Drops the events that were not handed out in time. The next poll asks for as many as were."""
+        if self._expired:
+            unseen = sum(map(len, self._unseen()))
+            if unseen:
+                self._most = max(1, self._leased - unseen)
+                self._drop()
 
     def _finished(self) -> bool:
         until = self._until
@@ -285,21 +301,28 @@ class Consuming:
                 return False
         # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._registered(self._runtime.now() + self._link.timeout)
-        poll = self._poll or self._send_poll()
+        poll = self._poll or self._send_poll(deadline)
         if poll is None:
             return True  # the connection was lost in the meantime
-        if not await poll.wait(None if deadline is None else max(0.0, deadline - self._runtime.now())):
+        left = None if deadline is None else max(0.0, deadline - self._runtime.now())
+        if left is not None and self.choice.group is not None and poll.until <= self._runtime.now() + left:
+            left += SEEN_THROUGH
+        if not await poll.wait(left):
             return False
         if self._poll is poll:
             self._poll = None
         result = poll.result
         if isinstance(result, messages.Polled):
             self._backoff.reset()
-            self._take(result)
+            self._take(result, poll.came)
             await self._look_for_partitions()
-            if self.choice.group is None or not self._pending:
+            if self.choice.group is None:
                 self._send_poll()
             await self._runtime.checkpoint()
+            # A member's next poll would be sent too late.
+            return (
+                self.choice.group is None or bool(self._pending) or deadline is None or self._runtime.now() < deadline
+            )
         elif isinstance(result, ConnectionLost) and not self._closed:
             pass
         elif isinstance(result, UnknownHandle) and not self._closed:
@@ -322,11 +345,18 @@ class Consuming:
                     found = await admin.topics(self._link, choice.topics)
                     self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
 
-    def _send_poll(self) -> ReplySlot | None:
+    def _send_poll(self, deadline: float | None = None) -> PollSlot | None:
+        """`deadline`: what a member gets after it, nobody waits for."""
         if self._closed or self._stale or self._finished():
             return None
-        slot = ReplySlot(self._runtime.signal())
-        request = messages.Poll(self._handle, self.choice.records, self.choice.max_bytes, MAX_WAIT)
+        now, wait = self._runtime.now(), MAX_WAIT
+        if self.choice.group is not None:
+            if deadline is not None:
+                wait = min(wait, max(0, int((deadline - now) * 1000)))
+            if self._expiry - now > self.choice.lease_ms / 2000:  # what came before went fast
+                self._most = min(self.choice.records, 2 * self._most)
+        slot = PollSlot(self._runtime, now + wait / 1000)
+        request = messages.Poll(self._handle, self._most, self.choice.max_bytes, wait)
         try:
             self._link.post(request, messages.Polled, slot, self._generation)
         except ConnectionLost:
@@ -334,9 +364,10 @@ class Consuming:
         self._poll = slot
         return slot
 
-    def _take(self, polled: messages.Polled) -> None:
+    def _take(self, polled: messages.Polled, came: float) -> None:
         if self.choice.group is not None:
-            self._expiry = self._runtime.now() + self.choice.lease_ms / 1000
+            if polled.leases:
+                self._expiry = came + self.choice.lease_ms / 1000
             self._take_leased(polled)
             return
         for topic, partition, first, _, records in polled.parts:
@@ -354,6 +385,7 @@ class Consuming:
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
         self._polls += bool(polled.leases)
+        self._leased = sum(last - first + 1 for _, _, first, last, _ in polled.leases or ())
         half = max(1, self.choice.records // 2)
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])

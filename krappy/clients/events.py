@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
+from operator import length_hint
 from typing import Any
 
 from krappy.records import batch as record_batch
@@ -74,6 +75,26 @@ class EventBatch:
             self.deliveries,
             self.append_time,
         )
+
+
+class LeasedEvents:
+    """Events to be handed out for as long as their leases last, by the clock `now`."""
+
+    def __init__(self, events: Iterator[Event], expiry: float, now: Callable[[], float]) -> None:
+        self._events = events
+        self._expiry = expiry
+        self._now = now
+
+    def __iter__(self) -> LeasedEvents:
+        return self
+
+    def __next__(self) -> Event:
+        if self._now() >= self._expiry:
+            raise StopIteration
+        return next(self._events)
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._events)
 
 
 def spans(offsets: Iterable[int]) -> list[Span]:

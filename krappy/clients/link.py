@@ -58,6 +58,22 @@ class ReplySlot:
         return await self._signal.wait(seconds)
 
 
+class PollSlot(ReplySlot):
+    """The answer to a poll, which the broker gives by `until`. `came`: when it came; leases last from then on."""
+
+    __slots__ = ("_now", "came", "until")
+
+    def __init__(self, runtime: ClientRuntime, until: float) -> None:
+        super().__init__(runtime.signal())
+        self._now = runtime.now
+        self.until = until
+        self.came = 0.0
+
+    def __call__(self, result: Any) -> None:
+        self.came = self._now()
+        super().__call__(result)
+
+
 class Link:
     """`timeout`: seconds that one operation may take. `keepalive`: after so many seconds of silence the broker is
     pinged; after as many again the connection counts as lost."""
