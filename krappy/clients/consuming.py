@@ -265,10 +265,12 @@ class Consuming:
         batch = await self.next_batch(seconds)
         if batch is None:
             return False
-        self._current = batch
-        self.events = iter(batch.events())
+        self._pending.appendleft(batch)  # an interrupt while its events are made must not lose it
+        events = iter(batch.events())
         if self.choice.group is not None:
-            self.events = LeasedEvents(self.events, self._expiry, self._runtime.now)
+            events = LeasedEvents(events, self._expiry, self._runtime.now)
+        self._current, self.events = batch, events
+        self._pending.popleft()
         return True
 
     @property
@@ -309,20 +311,19 @@ class Consuming:
             left += SEEN_THROUGH
         if not await poll.wait(left):
             return False
-        if self._poll is poll:
-            self._poll = None
         result = poll.result
         if isinstance(result, messages.Polled):
+            self._take(result, poll.came)  # before `_poll` is cleared: after an interrupt the next call takes it again
             self._backoff.reset()
-            self._take(result, poll.came)
+        if self._poll is poll:
+            self._poll = None
+        if isinstance(result, messages.Polled):
             await self._look_for_partitions()
             if self.choice.group is None:
                 self._send_poll()
             await self._runtime.checkpoint()
-            # A member's next poll would be sent too late.
-            return (
-                self.choice.group is None or bool(self._pending) or deadline is None or self._runtime.now() < deadline
-            )
+            if self.choice.group is not None and not self._pending:  # at the deadline the next poll would be too late
+                return deadline is None or self._runtime.now() < deadline
         elif isinstance(result, ConnectionLost) and not self._closed:
             pass
         elif isinstance(result, UnknownHandle) and not self._closed:
@@ -346,14 +347,14 @@ class Consuming:
                     self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
 
     def _send_poll(self, deadline: float | None = None) -> PollSlot | None:
-        """`deadline`: what a member gets after it, nobody waits for."""
+        """`deadline`: until when a member's caller waits for events."""
         if self._closed or self._stale or self._finished():
             return None
         now, wait = self._runtime.now(), MAX_WAIT
         if self.choice.group is not None:
             if deadline is not None:
                 wait = min(wait, max(0, int((deadline - now) * 1000)))
-            if self._expiry - now > self.choice.lease_ms / 2000:  # what came before went fast
+            if self._expiry - now > self.choice.lease_ms / 2000:  # the last events were handed out quickly
                 self._most = min(self.choice.records, 2 * self._most)
         slot = PollSlot(self._runtime, now + wait / 1000)
         request = messages.Poll(self._handle, self._most, self.choice.max_bytes, wait)
@@ -384,15 +385,17 @@ class Consuming:
         leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
-        self._polls += bool(polled.leases)
-        self._leased = sum(last - first + 1 for _, _, first, last, _ in polled.leases or ())
         half = max(1, self.choice.records // 2)
+        taken: list[EventBatch] = []
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])
             batches, _ = events.read(topic, partition, records, first, None)
             for batch in batches:
                 for some in events.leased(batch, mine):
-                    self._pending.extend(some.cut(row, row + half) for row in range(0, len(some), half))
+                    taken += (some.cut(row, row + half) for row in range(0, len(some), half))
+        self._polls += bool(polled.leases)
+        self._leased = sum(map(len, taken))
+        self._pending.extend(taken)
 
     def _drop(self) -> None:
         self._pending.clear()

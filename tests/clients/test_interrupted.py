@@ -1,4 +1,4 @@
-"""A blocking call that a signal's exception ends, as Ctrl-C does: the client goes on afterwards."""
+"""The exception of a signal handler, as of Ctrl-C, ends a blocking call: the client goes on afterwards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from krappy import blocking
+from krappy.clients import events
+from krappy.clients.events import EventBatch
 from krappy.clients.sync.io import ThreadStream
 
 
@@ -48,3 +50,77 @@ def test_nothing_follows_half_of_a_request(address: str, topic: str) -> None:
             assert entry is not None
             assert entry.value == b"before"
             assert producer.send(b"after", key=b"k").result().offset == 1
+
+
+class InterruptedLock:
+    """The signal comes when the lock is taken for the first time, before `acquire` returns."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._interrupted = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def acquire(self, timeout: float = -1) -> bool:
+        self._lock.acquire()
+        if not self._interrupted:
+            self._interrupted = True
+            raise Interrupt
+        return True
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_an_interrupted_call_does_not_keep_the_others_from_sending(address: str, topic: str) -> None:
+    with blocking.connect(address, timeout=5) as client:
+        client.create_topic(topic)
+        producer = client.producer(topic).open()  # no `with`, which would wait for what was sent
+        stream = client._connection.link._stream
+        assert isinstance(stream, ThreadStream)
+        stream._sending = InterruptedLock(stream._sending)  # type: ignore[assignment]
+        with pytest.raises(Interrupt):
+            client.ping()
+        assert producer.send(b"v", key=b"k").result(timeout=5).offset == 0
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("where", ["read", "events"])
+def test_an_interrupted_poll_loses_no_events(
+    address: str, topic: str, group: str | None, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while what a poll brought is decoded."""
+    interrupted = False
+
+    def interrupt_once(real: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            nonlocal interrupted
+            if not interrupted:
+                interrupted = True
+                raise Interrupt
+            return real(*arguments)
+
+        return called
+
+    if where == "read":
+        monkeypatch.setattr(events, "read", interrupt_once(events.read))
+    else:
+        monkeypatch.setattr(EventBatch, "events", interrupt_once(EventBatch.events))
+    with blocking.connect(address) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_columns(None, [b"%d" % number for number in range(100)])
+        name = group and topic + group
+        with client.consumer(topic, group=name, max_records=30) as consumer:
+            with pytest.raises(Interrupt):
+                next(consumer)
+            taken: list[tuple[int, int]] = []
+            while polled := consumer.poll(1.0):
+                taken += ((event.offset, event.deliveries or 1) for event in polled)
+                if len(taken) >= 100:
+                    break
+            assert taken == [(number, 1) for number in range(100)]

@@ -1,4 +1,4 @@
-"""A member that takes its time over one event: what is leased to it meanwhile counts as delivered, seen or not."""
+"""A member that works long on one event is leased no others meanwhile: each lease counts as a delivery."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class ThreadStream:
         self._sock = sock
         self._out = sock.dup()  # the same connection with its own timeout: a send may wait longer than a receive
         self._out.settimeout(STALLED)
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()  # an interrupt may come when `acquire` has taken it and has not returned
         self._size = LEAST
         self._seconds = -1.0
         self._ended = False
@@ -111,21 +111,24 @@ class ThreadStream:
 
     def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
         end = 0.0 if patience is None else time.monotonic() + patience
-        if not self._sending.acquire(timeout=-1 if patience is None else max(0.0, patience)):
-            return False
         try:
+            if not self._sending.acquire(timeout=-1 if patience is None else max(0.0, patience)):
+                return False
             if self._ended:
                 raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
             if patience is not None and not _has_room(self._out, end - time.monotonic()):
                 return False
             try:
                 self._out.sendall(data)
-            except BaseException:  # a signal's exception too: half of a frame may be out, which nothing can follow
+            except BaseException:  # also a signal's: half of a frame may have been sent, and no other may follow it
                 self.end()
                 raise
             return True
         finally:
-            self._sending.release()
+            try:  # noqa: SIM105 - a signal could come between the call of suppress() and the release
+                self._sending.release()
+            except RuntimeError:  # this thread did not take it
+                pass
 
     async def drained(self, seconds: float | None = None) -> bool:
         """Always true: `send` blocks, so nothing is queued."""
