@@ -52,6 +52,24 @@ def test_nothing_follows_half_of_a_request(address: str, topic: str) -> None:
             assert producer.send(b"after", key=b"k").result().offset == 1
 
 
+def test_a_signal_handler_puts_no_request_into_another(address: str, topic: str) -> None:
+    """It runs in the thread that it interrupts, which holds the lock already."""
+    with blocking.connect(address, timeout=5) as client:
+        client.create_topic(topic)
+        stream = client._connection.link._stream
+        assert isinstance(stream, ThreadStream)
+
+        class HandlerRuns(InterruptedSocket):
+            def sendall(self, data: bytes) -> None:
+                self._sock.sendall(data[: len(data) // 2])
+                client.ping()
+
+        stream._out = HandlerRuns(stream._out)  # type: ignore[assignment]
+        with pytest.raises(RuntimeError, match="signal handler"):
+            client.table(topic).get(b"k" * 1_000)
+        assert client.table(topic).get(b"k") is None
+
+
 class InterruptedLock:
     """The signal comes when the lock is taken for the first time, before `acquire` returns."""
 

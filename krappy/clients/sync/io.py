@@ -88,6 +88,7 @@ class ThreadStream:
         self._out = sock.dup()  # the same connection with its own timeout: a send may wait longer than a receive
         self._out.settimeout(STALLED)
         self._sending = threading.RLock()  # an interrupt may come when `acquire` has taken it and has not returned
+        self._in_frame = False
         self._size = LEAST
         self._seconds = -1.0
         self._ended = False
@@ -118,11 +119,16 @@ class ThreadStream:
                 raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
             if patience is not None and not _has_room(self._out, end - time.monotonic()):
                 return False
+            if self._in_frame:
+                raise RuntimeError("a signal handler can't use a connection while it interrupts a frame on its way")
+            self._in_frame = True
             try:
                 self._out.sendall(data)
             except BaseException:  # also a signal's: half of a frame may have been sent, and no other may follow it
                 self.end()
                 raise
+            finally:
+                self._in_frame = False
             return True
         finally:
             try:  # noqa: SIM105 - a signal could come between the call of suppress() and the release
