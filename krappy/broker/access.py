@@ -1,6 +1,6 @@
-"""The one door from a request to whatever has a name: topics, groups, transactional ids, jobs, the cluster itself.
+"""The one door from a request to everything that has a name: topics, groups, transactional ids, jobs, the cluster.
 
-Whoever goes through it names the operation, so that one place decides who may do what. It allows everything for now.
+Each call names the operation, so that one place decides who may do what. For now it allows everything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """Of one connection."""
+    """The door for one connection."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
@@ -48,12 +48,12 @@ class Access:
         return self._broker.topics.by_id.get(id)
 
     def topics(self, op: Op) -> Mapping[str, Topic]:
-        """Those with which this may be done, by name."""
+        """The topics on which this operation is allowed, by name."""
         return self._topics
 
     async def topic_for_producer(self, name: str) -> Topic:
-        """The topic (WRITE), created with default settings (CREATE) when the broker does that (auto_create_topics).
-        Raises UnknownTopic, …"""
+        """The topic (WRITE). If it is absent and auto_create_topics is on, it is created with default settings
+        (CREATE). Raises UnknownTopic, InvalidTopic, …"""
         return await self._broker.topic_for_producer(name)
 
     async def create_topic(
@@ -67,17 +67,17 @@ class Access:
         await self._broker.alter_topic(name, config, partitions)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
-        """DELETE. `id`: of the one that is meant. Raises UnknownTopic."""
+        """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
         await self._broker.delete_topic(name, id)
 
-    # --- what Kafka's clients read like a topic
+    # --- what Kafka's clients read as if it were a topic
 
     def table_of(self, name: str) -> str | None:
-        """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
+        """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""
         return self._topics.table_of(name)
 
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
-        """A topic's table, `TOPIC@latest`, or an internal topic. `state`: of the connection."""
+        """A topic's table (`TOPIC@latest`), or an internal topic. `state`: the connection's."""
         broker = self._broker
         found = table_topic(self._topics, broker.latest, name, state, broker.config.latest_alias)
         return found or broker.internal.by_name.get(name)
@@ -88,13 +88,13 @@ class Access:
         return found or table_topic_by_id(broker.topics.by_id, broker.latest, id, state, broker.config.latest_alias)
 
     def internal_topics(self, op: Op) -> list[InternalTopic]:
-        """Those of Kafka's own that are listed."""
+        """Kafka's internal topics that are in use, and so are listed."""
         return [each for each in self._broker.internal.listed() if each.name not in self._topics]
 
     # --- groups
 
     def group(self, name: str, op: Op) -> GroupCoordinator:
-        """Who looks after the native group of this name, and so does this with it."""
+        """The coordinator of the native group of this name."""
         return self._broker.groups
 
     def each_group(self, op: Op) -> Iterator[dict[str, Any]]:
@@ -102,25 +102,25 @@ class Access:
         return self._broker.groups.each_group()
 
     def kafka_group(self, name: str, op: Op) -> KafkaGroups:
-        """Who coordinates Kafka's group of this name."""
+        """The coordinator of the Kafka group of this name."""
         return self._broker.kafka_groups
 
     def kafka_groups(self, op: Op) -> KafkaGroups:
-        """Who knows those that this broker coordinates."""
+        """The coordinator of all Kafka groups of this broker."""
         return self._broker.kafka_groups
 
-    # --- what is published as a whole
+    # --- what is published all or nothing
 
     def transactional_id(self, name: str, op: Op) -> TransactionCoordinator:
-        """Who coordinates the transactions of this id."""
+        """The coordinator of this transactional id."""
         return self._broker.transactions
 
     def transactional_ids(self, op: Op) -> TransactionCoordinator:
-        """Who knows those that this broker coordinates."""
+        """The coordinator of all transactional ids of this broker."""
         return self._broker.transactions
 
     def job(self, name: str, op: Op) -> StagingCoordinator:
-        """Who keeps what is staged under the name of this job."""
+        """The coordinator of the staged job of this name."""
         return self._broker.staging
 
     def jobs(self, op: Op) -> StagingCoordinator:
@@ -132,5 +132,5 @@ class Access:
         return self._broker.snapshots
 
     def cluster(self, op: Op) -> LocalBroker:
-        """What is done to the cluster, or to this broker, as a whole."""
+        """For operations on the cluster, or on this broker, as a whole."""
         return self._broker

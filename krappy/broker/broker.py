@@ -1,14 +1,14 @@
-"""The broker: owns every partition of a data folder and answers for it to the handlers.
+"""The broker: it owns every partition of a data folder, and serves them to the handlers.
 
-It is the only caller of the store. Nothing here knows sockets or protocols.
+In a running broker only this package calls the store. Nothing here knows sockets or protocols.
 
     DATA/lock                    held by the running broker
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
-    DATA/ballast                 holds room on the disk, for what makes room
+    DATA/ballast                 reserves disk space, for the work that frees space
     DATA/backup/                 links to all of these, while a backup is copied
-    DATA/restoring/              what a restore has not put into its place yet: no broker starts beside it
+    DATA/restoring/              files of an unfinished restore: no broker starts while it is there
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LocalBroker(Runtime):
 
     def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
         super().__init__(config, report)
-        self.endpoints: Mapping[str, tuple[str, int]] = {}  # where clients find it, by the listener's name
+        self.endpoints: Mapping[str, tuple[str, int]] = {}  # advertised host and port, by the listener's name
         self.latest = LatestTables(self, config.memory_bytes // SHARE, config.data, config.table_file_bytes)
         self.room = Room(self, self.latest.sets.drop_all)
         self.machine = Machine(self, self.room)
@@ -107,16 +107,16 @@ class LocalBroker(Runtime):
         self.transactions.check_write(producer_id, epoch, at)
 
     def check_room(self, size: int) -> None:
-        """Raises StorageError when the disk has no room for events of so many bytes."""
+        """Raises StorageError when the disk has no room for events of `size` bytes."""
         self.room.check(size)
 
     # --- life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Opens the folder, reports itself started, and lives until cancelled; then leaves the files clean.
+        """Opens the folder, reports that it has started, and runs until cancelled. Then it closes the files cleanly.
 
-        Its own tasks are shielded from that cancellation: writes under way are finished, not torn. While it opens the
-        folder, which may take long after a crash, cancelling and `begin_stop` end that, the latter by ShuttingDown.
+        Its own tasks are shielded from that cancellation, so that writes under way are finished. Opening the folder may
+        take long after a crash: cancelling ends it, and so does `begin_stop`, which makes it raise ShuttingDown.
         """
         lock = FolderLock(self.config.data)
         self._close_folder()
@@ -223,7 +223,7 @@ class LocalBroker(Runtime):
         self.opened = True
 
     def _make_folders(self) -> None:
-        """Those that are there get to the disk as well: a broker that was killed may have made them without a sync."""
+        """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
         data = self.config.data
         with refusals(data):
             OS_DISK.mkdir(data / "topics")
@@ -235,8 +235,8 @@ class LocalBroker(Runtime):
         self.report("catalog_migrated", records=records, text=text)
 
     def _check_folders(self) -> None:
-        """Tells of events that no topic claims, and passes over the numbers and ids that a damaged catalog may have
-        given to their topics."""
+        """Reports folders with events of no topic in the catalog. If the catalog has lost changes, it skips the view
+        numbers and ids that those changes may have given out."""
         topics = [*self.catalog.list(), *self.catalog.deleting()]
         known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
         for folder in identity.unclaimed(self.config.data / "topics", known):
@@ -252,15 +252,15 @@ class LocalBroker(Runtime):
                     keeper = ViewKeeper(self, self.changes.locks, self.machine, self.snapshots)
                     parts = (self.housekeeper, keeper, Ahead(self, self.latest))
                     for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
-                        nursery.start_soon(self._guarded, run, ())  # the others go on without it
+                        nursery.start_soon(self._guarded, run, ())  # if one fails, the others go on
         finally:
             self._house_kept.set()
 
     async def _close(self) -> None:
         self.begin_stop()
         self._housekeeping.cancel()
-        await self._house_kept.wait()  # it may be flushing or cleaning what is about to be closed
-        async with self.changes.locks.everything():  # and so may a deletion
+        await self._house_kept.wait()  # housekeeping may be flushing or cleaning what is about to be closed
+        async with self.changes.locks.everything():  # a deletion may be using it as well
             await self.changes.bury_all()
             await self._close_all()
 
@@ -276,7 +276,7 @@ class LocalBroker(Runtime):
             await self.kafka_groups.close()
         for partition in self.topics.local():
             partition.appender.close()
-        async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk on its own
+        async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk
             for partition in self.topics.local():
                 nursery.start_soon(self.attempt, str(partition), partition.close())
         for part in ("views", "meta"):
@@ -284,8 +284,8 @@ class LocalBroker(Runtime):
                 await self.attempt(part, self.in_thread(getattr(self, part).close))
 
     async def hold_backup(self) -> backup.Hold:
-        """The files of this moment, linked aside to be copied. Raises StorageError, ShuttingDown."""
-        # In this order: a compaction under way may take minutes, for which no topic should have to wait to be made.
+        """Links all files as of now into a folder, to be copied from there. Raises StorageError, ShuttingDown."""
+        # In this order: a compaction under way may take minutes, and topics can be created while this waits for it.
         async with self.shrinking, self.changes.locks.everything():
             self.check_taking()
             return await backup.take(self, self.staging.files)
@@ -301,7 +301,8 @@ class LocalBroker(Runtime):
         return self.topics.find(name)
 
     def coordinator(self, topic: str, key: str) -> int:
-        """The broker that keeps what `key` has in an internal topic. That topic is used from now on."""
+        """The id of the broker that coordinates `key`: a group (`__consumer_offsets`) or a transactional id
+        (`__transaction_state`). From now on that internal topic is listed."""
         self.internal.use(topic)
         return self.id
 
@@ -310,12 +311,13 @@ class LocalBroker(Runtime):
         return Access(self)
 
     async def _forget_positions(self, topic: str) -> None:
-        """Groups have none in this topic any more, durably. Raises StorageError."""
+        """Deletes all groups' positions in this topic, durably. Raises StorageError."""
         await self.kafka_groups.forget_topic(topic)
         await self.groups.forget_topic(topic)
 
     async def topic_for_producer(self, name: str) -> Topic:
-        """The topic, created with default settings when the broker allows that (auto_create_topics)."""
+        """The topic, created with default settings if it is absent and auto_create_topics is on. Raises UnknownTopic,
+        InvalidTopic, …"""
         if name not in self.topics and self.config.auto_create_topics:
             await self.create_topic(name, self.config.default_partitions, {}, if_absent=True)
         if name not in self.topics:
@@ -325,20 +327,22 @@ class LocalBroker(Runtime):
     async def create_topic(
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False, alike: bool = False
     ) -> tuple[Topic, bool]:
-        """Creates a topic durably. (topic, whether it was created now). Raises TopicExists, InvalidTopic, …
+        """Creates a topic durably. Gives it, and whether it was created now. Raises TopicExists, InvalidTopic, …
 
-        `alike`: its name may be like another's (topic_names.py).
+        `alike`: its name may collide with another's (topic_names.py).
         """
         return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike)
 
     async def alter_topic(self, name: str, config: Changes | None, partitions: int | None) -> None:
-        """Changes settings (None: back to the default) and adds partitions. All or nothing."""
+        """Changes settings (None: back to the default) and adds partitions (`partitions`: the new total, None: as
+        before). Everything is checked first. Then partitions are added before settings change: a StorageError may
+        come between the two."""
         await self.changes.alter(name, config, partitions)
 
     async def delete_topic(self, name: str, uuid: bytes | None = None) -> None:
-        """When it returns the topic is gone for good; what its files take on the disk is given back soon.
+        """Deletes a topic durably. Its files are removed soon after the return.
 
-        `uuid`: the one that is meant, which may not be who has the name when its turn comes. Raises UnknownTopic.
+        `uuid`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic.
         """
         await self.changes.delete(name, uuid)
 
@@ -347,7 +351,7 @@ class LocalBroker(Runtime):
         return broker_settings(self.dynamic.static, advertised)
 
     async def log_dir(self) -> tuple[str, int, int]:
-        """(the folder of the logs, bytes that its file system has, bytes that are free in it). Raises StorageError."""
+        """(the folder of the logs, the size of its file system in bytes, free bytes). Raises StorageError."""
         folder = self.config.data / "topics"
         try:
             usage = await self.in_thread(lambda: shutil.disk_usage(folder))
@@ -369,10 +373,11 @@ class LocalBroker(Runtime):
         topics: bool = False,
         told: Callable[[Moving], None] | None = None,
     ) -> bool:
-        """Waits until `ready()`, which is asked again whenever one of the parts has moved. False after `seconds`.
+        """Waits until `ready()`, which is asked again whenever one of the `parts` (partitions) has moved. False after
+        `seconds`. True as well when the broker begins to stop.
 
-        `topics`: asked also when any topic was made, deleted or got partitions. `told(part)` hears before that
-        which one has moved, so that `ready` need not look at all of them.
+        `topics`: ask also when a topic was created, deleted or changed. `told(part)` is called first, so that `ready`
+        need not look at all parts.
         """
         signals = [*{id(part.moved): part.moved for part in parts}.values(), self.stopping]
         if topics:
@@ -393,6 +398,8 @@ class LocalBroker(Runtime):
         tombstones: bool,
         whole: bool = False,
     ) -> table.TableScan:
+        """A snapshot of these partitions' tables, of the keys with `prefix`, or from `start` to before `end`. The caller
+        has waited for the views."""
         chosen = table.Chosen(prefix, start, end)
         return table.TableScan(self, partitions, chosen, tombstones=tombstones, whole=whole)
 
@@ -421,7 +428,7 @@ class LocalBroker(Runtime):
         tombstones: bool,
         whole: bool = False,
     ) -> LeasedSnapshot:
-        """As `scan`, held under an id for every connection."""
+        """As `scan`, held under an id, so that every connection can read it."""
         chosen = table.Chosen(prefix, start, end)
         return self.snapshots.open(partitions, chosen, ttl_ms, tombstones=tombstones, whole=whole)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-TOLERATED_MS = 1000  # that two clocks of one machine come apart by themselves
+TOLERATED_MS = 1000  # the drift between the two clocks that does not count as setting the clock
 
 
 class Clock:
-    """`now_ms` is the wall's: for the times of events, and for what people and disks are told. It may be set, forward
-    and back. `steady_ms` is for durations and deadlines: nobody sets it. It begins as the wall's, so that a time kept
-    by the broker before can be compared with it."""
+    """`now_ms` is the wall clock: for the timestamps of events, and for times that are shown or stored. It may be set,
+    forward and back. `steady_ms` is for durations and deadlines: nobody sets it. It starts at the wall clock's time, so
+    that it can be compared with times that were stored before the start."""
 
     def __init__(self) -> None:
         self._began = self.now_ms() - time.monotonic_ns() // 1_000_000
@@ -23,14 +23,14 @@ class Clock:
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall's clock is ahead of the steady one, since it was set."""
+        """How far the wall clock is ahead of the steady one: by how much it was set since the start."""
         return self.now_ms() - self.steady_ms()
 
     @property
     def was_set(self) -> bool:
-        """Whether somebody has set the wall's clock since: what was written before is to be written again, by it."""
+        """Whether somebody has set the wall clock since the start. Then stored times must be written again, by it."""
         return abs(self.ahead_ms) > TOLERATED_MS
 
     def as_told(self, steady_ms: int) -> int:
-        """What the wall's clock says, or will say if nobody sets it, at that time."""
+        """The wall clock's time at `steady_ms`, unless somebody sets it until then."""
         return steady_ms + self.ahead_ms

@@ -1,9 +1,9 @@
 """The broker's settings that can be changed while it runs, as Kafka's tools do that (KIP-226): for all brokers (under
-the name ""), or for this one (its id), which wins. They are kept, and are in force again after a restart.
+the name ""), or for this one (its id), which wins. They are stored, and are in force again after a restart.
 
-What can be changed is what takes effect at once: the defaults of topics' settings, and a few of the broker's own. All
-others are read at its start. Defaults of topics that the broker is started with come after both; a start with others
-than before is a change as well, made once everything is open (`take_static`).
+These are settings that take effect at once: the defaults of topics' settings, and a few of the broker's own. All others
+are read at its start. For topics' defaults, the values that the broker was started with rank lowest. A start with other
+values than before is a change too, and is made once everything is open (`take_static`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OWN = (  # fields of ServerConfig
     "max.connections.per.ip",
     "producer.id.expiration.ms",
 )
-# Whoever may alter these must not be able to lock everybody out, over restarts too. What was kept below counts as this.
+# A change below these would lock everybody out, over restarts too. Stored values that are lower count as these.
 _FLOORS = {"max.connections": 100, "max.connections.per.ip": 10}
 _UNUSED = Setting(
     "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
@@ -68,7 +68,7 @@ class DynamicSettings:
     def __init__(self, runtime: Runtime, store: OverrideStore, topics: NameLocks) -> None:
         self._runtime = runtime
         self._store = store
-        self._topics = topics  # held while it changes: no topic comes or goes meanwhile
+        self._topics = topics  # all held during a change, so that no topic is created or deleted meanwhile
         self.static: ServerConfig = runtime.config
         self.changed = runtime.settings_changed
         self._held = store.load()
@@ -81,12 +81,12 @@ class DynamicSettings:
         return self._held.get(name, {})
 
     def layers(self, setting: str) -> list[Layer]:
-        """What was said of a setting, what wins first; of those that are not topics' defaults only what was changed."""
+        """The values given for a setting, the one in force first. "static" is there only for topics' defaults."""
         names = ((str(self.static.broker_id), "broker"), (FOR_ALL, "all"), (STATIC, "static"))
         return [Layer(held[setting], by) for name, by in names if setting in (held := self.held(name))]
 
     def effective(self, name: str) -> Mapping[str, str]:
-        """All that can be changed, as it is in force for `name`."""
+        """The values in force for `name` of all settings that can be changed."""
         layers = (STATIC, FOR_ALL) if name == FOR_ALL else (STATIC, FOR_ALL, name)
         found = {setting.name: setting.default for setting in KNOWN.values()}
         found |= {setting: str(getattr(self.static, KAFKA_NAMES[setting])) for setting in _OWN}
@@ -95,7 +95,7 @@ class DynamicSettings:
         return found
 
     def topic_layers(self) -> dict[str, list[Layer]]:
-        """The topics' settings whose defaults were given, by the topics' names for them."""
+        """The layers of the topic settings whose defaults were given, by the topic setting's name."""
         found = {setting.name: self.layers(name) for name, setting in OF_BROKER.items()}
         return {topic: layers for topic, layers in found.items() if layers}
 
@@ -109,8 +109,8 @@ class DynamicSettings:
     # --- as they are to be
 
     def check(self, name: str, changes: Mapping[str, Given]) -> dict[str, str]:
-        """What would be held for `name`; None takes a setting back, and one that is not set stays so, known or not:
-        Kafka's tools take back throttles that nobody has set. Raises InvalidRequest, as Kafka does."""
+        """What would be held for `name` after these changes. None removes a setting. It may be one that is not set, or
+        unknown: Kafka's tools remove throttles that nobody has set. Raises InvalidRequest, as Kafka does."""
         fixed = sorted({setting for setting, value in changes.items() if value is not None} - set(KNOWN))
         if fixed:
             raise InvalidRequest(
@@ -137,16 +137,15 @@ class DynamicSettings:
                 raise InvalidRequest(f"the topic '{topic.name}' could not be so: {error.text}") from None
 
     async def alter(self, name: str, wanted: Changes) -> None:
-        """In force, and durable, on return. Raises InvalidRequest, StorageError."""
+        """Changes settings. On return they are in force and durable. Raises InvalidRequest, StorageError."""
         async with self._runtime.shrinking, self._topics.everything():
             changes = changes_of(wanted, self.held(name), self.effective(name))
             await self._take(name, self.check(name, changes))
         self.changed.fire()
 
     async def take_static(self) -> None:
-        """The defaults of topics that the broker was started with, once its topics are open. Where the disk does not
-        let it make them ready, those of before stay until the next start. Raises ConfigError when a topic can't have
-        them."""
+        """Puts the topic defaults that the broker was started with in force, once its topics are open. When the disk
+        refuses, the earlier ones stay until the next start. Raises ConfigError when a topic can't have them."""
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return

@@ -1,4 +1,4 @@
-"""What may have to wait for a moment, and who says when."""
+"""A gate: tasks wait at it while it is closed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import trio
 
 
 class Gate:
-    """Open, but for some moments in which nobody passes. Who waits passes without another turn of the scheduler."""
+    """Open, but for short times. A task that comes while it is open passes without giving up its turn."""
 
     def __init__(self) -> None:
         self._closed = 0
         self._opened = trio.Event()
-        self.holds = 0  # backups that are taken, or held
+        self.holds = 0  # backups that are being taken, or are held
 
     async def wait(self) -> None:
         while self._closed:
@@ -22,7 +22,7 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """How many tasks wait."""
         return self._opened.statistics().tasks_waiting
 
     @contextmanager

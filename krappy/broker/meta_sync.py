@@ -1,4 +1,4 @@
-"""Group commit of the meta database: one sync serves all who wait for one. And its mending, once the disk refused."""
+"""Group commit of the meta database: one sync serves all who wait for one. And its reopening after a failed write."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 
-LOOK_S = 0.25  # between two looks whether it has failed
-LONGEST_PAUSE_S = 4.0  # between two tries to open it anew
+LOOK_S = 0.25  # how often it checks whether the database has failed
+LONGEST_PAUSE_S = 4.0  # between two tries to reopen it
 
 
 class MetaSync:
@@ -28,7 +28,7 @@ class MetaSync:
     async def wait(self) -> None:
         """Returns once everything written to the meta database so far is on disk.
 
-        With durability "os" that is at once: the write-ahead log is with the operating system already.
+        With durability "os" that is at once: the operating system has the write-ahead log already.
         """
         if not self._runtime.fsync:
             await trio.lowlevel.checkpoint()
@@ -65,7 +65,7 @@ class MetaSync:
             self._running = False
 
     async def mend(self) -> None:
-        """Opens the database anew when it has failed, once there is room for that. Until cancelled."""
+        """Reopens the database when it has failed, once the disk has room for that. Until cancelled."""
         told, pause = False, LOOK_S
         while True:
             await trio.sleep(pause)
@@ -85,7 +85,8 @@ class MetaSync:
                 told, pause = False, LOOK_S
 
     def _try_reopen(self) -> bool:
-        """Whether it was; not where there is no room: it can be read as it is, which it can't when opening fails."""
+        """Whether it was reopened. Without room it is not tried: a failed database can be read, one that fails to open
+        can't. Raises StorageError."""
         meta = self._runtime.meta
         try:
             if shutil.disk_usage(meta.folder).free < meta.room_to_reopen():

@@ -1,8 +1,7 @@
-"""Locks by name: one holder of a name at a time, first come, first served; and moments in which nobody holds any.
+"""Locks by name: one holder of a name at a time, first come, first served; and one lock on all names at once.
 
-A lock is in the table from its first asker on until its last one has left, whoever waits, holds, is handed it or is
-cancelled meanwhile: everybody who asks for a name asks for the same lock, and a name that nobody asks for takes no
-memory.
+A lock is in the table from when the first task asks for it until the last one has released it or was cancelled. So all
+tasks that ask for a name share one lock, and an unused name takes no memory.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ class _Counted:
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
-        self.askers = 0  # who waits for it or holds it
+        self.askers = 0  # how many tasks wait for it or hold it
 
 
 class NameLocks:
     def __init__(self) -> None:
         self._locks: dict[str, _Counted] = {}
-        self._alone = trio.Lock()  # held by who holds everything, or is about to
-        self._opened: trio.Event | None = None  # set when newcomers may ask again
+        self._alone = trio.Lock()  # held by the task that holds all names, or waits for them
+        self._opened: trio.Event | None = None  # while `_alone` is held: set when names may be asked for again
         self._empty = trio.Event()
 
     def __len__(self) -> int:
-        """How many names are held or asked for."""
+        """How many names are held or waited for."""
         return len(self._locks)
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Held for the body. What has begun is brought to its end: the body can't be cancelled, waiting for it can."""
+        """Holds the name for the body. The wait for it can be cancelled; the body can't, and always runs to its end."""
         while self._opened is not None:
             await self._opened.wait()
         counted = self._locks.get(name)
@@ -54,7 +53,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def everything(self) -> AsyncIterator[None]:
-        """As `of` every name there is: waits for all who came before, and whoever comes later waits for this."""
+        """Holds all names for the body: waits for all earlier holders, and later ones wait for this."""
         async with self._alone:
             self._opened = trio.Event()
             try:
@@ -70,7 +69,7 @@ class NameLocks:
 
 @asynccontextmanager
 async def whole(lock: trio.Lock) -> AsyncIterator[None]:
-    """Holds the lock for a body that can't be cancelled: whoever asked for it may leave, and it is done as a whole."""
+    """Holds the lock for a body that can't be cancelled: it runs to its end even if its caller is gone."""
     async with lock:
         with trio.CancelScope(shield=True):
             yield

@@ -1,6 +1,6 @@
-"""What a broker lends to its parts: its clock, its tasks and threads, its word to the log, its topics and stores.
+"""What a broker lends to its parts: its clock, its tasks and threads, its reports, its topics and stores.
 
-Parts are given this, and beside it the other parts that they work with; none of them is given the broker.
+A part is given the runtime and the other parts that it works with. None is given the broker itself.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from krappy.waiting import Later, Signal
 
 Report = Callable[..., None]
 T = TypeVar("T")
-SHARE = 8  # the part of the memory's budget that each of the broker's own stores may take beside it
+SHARE = 8  # each of the broker's own caches may take 1/SHARE of `memory_bytes`, in addition to it
 DISK_THREADS = 8
 VERSION = metadata.version("krappy")
 
 
 class OpenScan(Protocol):
-    """One that is open. `used_ms`: when it was last asked for a page."""
+    """An open scan of a table. `used_ms`: when it was last asked for a page (steady ms)."""
 
     used_ms: int
 
@@ -41,7 +41,7 @@ class OpenScan(Protocol):
 
 
 class Runtime:
-    """`config`: the settings in force, another one after each change. `stopping`: fired when it begins to stop."""
+    """`config`: the settings in force; replaced by each change. `stopping`: fired when the broker begins to stop."""
 
     def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
         self.config = config
@@ -52,11 +52,11 @@ class Runtime:
         self.started_ms = self.now_ms()
         self.measures = StoreMeasures(kept_limit=config.memory_bytes // SHARE)
         self.settings_changed = Signal()
-        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # of threads that wait for nothing but the disk
+        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # threads that wait only for the disk
         self.cleaner_limiter = trio.CapacityLimiter(1)
-        self.counting = trio.CapacityLimiter(1)  # of those who look through whole views
-        self.shrinking = trio.Lock()  # held while events are taken out of a log; topics' locks are taken after it
-        self.decisions = Gate()  # closed while a backup is taken
+        self.counting = trio.CapacityLimiter(1)  # threads that read whole views
+        self.shrinking = trio.Lock()  # held while events are removed from a log; take it before a topic's lock
+        self.decisions = Gate()  # closed while a backup is taken: no transaction or job is decided meanwhile
         self.stopping = Signal()
         self.stopped = False
         self.opened = False  # everything is recovered, and nothing closed yet
@@ -65,7 +65,7 @@ class Runtime:
         self.views: Views
         self.catalog: Catalog
         self.scans: set[OpenScan] = set()
-        self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
+        self.dropped_views: list[int] = []  # their numbers; housekeeping frees their disk space
         self._meta_sync: MetaSync
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
@@ -88,21 +88,22 @@ class Runtime:
         self._report(event, **facts)
 
     async def attempt(self, part: str, closing: Awaitable[Any]) -> None:
-        """What can't be left clean is made good on the next open; the rest is closed all the same."""
+        """Awaits `closing`, and reports its KrappyError instead of raising it, so that the other parts are closed too.
+        The next open recovers what was not closed cleanly."""
         try:
             await closing
         except KrappyError as error:
             self.report("close_failed", part=part, error=str(error))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Where it may wait for the disk."""
+        """Runs `work` in a thread where it may wait for the disk."""
         return await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
 
     def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
 
     def begin_stop(self) -> None:
-        """From here on nothing waits for events any more and nothing new is taken."""
+        """Ends all waits for events, and refuses new work."""
         if not self.stopped:
             self.stopped = True
             self.stopping.fire()
@@ -118,9 +119,9 @@ class Runtime:
         return self.catalog.tree.image
 
     async def sync_meta(self, take_back: Callable[[], None] | None = None) -> None:
-        """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
+        """Returns once everything written to the meta database so far is on disk. One sync serves all callers.
 
-        `take_back`: of `Meta.change`, called when that can't be said: the sync failed, or nobody waits for it any more.
+        `take_back`: from `Meta.change`; called when the sync fails, or the caller is cancelled before it ends.
         """
         try:
             await self._meta_sync.wait()

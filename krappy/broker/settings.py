@@ -1,7 +1,8 @@
-"""The broker's own settings as Kafka's admin tools are shown them: by Kafka's name where Kafka has the same setting.
+"""The broker's own settings for Kafka's admin tools: under Kafka's name where Kafka has the same setting, else as
+`krappy.NAME`.
 
-A setting that only Krappy has is shown as `krappy.NAME`. They are read at the start of the process, so all are
-read-only here; and what some tools look for and is fixed in this broker is shown beside them.
+They are as the process was started, and read-only here. Beside them are fixed values of Kafka's settings that some
+tools look for.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from krappy.ports import BrokerSetting as BrokerSetting
 from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
 from krappy.settings.topic import OF_BROKER
 
-SECRET = "console_token"  # never told
-# Two settings of Kafka may be one here, and offsets.retention has another unit.
+SECRET = "console_token"  # its value is never shown
+# Two settings of Kafka may be one here. offsets.retention.minutes has another unit than ours: see `_own`.
 _NAMES: dict[str, list[str]] = {}
 for _kafka, _ours in KAFKA_NAMES.items():
     _NAMES.setdefault(_ours, []).append(_kafka)
@@ -35,7 +36,7 @@ _FIXED = (
 
 
 def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting]:
-    """Every setting in force, by name. `advertised`: the HOST:PORT that Kafka clients are told."""
+    """Every setting in force, sorted by name. `advertised`: the HOST:PORT that is advertised to the asking client."""
     rows = [*_own(config, advertised), *_topics(config)]
     rows += [BrokerSetting(name, value, kind, doc, False) for name, value, kind, doc in _FIXED]
     security = ",".join(f"{each.name}:{PLAINTEXT}" for each in config.kafka_listeners)
@@ -64,14 +65,15 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
 
 
 def _advertised(config: ServerConfig, told: str) -> str:
-    """As Kafka writes it. A listener that advertises nothing tells each client where it came to: `told` is of one."""
+    """The setting advertised.listeners, as Kafka writes it. A listener without one of its own advertises the address
+    that each client used: `told` is that of the asking client."""
     listeners = config.kafka_listeners
     alone = told if len(listeners) == 1 else ""
     return ",".join(f"{each.name}://{each.advertised or alone or each.address}" for each in listeners)
 
 
 def _topics(config: ServerConfig) -> Iterator[BrokerSetting]:
-    """What a topic gets that sets nothing, under the names that Kafka's brokers have for it."""
+    """The defaults of topics' settings, under Kafka's broker-level names for them."""
     for name, setting in OF_BROKER.items():
         given = config.topic_defaults.get(name)
         value, default = setting.default if given is None else given, setting.default

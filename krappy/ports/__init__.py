@@ -1,7 +1,8 @@
-"""What handlers may ask of the rest: narrow interfaces, so that a handler can be read, and tested, alone.
+"""The interfaces through which handlers use the broker and the server. They are narrow, so that a handler can be read
+and tested alone.
 
-The broker's own classes satisfy these by shape; mypy checks it in app.py. Handlers, the console, the server and the
-broker import them from here.
+The broker's own classes implement these without inheriting from them; mypy checks that in app.py. Handlers, the
+console, the server and the broker import them from here.
 """
 
 from krappy.ports.access import AccessPort

@@ -1,4 +1,4 @@
-"""The door through which handlers and the console reach whatever has a name. Each way names the operation."""
+"""The door through which handlers and the console reach everything that has a name. Each call names the operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker, and those of its parts that handlers ask for settings and facts."""
+"""The broker, and the parts of it that handlers ask for settings and facts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MachinePort(Protocol):
 
 
 class ClusterPort(Protocol):
-    """What is done to the cluster, or to this broker, as a whole."""
+    """Operations on the cluster, or on this broker, as a whole."""
 
     @property
     def dynamic(self) -> DynamicPort: ...
@@ -79,7 +79,7 @@ class ClusterPort(Protocol):
 
 
 class BrokerPort(Protocol):
-    """What a broker does for handlers with what they have reached already, and what names nothing."""
+    """The broker's operations that name nothing, or take objects that the handler got through Access."""
 
     id: int
     version: str

@@ -73,7 +73,10 @@ class GroupsPort(Protocol):
 
 
 class GroupMember(NamedTuple):
-    """A consumer in a Kafka group, as its producer names it. `generation` -1, `id` "": it does not say."""
+    """A consumer in a Kafka group, as named by a producer that commits its offsets in a transaction.
+
+    `generation` -1, `id` "": not given.
+    """
 
     group: str
     id: str
@@ -82,7 +85,7 @@ class GroupMember(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a consumer goes on. `leader_epoch` -1: not said."""
+    """The offset that a consumer reads next. `leader_epoch` -1: not given."""
 
     offset: int
     leader_epoch: int
@@ -147,7 +150,7 @@ class GroupSettingsPort(SettingsPort, Protocol):
 
 
 class KafkaGroupsPort(Protocol):
-    """The coordinator of Kafka's groups; `Refused` (krappy.core.kafka.faults) says why not."""
+    """The coordinator of Kafka's groups. Its methods raise `Refused` (krappy.core.kafka.faults), which says why."""
 
     @property
     def settings(self) -> GroupSettingsPort: ...

@@ -1,4 +1,4 @@
-"""What a topic and its partitions are to those who publish, read and look up."""
+"""Topics and partitions, for handlers that publish, read and look up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Raw(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer whose sequence a partition remembers. -1: not known. `open_since`: its transaction's first offset."""
+    """A producer whose sequence a partition remembers. `open_since`: the first offset of its open transaction. -1: not
+    known, or none."""
 
     producer_id: int
     epoch: int
@@ -132,7 +133,7 @@ class PartitionPort(SourcePort, Protocol):
         self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
     ) -> Span: ...
     async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
-        """What `work` makes of the records of one of its batches: in a thread where that opens to much."""
+        """Gives what `work` returns for the records of one batch. Runs it in a thread if the batch unpacks to much."""
 
     async def offset_for(self, start: str, start_at: int | None) -> int: ...
     def check_deletable(self, before: int) -> None: ...
@@ -140,13 +141,13 @@ class PartitionPort(SourcePort, Protocol):
     def view_ready(self, min_offset: int | None) -> bool: ...
     def look_up(self, key: bytes) -> bytes | None: ...
     def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The entries of the first of these keys: of all, unless they are large."""
+        """The entries of the first keys, in order: of all of them, unless the entries are large."""
 
 
 class TopicPort(SourceTopicPort, Protocol):
     @property
     def settings(self) -> Mapping[str, str]:
-        """All in force."""
+        """All settings in force."""
 
     @property
     def local(self) -> Mapping[int, PartitionPort]:
@@ -158,16 +159,16 @@ class TopicPort(SourceTopicPort, Protocol):
     def all_led(self) -> Sequence[PartitionPort]: ...
     @property
     def scattered(self) -> bool:
-        """Whether a key may stand in another partition than the one that its murmur2 names."""
+        """Whether it may have strays: keys in another partition than murmur2 gives them."""
 
     async def newest(
         self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
     ) -> tuple[list[int], list[bytes | None]]:
-        """In which partition each key's newest entry stands, and the entry; of as many as `look_up_some`. The caller
-        has waited for the views."""
+        """The partition of each key's newest entry, and the entries; for as many of the first keys as `look_up_some`
+        takes. The caller has waited for the views."""
 
     async def holders(self, key: bytes, pause: Callable[[], Awaitable[None]]) -> list[int]:
-        """The partitions that have an entry of a key, a tombstone too."""
+        """The partitions that have an entry of the key; a tombstone counts."""
 
     def describe(self) -> dict[str, Any]: ...
     def describe_settings(self) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-"""Connections as handlers have them, and the server that holds them."""
+"""Connections as handlers see them, and the server that holds them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ S = TypeVar("S")
 
 
 class Registered(Protocol):
-    """What a connection holds under a handle. It is closed with the connection."""
+    """What a connection has registered under a handle. It is closed with the connection."""
 
     def close(self) -> None: ...
     def describe(self) -> dict[str, Any]: ...
 
 
 class PacedPort(Protocol):
-    """A session as far as back-pressure goes, whatever its protocol."""
+    """The back-pressure of a session of any protocol."""
 
     @property
     def ready(self) -> bool:
@@ -73,7 +73,7 @@ class RequestTimesPort(Protocol):
 
 
 class ServerPort(Protocol):
-    """The listeners and connections of every protocol, for those who watch over them."""
+    """The listeners and connections of every protocol, for the console and the metrics."""
 
     def describe_connections(self) -> Iterator[dict[str, Any]]: ...
     def measure(self) -> dict[str, Any]: ...
@@ -85,7 +85,7 @@ class ServerPort(Protocol):
 
 
 class NodeInfo(NamedTuple):
-    """A broker as the clients of one Kafka connection are told of it."""
+    """A broker, with the address that is advertised on one Kafka connection."""
 
     node_id: int
     host: str
@@ -98,7 +98,7 @@ class KafkaSessionPort(PacedPort, Protocol):
 
     client: str  # HOST:PORT of the peer, for people
     client_host: str
-    listener: str  # the name of the one that the peer came to
+    listener: str  # the name of the listener that the peer connected to
     state: dict[str, Any]  # what handlers keep for the connection
     closed: bool  # the peer has left
     access: AccessPort
@@ -107,11 +107,11 @@ class KafkaSessionPort(PacedPort, Protocol):
     @property
     def broker(self) -> BrokerPort: ...
     def nodes(self) -> Mapping[int, NodeInfo]:
-        """The brokers that are there, by their ids."""
+        """The live brokers, by id."""
 
     @property
     def client_id(self) -> str | None:
-        """Of the request that is being handled: valid until the handler first returns or awaits."""
+        """The client id of the request that is being handled. Valid until the handler first returns or awaits."""
 
     def gather(self, laters: Sequence[Later[T]], finish: Callable[[list[T | Exception]], S]) -> Later[S]:
         """A Later of `finish(results)`, once all are there; a result is a value, or the exception instead of it."""

@@ -1,4 +1,4 @@
-"""Tables as a whole: scans, and snapshots that are held for every connection."""
+"""Tables as a whole: scans, and snapshots that every connection can read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Bound = bytes | None  # of a range of keys
 
 
 class FoldedPort(Protocol):
-    """Views that include what they were waited for. They may not any more once others had their turn."""
+    """Views that include the offsets that were waited for, until another task has its turn."""
 
     async def wait(self) -> None: ...
     def after(self, pause: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]: ...
@@ -73,7 +73,7 @@ class RowsPort(Protocol):
 
 
 class SnapshotPort(Protocol):
-    """A snapshot that is held for every connection."""
+    """A snapshot that every connection can read."""
 
     id: str
     tombstones: bool
@@ -87,7 +87,7 @@ class SnapshotPort(Protocol):
 
 
 class SnapshotsPort(Protocol):
-    """Those that are held. SnapshotGone is raised for others."""
+    """The snapshots that are held. Raises SnapshotGone for other ids."""
 
     def keep(self, id: str, ttl_ms: int | None) -> None: ...
     def reading(self, id: str) -> AbstractContextManager[SnapshotPort]: ...

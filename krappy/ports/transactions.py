@@ -1,4 +1,4 @@
-"""What is published as a whole: transactions of Kafka's producers, and staged writes."""
+"""What is published all or nothing: transactions of Kafka's producers, and staged jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from krappy.waiting import Later
 
 
 class TransactionsPort(Protocol):
-    """Refusals are raised: core/transactions.py tells which."""
+    """Raises what the functions of krappy/core/transactions.py raise."""
 
     async def init_producer(
         self, name: str, timeout_ms: int, expected_id: int = -1, expected_epoch: int = -1
@@ -32,7 +32,8 @@ class TransactionsPort(Protocol):
 
 
 class StagedJobRow(NamedTuple):
-    """A job that is not over. `expires_ms`: when, unless something comes of it before; -1: it is being published."""
+    """A job that is not over. `expires_ms`: when it expires unless a task is heard of before; -1: it is being
+    published."""
 
     job: str
     state: str
@@ -56,7 +57,8 @@ class StageOpened(NamedTuple):
 
 
 class StagingPort(Protocol):
-    """Refusals are raised: core/staging.py tells which. `commit` gives a core Job, and how much of how much is done."""
+    """Raises what the functions of krappy/core/staging.py raise. `commit` gives the job, the bytes published, and the
+    bytes to publish."""
 
     async def stage(
         self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None

@@ -1,4 +1,4 @@
-"""Topics: the registry of them, how they come, change and go, and what Kafka's clients read like one.
+"""Topics: their registry, how they are created, changed and deleted, and Kafka's internal topics.
 
-May enter: the runtime, partitions, the store. Nothing here knows groups, transactions or staging.
+May import: the runtime, partitions, the store. Nothing here knows groups, transactions or staging.
 """

@@ -1,7 +1,7 @@
-"""What is left to do for a topic that the catalog has noted as deleted: groups' positions in it, its files and views
-go, then the note.
+"""Deletes what is left of a topic that the catalog has marked as deleted: groups' positions in it, its files and views,
+and last the mark.
 
-A crash, or a disk that refuses, may come between any two steps; all of them are done again then.
+A crash, or a disk that refuses, may come between any two steps. Then all of them are done again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
     from krappy.broker.runtime import Runtime
 
-Forget = Callable[[str], Awaitable[None]]  # groups have no positions in a topic any more, durably
+Forget = Callable[[str], Awaitable[None]]  # deletes all groups' positions in a topic, durably
 
 
-AT_ONCE = 100  # views that are dropped at a stretch
+AT_ONCE = 100  # views that are dropped in one turn
 
 
 async def close(runtime: Runtime, latest: LatestTables, topic: Topic) -> None:
-    """Tells everybody who reads, writes or waits that it is gone, and ends its own work."""
+    """Closes its partitions, so that reads, writes and waits in it raise UnknownTopic."""
     gone = UnknownTopic(f"the topic '{topic.name}' was deleted")
     async with trio.open_nursery() as nursery:
         for partition in topic.local.values():
@@ -42,14 +42,14 @@ async def close(runtime: Runtime, latest: LatestTables, topic: Topic) -> None:
 
 
 async def remove(runtime: Runtime, topic: Topic) -> None:
-    """Closes all its files at least; `finish` tries again to remove what is left of them."""
+    """Closes and removes its files. If one can't be removed, `finish` tries again."""
     async with trio.open_nursery() as nursery:
         for partition in topic.local.values():
             nursery.start_soon(runtime.attempt, str(partition), partition.remove())
 
 
 async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
-    """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+    """As `finish`, but reports an error instead of raising it: then the topic stays on the list of deletions."""
     try:
         await finish(runtime, forget, stored)
     except KrappyError as error:
@@ -57,8 +57,8 @@ async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -
 
 
 async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
-    """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new
-    topic of its name may come after that. Raises StorageError."""
+    """Removes what is left of the topic, with groups' positions in it, and then takes it off the list of deletions.
+    After that its name is free. Raises StorageError."""
     await forget(stored.name)
     in_thread = partial(trio.to_thread.run_sync, limiter=runtime.disk_limiter)
     for dropped, number in enumerate(stored.numbers, 1):
@@ -86,7 +86,7 @@ def _remove(folders: Iterable[Path], topic_id: str) -> None:
 
 
 def _sync(topics: Path) -> None:
-    """Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find."""
+    """Makes the removals durable. Else a power loss might bring the folders back, for a new topic of that name."""
     try:
         OS_DISK.fsync_dir(topics)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Kafka's internal topics, as far as its clients look for them: `__consumer_offsets` and `__transaction_state`.
+"""Kafka's internal topics, for clients that look for them: `__consumer_offsets` and `__transaction_state`.
 
 What a Kafka broker keeps in them is in the meta database here. So they are empty, have no folder, are not in the
-catalog and can't be written to; but clients find them where they look: by their names always, and in listings from
-when Kafka would have made them, which is when the first group, or transactional id, is looked for.
+catalog and can't be written to. Clients can always ask for them by name. They are listed from when Kafka would have
+created them: when a client first asks for the coordinator of a group, or of a transactional id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
 
 
 class InternalPartition:
-    """Satisfies `krappy.ports.SourcePort`: a log that is empty and stays so."""
+    """Implements `krappy.ports.SourcePort`: a log that is always empty."""
 
     epoch = high_watermark = start_offset = last_stable_offset = size = 0
     epochs = Epochs([(0, 0)])
@@ -55,7 +55,7 @@ class InternalPartition:
         return 0
 
     def out_of_range(self) -> None:
-        """Nothing follows from it."""
+        """Does nothing."""
 
     def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
         return Raw(b"", offset)
@@ -71,7 +71,7 @@ class InternalPartition:
 
 
 class InternalTopic:
-    """As handlers see a topic. `internal` tells it from others."""
+    """An internal topic, with what handlers need of a topic. `internal` distinguishes it from others."""
 
     internal = True
     deleted = False
@@ -100,14 +100,14 @@ class InternalTopic:
 
 class InternalTopics:
     def __init__(self, cluster_id: str, broker: int, changed: Signal) -> None:
-        """`broker`: its id. `changed`: fired when there is another topic to be listed."""
+        """`broker`: the broker's id. `changed`: fired when another topic is listed."""
         self._changed = changed
         self.by_name = {name: InternalTopic(name, cluster_id, broker) for name in INTERNAL}
         self.by_id = {topic.id: topic for topic in self.by_name.values()}
         self._used: set[str] = set()
 
     def use(self, name: str) -> None:
-        """From here on it is in listings."""
+        """From now on it is listed."""
         if name not in self._used:
             self._used.add(name)
             self._changed.fire()

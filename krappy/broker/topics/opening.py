@@ -1,7 +1,7 @@
-"""Opening many logs at a time: each waits for the disk on its own, so that thousands of partitions start in seconds.
+"""Opens many logs at a time: each waits for the disk on its own, so that thousands of partitions start in seconds.
 
-On a start, a log that can't be opened is replaced by one that is out of service (store/offline.py): the others serve.
-What concerns all of them, such as too few descriptors, ends the start.
+When the broker starts, a log that can't be opened is replaced by one that is out of service (store/offline.py), and the
+others serve. An error that concerns all logs, such as too few descriptors, ends the start.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from krappy.store.format import LOG
 from krappy.store.log import Log
 from krappy.store.offline import OfflineLog
 
-NEW_AT_ONCE = 16  # new logs that one thread makes at a stretch: each is done in a fraction of a millisecond
+NEW_AT_ONCE = 16  # new logs that one thread call makes: each takes a fraction of a millisecond
 
 
 class LogPlace(NamedTuple):
-    """Where a partition's log is. `name`: of the partition, for people; `topic_id`: as Kafka writes it. `applied`: the
-    offset up to which its view has seen events."""
+    """A partition's log to be opened. `name`: the partition's, for people. `topic_id`: as Kafka writes it. `applied`:
+    its view has the events before this offset, so the log must have had them."""
 
     name: str
     folder: Path
@@ -44,11 +44,11 @@ async def open_logs(
     new: bool,
     synced: bool = True,
 ) -> list[Log]:
-    """The logs in the order of `places`. `new` ones all or none: after a failure what was opened is removed. They need
-    not be `synced` by then: the caller checkpoints them.
+    """Opens the logs, and gives them in the order of `places`. `new` logs are made all or none: after a failure those
+    that were made are removed. Not `synced`: they are made without syncs, and the caller checkpoints them.
 
-    Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from threads all the
-    while.
+    `check_stop` is called from threads again and again. Raises the first failure: a StorageError, or the error of
+    `check_stop`.
     """
     if new:
         check_room(len(places))
@@ -103,7 +103,7 @@ async def open_logs(
 
 
 def check_room(partitions: int) -> None:
-    """Raises StorageError when new ones would have too few descriptors."""
+    """Raises StorageError when there are too few descriptors for so many new partitions."""
     if partitions > descriptors.room():
         most = descriptors.allowed()
         raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
@@ -119,7 +119,7 @@ def _open(place: LogPlace, check_stop: Callable[[], None], *, new: bool) -> Log:
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Whether other logs may well open all the same."""
+    """Whether the error concerns this log only, so that others may open."""
     if isinstance(error, ShuttingDown):
         return False
     cause = error.__cause__
@@ -127,12 +127,12 @@ def _is_its_own(error: Exception) -> bool:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether it is a mistake in the program, whose traceback is wanted."""
+    """Whether it is a bug in this program, so that its traceback is reported."""
     return not isinstance(error, KrappyError)
 
 
 def _make_folders(places: Sequence[LogPlace]) -> None:
-    """All of them, with one sync of the folder that they are in. Blocks. Raises StorageError."""
+    """Makes all folders, with one sync of the folder that they are in. Blocks. Raises StorageError."""
     try:
         for place in places:
             place.folder.mkdir(exist_ok=True)
@@ -145,5 +145,5 @@ def _make_folders(places: Sequence[LogPlace]) -> None:
 async def _part_with(log: Log, limiter: trio.CapacityLimiter, new: bool) -> None:
     try:
         await trio.to_thread.run_sync(log.destroy if new else log.close, limiter=limiter)
-    except Exception:  # the failure before this one is the one to tell of; the folder is looked after by the next open
+    except Exception:  # the caller raises the earlier failure; the next open recovers or removes the folder
         return

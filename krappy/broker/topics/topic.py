@@ -21,47 +21,47 @@ from krappy.types import text_id
 
 
 class Topic:
-    """What the cluster knows of a topic (`image`), beside those of its partitions that this broker has (`local`)."""
+    """What the cluster knows of a topic (`image`), and the partitions of it that this broker has (`local`)."""
 
     internal = False
 
     def __init__(
         self, stored: StoredTopic, image: TopicImage, inherited: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`inherited`: defaults that the broker was given for all topics."""
+        """`inherited`: the broker's defaults for all topics."""
         self.name = stored.name
         self.id = stored.id  # 16 bytes
         self.see(image)
         self.given = dict(stored.config)  # the settings that were set for it
         self.inherited = inherited
-        self.defaults = stored.defaults  # those that are others for it than for a topic made now
+        self.defaults = stored.defaults  # only those that differ from a topic's that is created now
         self.config = self.parse(self.given, inherited)
         self.local: dict[int, Partition] = {}  # by index, in their order
         self.strays: Strays[Viewed] = Strays(self.local)
         self.deleted = False
 
     def see(self, image: TopicImage) -> None:
-        """It is like this in the cluster from now on."""
+        """Takes the cluster's present knowledge of it."""
         self.image = image
         self.count = len(image.partitions)
 
     def parse(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> TopicConfig:
-        """Its settings in force, with these. Raises InvalidConfig."""
+        """The settings that would be in force with these. Raises InvalidConfig."""
         return TopicConfig.parse({**self.defaults, **inherited, **given})
 
     @property
     def settings(self) -> dict[str, str]:
-        """All in force, as Kafka writes them."""
+        """All settings in force, as Kafka writes them."""
         return effective({**self.defaults, **self.inherited, **self.given})
 
     @property
     def forgets_by_old_default(self) -> bool:
-        """Whether its events expire because it was made by a version with which all did, and nobody said otherwise."""
+        """Whether its events expire only because it was created by a version whose default that was."""
         said = {**self.inherited, **self.given}
         return self.config.delete and "retention.ms" in self.defaults and "retention.ms" not in said
 
     def outlives(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
-        """Whether its table would outlive its events with these settings, and does not now. Raises InvalidConfig."""
+        """Whether with these settings its table would outlive its events, and now does not. Raises InvalidConfig."""
         return outlives(self.config, self.parse(given, inherited))
 
     def switches_view(self, given: Mapping[str, str]) -> bool:
@@ -69,13 +69,13 @@ class Topic:
         return self.parse(given, self.inherited).view != self.config.view
 
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
-        """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
+        """Makes the partitions ready for these settings, before they are stored. Raises InvalidConfig, StorageError."""
         config = self.parse(given, inherited)
         for partition in self.local.values():
             await partition.prepare(config)
 
     async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
-        """Other settings from now on. Raises InvalidConfig."""
+        """Puts these settings in force. Raises InvalidConfig."""
         config = self.parse(given, inherited)
         self.strays.switching = self.strays.switching or config.view != self.config.view
         self.given, self.inherited, self.config = dict(given), inherited, config
@@ -101,20 +101,21 @@ class Topic:
 
     @property
     def scattered(self) -> bool:
-        """Whether a key may stand in another partition than its own: all of them have to be asked, then."""
+        """Whether it may have strays: keys in another partition than murmur2 gives them. Then all partitions are
+        asked for a key."""
         return bool(self.strays)
 
     async def newest(self, keys: Sequence[bytes], pause: Pause) -> tuple[list[int], list[bytes | None]]:
-        """In which partition each key's newest entry stands, and the entry (strays.py). Of the first of these keys: of
-        all, unless their entries are large."""
+        """The partition of each key's newest entry, and the entries (None: none). Stops after the first keys if their
+        entries are large. The caller has waited for the views."""
         return await newest.newest(self.all_led(), keys, pause, self.count)
 
     async def holders(self, key: bytes, pause: Pause) -> list[int]:
-        """The partitions that have an entry of a key, a tombstone too."""
+        """The partitions that have an entry of the key; a tombstone counts."""
         return await newest.holders(self.all_led(), key, pause)
 
     def describe_settings(self) -> dict[str, Any]:
-        """Its id, the settings that were set for it, and all in force."""
+        """Its id, the settings that were set for it, and all settings in force."""
         return {"id": text_id(self.id), "config": self.given, "settings": self.settings}
 
     def describe(self) -> dict[str, Any]:
@@ -141,7 +142,7 @@ class Topic:
 
 
 def not_led(image: TopicImage, index: int) -> KrappyError:
-    """Why a partition of this topic is not this broker's to serve."""
+    """The error for a partition that this broker does not lead: UnknownPartition or NotLeader."""
     if not 0 <= index < len(image.partitions):
         return UnknownPartition(f"'{image.name}' has partitions 0 to {len(image.partitions) - 1}, not {index}")
     state = image.partitions[index].state

@@ -1,16 +1,16 @@
-"""How topics come, change and go. One change of a topic at a time; those of other topics go on beside it.
+"""Creates, alters and deletes topics. One change of a topic at a time; those of different topics run side by side.
 
-What has begun is brought to its end: whoever asked for it may leave. The order of each, and what a crash between two of
-its steps leaves:
+A change that has begun is finished, even if its client is gone. The steps of each, and what a crash between them
+leaves:
 
-- Created: what is left of a deleted topic of its name goes first; events that nobody claims refuse it. Then the catalog
-  has it, durably; then its folders are made, empty. What is missing of them is made by the next start. Their files are
-  synced behind the answer. When they can't be made the catalog lets go of it, as of one that is deleted; a disk that
-  refuses that too is asked again, by the next who wants the name or by housekeeping.
-- Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
-- Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
-  any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
-  is removed by the next start, or before a new topic takes the name.
+- Create: what is left of a deleted topic of that name is removed. Folders with events that no topic claims refuse it.
+  Then the catalog has the topic, durably. Then its empty folders are made; the next start makes those that are missing.
+  Their files are synced after the answer. If a folder can't be made, the topic is deleted again; if the disk refuses
+  that too, the next create of that name or housekeeping tries again.
+- Add partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
+- Delete: the catalog marks the topic as deleted, durably. Reads, writes and waits in it fail. Groups' positions in it
+  are deleted. Then the request is answered. Files and views are removed after that, and the mark goes last: as long as
+  it is there, the next start, or a create of that name, removes what is left.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.upkeep.room import Room
 
-AT_ONCE = 100  # partitions that are made at a stretch
-SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
+AT_ONCE = 100  # partitions that are made in one turn
+SETTLE_S = 1.0  # how long new logs wait for their sync: clients that create topics and write to them come first
 Defaults = Callable[[], Mapping[str, str]]
 
 
@@ -57,7 +57,7 @@ class TopicChanges:
         defaults: Defaults,
         forget: deletion.Forget,
     ) -> None:
-        """`defaults`: those that topics inherit now."""
+        """`defaults`: gives the broker's present defaults for topics."""
         self._runtime = runtime
         self._lent = lent
         self._room = room
@@ -66,8 +66,8 @@ class TopicChanges:
         self._forget = forget
         self.names = TopicNames(runtime.config.latest_alias)
         self.locks = NameLocks()
-        self._dying: dict[bytes, Topic] = {}  # by id: deleted, and their files are there still
-        self._behind = trio.CapacityLimiter(1)  # its own: the disk's other threads are for those who wait
+        self._dying: dict[bytes, Topic] = {}  # by id: deleted topics whose files are still there
+        self._behind = trio.CapacityLimiter(1)  # for syncs that no request waits for
 
     async def create(
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
@@ -83,7 +83,7 @@ class TopicChanges:
             inherited = self._defaults()
             TopicConfig.parse({**inherited, **config})
             runtime.views.check()
-            self.names.add(name)  # at once: one that is like it may be made beside it
+            self.names.add(name)  # at once: a colliding name has another lock, and must be refused meanwhile
             try:
                 topic = await self._make(name, partitions, config, inherited)
             except BaseException:
@@ -101,19 +101,20 @@ class TopicChanges:
         for dead in [dead for dead in runtime.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
         if partitions <= MAX_PARTITIONS:
-            check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
+            check_room(partitions)  # before the catalog has it: adding and deleting so many there takes long
             await self._make_way(name, range(partitions))
         stored = await runtime.in_thread(lambda: runtime.catalog.create(name, partitions, config))
         topic = Topic(stored, runtime.catalog.image(name), inherited)
         try:
             await self.open_partitions([(topic, stored)], new=True)
-        except BaseException:  # a full disk, say: all of it or nothing
+        except BaseException:  # all or nothing, with a full disk too
             await self._try_to_unmake(name)
             raise
         return topic
 
     async def _unmake(self, name: str) -> None:
-        """Removes a topic that could not be made, if the catalog has one. Its name is held. Raises StorageError."""
+        """Removes a topic that the catalog has but that could not be made. The caller holds its name. Raises
+        StorageError."""
         runtime = self._runtime
         if name in runtime.catalog and name not in runtime.topics:
             await deletion.finish(runtime, self._forget, await runtime.in_thread(lambda: runtime.catalog.delete(name)))
@@ -130,7 +131,8 @@ class TopicChanges:
                 await self._alter(name, wanted, partitions, still=True)
 
     async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:
-        """`still`: nothing is taken out of any log meanwhile. False, and nothing was done: that has to be so."""
+        """`still`: the caller holds `shrinking`, so that no events are removed from logs meanwhile. Gives False, and
+        does nothing, if that is needed and not so."""
         runtime = self._runtime
         async with self.locks.of(name):
             runtime.check_taking()
@@ -152,7 +154,7 @@ class TopicChanges:
             return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
-        """The logs first, then the catalog: what can't be opened now could not be on the next start either.
+        """Makes the logs first, then changes the catalog: a log that cannot be made must not be in it on the next start.
 
         Partitions that the catalog has already, since an earlier request failed after that step, are opened as on a
         start.
@@ -180,9 +182,9 @@ class TopicChanges:
         async with self.locks.of(name):
             runtime.check_taking()
             topic = runtime.topics.find(name)
-            if uuid not in (None, topic.id):  # what was meant went while the lock was waited for
+            if uuid not in (None, topic.id):  # the topic that was meant was deleted during the wait for the lock
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
-            await self._room.look()  # the catalog and the views need some for it
+            await self._room.look()  # the catalog and the views need disk space for a deletion
             stored = await runtime.in_thread(lambda: runtime.catalog.delete(name))
             runtime.topics.remove(topic)
             self.names.remove(name)
@@ -191,7 +193,7 @@ class TopicChanges:
             await deletion.close(runtime, self._latest, topic)
             try:
                 await self._forget(stored.name)
-            except KrappyError as error:  # it is tried again with the files
+            except KrappyError as error:  # tried again when the files are removed
                 runtime.report("deletion_unfinished", topic=name, error=str(error))
             runtime.report("topic_deleted", topic=name)
             runtime.topics.changed.fire()
@@ -203,14 +205,14 @@ class TopicChanges:
                 await self._try_to_bury(stored)
 
     async def _try_to_bury(self, stored: StoredTopic) -> None:
-        """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+        """As `_bury`, but reports an error instead of raising it: then the topic stays on the list of deletions."""
         try:
             await self._bury(stored)
         except KrappyError as error:
             self._runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
 
     async def _bury(self, stored: StoredTopic) -> None:
-        """Removes what is left of a deleted topic. Its name is held. Raises StorageError."""
+        """Removes what is left of a deleted topic. The caller holds its name. Raises StorageError."""
         topic = self._dying.pop(stored.id, None)
         if topic is not None:
             await deletion.remove(self._runtime, topic)
@@ -226,14 +228,14 @@ class TopicChanges:
             await self._bury_later(stored)
 
     async def bury_all(self) -> None:
-        """As the broker ends: no file of a deleted topic stays open. Everything is held."""
+        """Closes and removes the files of deleted topics, when the broker stops. The caller holds all names."""
         for stored in self._runtime.catalog.deleting() if self._dying else ():
             await self._try_to_bury(stored)
 
     # --- logs
 
     async def open_partitions(self, topics: Sequence[tuple[Topic, StoredTopic]], *, new: bool) -> None:
-        """Gives each topic the partitions that the catalog has of it and it has not yet."""
+        """Opens the partitions that the catalog has of these topics and that they lack."""
         wanted = [
             (topic, index, stored.numbers[index])
             for topic, stored in topics
@@ -247,7 +249,7 @@ class TopicChanges:
             topic.strays.begin()
 
     async def _add(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> None:
-        """Each topic gets its partitions, all of them at one moment."""
+        """Gives each topic its partitions, all in one turn."""
         made: list[Partition] = []
         for (topic, index, number), log in zip(wanted, logs, strict=True):
             made.append(self._partition(topic, index, number, log))
@@ -264,7 +266,7 @@ class TopicChanges:
         return made
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
-        """Raises StorageError when events that nobody claims stand where these partitions go."""
+        """Clears the folders of these new partitions. Raises StorageError when one has events that no topic claims."""
         runtime = self._runtime
         await runtime.in_thread(lambda: identity.make_way(runtime.folder_of(name, index) for index in indexes))
 
@@ -283,7 +285,7 @@ class TopicChanges:
                 for topic, index, applied in wanted
             ]
 
-        places = find() if len(wanted) <= AT_ONCE else await runtime.in_thread(find)  # the paths of very many take long
+        places = find() if len(wanted) <= AT_ONCE else await runtime.in_thread(find)  # many paths take long
         return await open_logs(
             places,
             runtime.disk_limiter,
@@ -294,8 +296,8 @@ class TopicChanges:
         )
 
     async def _settle(self, logs: Sequence[Log]) -> None:
-        """New logs get to the disk, with a checkpoint, unless their first events were faster; without syncs of events
-        they are there already."""
+        """Syncs new logs and writes their checkpoints, after a while: a first event may have synced them already. With
+        durability "os" there is nothing to do."""
         if not self._runtime.fsync:
             return
 
@@ -303,7 +305,7 @@ class TopicChanges:
             for log in logs:
                 if self._runtime.stopped:
                     return
-                with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does it, too
+                with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does this too
                     log.checkpoint()
 
         await trio.sleep(SETTLE_S)

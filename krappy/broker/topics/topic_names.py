@@ -1,7 +1,7 @@
-"""Which names a new topic may have: neither one of Kafka's internal topics', nor one that is taken for another's.
+"""Which names a new topic may have: no internal topic's, no table's, and none that collides with another topic's.
 
-Kafka's tools and metrics write a dot as an underscore, so `a.b` and `a_b` would be one topic to them: there the second
-is refused, however it comes to be created, and so it is here.
+Kafka's tools and metrics write a dot as an underscore, so `a.b` and `a_b` would be one topic to them. Kafka refuses the
+second of the two, and so does this broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from krappy.settings.topic import check_topic_name
 
 class TopicNames:
     def __init__(self, alias: str = "") -> None:
-        """`alias`: the ending by which tables are read, so that no new topic may have it."""
+        """`alias`: the ending of names by which tables are read (the setting latest_alias)."""
         self._alias = alias
         self._alike: dict[str, set[str]] = {}  # by the name with its dots as underscores
 
@@ -30,9 +30,9 @@ class TopicNames:
                 del self._alike[_folded(name)]
 
     def check(self, name: str, *, alike: bool = False) -> None:
-        """Raises InvalidTopic for a name that no topic, or no new topic beside those there are, can have.
+        """Raises InvalidTopic for a name that a new topic can't have.
 
-        `alike`: it may be like another's. Dead-letter topics are named after their groups, and must not fail for it.
+        `alike`: it may collide with another's. Dead-letter topics are named after their groups, so they may.
         """
         check_topic_name(name)
         if name in INTERNAL:

@@ -13,10 +13,10 @@ from krappy.waiting import Signal
 
 
 class Topics(dict[str, Topic]):
-    """By name. `changed` is fired when one came, went or changed."""
+    """All topics by name. `changed`: fired when one was created, deleted or changed."""
 
     def __init__(self, alias: str) -> None:
-        """`alias`: an ending of names by which tables are asked for (the setting latest_alias)."""
+        """`alias`: the ending of names by which tables are read (the setting latest_alias)."""
         super().__init__()
         self.by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
         self.changed = Signal()
@@ -40,10 +40,10 @@ class Topics(dict[str, Topic]):
         return self.find(at.topic).led(at.partition)
 
     def local(self) -> Iterator[Partition]:
-        """All partitions that this broker has; topics may come and go meanwhile."""
+        """All partitions that this broker has. Topics may be created and deleted during the iteration."""
         for topic in list(self.values()):
             yield from list(topic.local.values())
 
     def table_of(self, name: str) -> str | None:
-        """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
+        """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""
         return None if name in self else table_of(name, self._alias)
