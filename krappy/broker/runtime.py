@@ -54,7 +54,7 @@ class Runtime:
         self.settings_changed = Signal()
         self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # threads that wait only for the disk
         self.cleaner_limiter = trio.CapacityLimiter(1)
-        self.counting = trio.CapacityLimiter(1)  # threads that read whole views
+        self.counting = trio.CapacityLimiter(1)  # tasks that read whole views
         self.shrinking = trio.Lock()  # held while events are removed from a log; take it before a topic's lock
         self.decisions = Gate()  # closed while a backup is taken: no transaction or job is decided meanwhile
         self.stopping = Signal()

@@ -1,11 +1,11 @@
-"""How publishes to one partition become appends, in the order they came.
+"""How publishes to one partition become appends, in the order in which they come.
 
 Rules, kept here and nowhere else:
 
-- One drain at a time. A drain takes what waits, in order, decides each item against the log as it stands, and hands
-  all that it accepted to the commit. What arrives meanwhile waits for the next drain, and goes together there.
+- One drain at a time. A drain takes the waiting items in order, decides each against the log as it is, and hands the
+  accepted ones to the commit. Items that arrive meanwhile wait for the next drain, which takes them together.
 - Offsets, sequences and conditions are decided inside a drain, so a failed write has changed nothing.
-- While the view lags behind by more than `MAX_LAG` bytes a drain waits for it: the slow side is the producers'.
+- While the view lags behind by more than `MAX_LAG` bytes, a drain waits for it. So producers are slowed, not readers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Appender:
         by_header: bool = False,
         taken: bool = False,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once what is wrong with the batch itself."""
+        """Queues one record batch. Raises at once if the batch itself is invalid."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
         return self._publish(data, expect, times, by_header=by_header)
@@ -92,8 +92,8 @@ class Appender:
         return later
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
-        """Queues one record; it shares a batch with those that arrive beside it. `taken`: it is an event that was taken
-        once, so that its timestamp is good."""
+        """Queues one record. It shares a batch with others that arrive at the same time. `taken`: it was accepted once
+        before, so that its timestamp is not checked."""
         config = self._partition.config
         now = self._partition.now_ms()
         times = None
@@ -122,7 +122,7 @@ class Appender:
         return later
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
-        """Queues a batch of a transaction of the broker's own, which was checked when it came in."""
+        """Queues a batch of one of the broker's own transactions. The batch was checked when it was staged."""
         if header.size > self._partition.config.max_message_bytes:
             raise RecordTooLarge(
                 f"a batch of {header.size} bytes; max.message.bytes is {self._partition.config.max_message_bytes} now"
@@ -146,7 +146,7 @@ class Appender:
             self._partition.spawn(self._drain)
 
     def close(self, error: Exception | None = None) -> None:
-        """Refuses what comes from now on; what waits is still written. `await idle()` for the end of it."""
+        """Refuses new publishes. Waiting ones are still written; `await idle()` waits for that."""
         self._closed = error or ShuttingDown("the broker is shutting down")
 
     async def _drain(self) -> None:
@@ -163,7 +163,7 @@ class Appender:
                     continue
                 if not self._conditions.keys_elsewhere(items):
                     await self._conditions.prepare(items)
-                keys = self._conditions.keys_elsewhere(items)  # again: one may have come to be astray
+                keys = self._conditions.keys_elsewhere(items)  # again: one may have become a stray
                 if keys:
                     async with self._partition.strays.conditions:
                         await self._write(items, await self._conditions.prepare(items, keys))
@@ -182,8 +182,8 @@ class Appender:
             self._ended.fire()
 
     async def _open(self, items: list[Publish | Loose]) -> None:
-        """Checks the records of a batch that was too large to be opened on the event loop. It is its drain's first, so
-        that what came before it need not wait."""
+        """Checks the records of a batch that is too large to be decoded on the event loop. It is the first of its
+        drain, so that earlier items need not wait."""
         if not isinstance(items[0], Publish) or items[0].admission is None:
             return
         conditional = any(isinstance(each, Publish) and each.expect for each in items)
@@ -199,12 +199,13 @@ class Appender:
             await self._commit.write(accepted)
 
     async def idle(self) -> None:
-        """Returns when nothing waits and nothing is on its way to the disk."""
+        """Returns when no publish waits or is being written."""
         await wait_any([self._ended], lambda: not self._running)
         await self._commit.settled()
 
     def _take(self) -> list[Publish | Loose]:
-        """The items of the next drain: in order, bounded in bytes, no producer's sequence twice unless it goes on."""
+        """The items of the next drain, in order and at most about `MAX_DRAIN` bytes. A producer's second batch is taken
+        only if its sequence follows the first."""
         total, count = 0, 0
         last_sequence: dict[int, tuple[int, int]] = {}
         for item in self._waiting:
@@ -229,9 +230,8 @@ class Appender:
         return items
 
     async def _recompress(self, items: list[Publish | Loose], codec: int) -> None:
-        """Gives the batches the topic's own compression.type; what is too much for one drain then waits for the next.
-
-        Their producers' ids, epochs and sequences stay, and so do their records, byte by byte.
+        """Recompresses the batches by the topic's compression.type. Those that are then too much for one drain wait for
+        the next. Producer ids, epochs, sequences and the records' bytes stay the same.
         """
         partition, config = self._partition, self._partition.config
         limit = max(MAX_OPENED, config.max_message_bytes)
@@ -239,7 +239,7 @@ class Appender:
         refused: list[tuple[Publish, KrappyError]] = []
 
         def change() -> int:
-            """How many of the items are enough for one drain."""
+            """Recompresses items until they are enough for one drain, and gives how many that are."""
             total = 0
             for index, item in enumerate(items):
                 if total > MAX_DRAIN:
@@ -269,7 +269,7 @@ class Appender:
         config = partition.config
         offset = partition.log.end_offset
         conditional = any(isinstance(item, Publish) and item.expect for item in items)
-        overlay: dict[bytes, int] = {}  # key -> offset, or ABSENT; only kept for the sake of conditions
+        overlay: dict[bytes, int] = {}  # key -> offset, or ABSENT; kept only for conditions
         accepted: list[Accepted] = []
         follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
         for item in items:
@@ -312,7 +312,7 @@ class Appender:
             except KrappyError as error:
                 item.reject(error)
                 continue
-            except Exception as error:  # a mistake of ours, which must cost nobody else their write
+            except Exception as error:  # a bug of ours, which must not fail the other publishes
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
                 item.reject(StorageError(f"{partition}: {error!r}"))
                 continue

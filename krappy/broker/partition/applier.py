@@ -1,9 +1,9 @@
 """Folding a partition's log into its view.
 
-The applier follows the last stable offset: fresh batches come with their columns already decoded, anything older is
-read back from the log, which is also how a restart catches up: live path and recovery are one loop. A transaction's
-batches always come from the log, once it is decided, and without those that were aborted. RocksDB's
-write holds the GIL, so an apply is at most `SLICE` records and yields to the event loop between.
+The applier follows the last stable offset. Fresh batches come with their columns already decoded. Older ones are read
+from the log, after a restart too: live path and recovery are one loop. A transaction's batches are always read from the
+log, once it is decided, without aborted ones. RocksDB's write holds the GIL, so one apply has at most `SLICE` records,
+and other tasks have their turn between two.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from krappy.broker.partition.replica import Replica
 
 SLICE = 500  # records of one WriteBatch
-SLICE_BYTES = 1 << 20  # or bytes of their values: a slice is in memory three times over while it is written
-# Bytes of memory that decoded batches of one partition take which wait to be applied; beyond, and where all partitions
-# together hold more than `measures.kept_limit`, it reads the log.
+SLICE_BYTES = 1 << 20  # or bytes of their values: while a slice is written, memory holds it three times
+# Bytes of memory for one partition's decoded batches that wait to be applied. Beyond that, or where all partitions
+# together hold more than `measures.kept_limit`, batches are read from the log.
 KEPT = 24 << 20
-PLACE = 256  # of these, reckoned for each batch: an open transaction may hold up very many,
-RECORD = 100  # and for each record, beside what its admission reckoned
+PLACE = 256  # bytes counted for each batch: behind an open transaction there may be very many
+RECORD = 100  # bytes counted for each record, in addition to the batch's `cost`
 READ = 1 << 20
-LINGER = 0.003  # seconds that a little waits for more, so that the acknowledgements come first; nobody waits for it
-HURRY = 64 << 10  # bytes that do not wait
-PATIENCE = 5.0  # seconds for which a broker that stops still folds; what is left then is the next start's
+LINGER = 0.003  # seconds before folding begins, unless somebody waits for it: acknowledgements come first
+HURRY = 64 << 10  # from so many bytes on, folding begins at once
+PATIENCE = 5.0  # seconds for which a broker that stops goes on folding; the next start folds the rest
 RETRY_S = 1.0  # pause after the disk refused an apply
-UNREAD = 10  # times in a row that the disk did not read the log, until that counts as damage to it
+UNREAD = 10  # failed reads of the log in a row that count as damage to it
 
 
 class Applier:
@@ -58,10 +58,10 @@ class Applier:
         self._stable = replica.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
-        self._unread = 0  # times in a row that the disk did not read the log
-        self._stopped: KrappyError | None = None  # why nobody gets any more of it
+        self._unread = 0  # failed reads of the log in a row
+        self._stopped: KrappyError | None = None  # why it was stopped
         self._closing = False
-        self._until = math.inf  # on trio's clock: it folds no longer
+        self._until = math.inf  # the time on trio's clock until which it folds
         self.moved = Signal()
         self._wanted = trio.Event()  # set while somebody waits for the view
         self.idle = trio.Event()
@@ -77,7 +77,7 @@ class Applier:
         return self.applied < self._replica.last_stable_offset
 
     def committed(self, accepted: list[Accepted]) -> None:
-        """Tells of batches that have just become readable."""
+        """Takes batches that have just become readable."""
         self.strays.committed(accepted)
         for item in accepted:
             self._undecided += item.header.size
@@ -90,7 +90,7 @@ class Applier:
             ):
                 continue
             kept = PLACE
-            if columns.keys.count(None) == len(columns.keys):  # nothing to fold, and only the place to keep
+            if columns.keys.count(None) == len(columns.keys):  # nothing to fold: only the offsets are needed
                 columns = None
             else:
                 kept += item.cost + item.header.count * RECORD
@@ -107,12 +107,12 @@ class Applier:
             self._wanted.set()
 
     def _keep(self, count: int) -> None:
-        """So many bytes of memory more; less when it is negative."""
+        """Counts `count` more bytes of memory; fewer when it is negative."""
         self._kept += count
         self._replica.measures.kept_bytes += count
 
     def _forget(self) -> None:
-        """Nobody will apply what is in memory."""
+        """Drops the batches in memory, which will not be applied."""
         self._fresh.clear()
         self._keep(-self._kept)
 
@@ -127,7 +127,7 @@ class Applier:
             self._replica.spawn(self._run)
 
     def stop(self, why: KrappyError) -> None:
-        """Folds no further, since the view is turned off or its topic deleted; who waits for it is told `why`."""
+        """Ends folding, since the view is turned off or the topic deleted. Tasks that wait for it get the error `why`."""
         self._stopped = why
         self._lag = 0
         self._forget()
@@ -135,8 +135,8 @@ class Applier:
         self.moved.fire()
 
     async def caught_up(self, offset: int | None = None, seconds: float = math.inf) -> bool:
-        """Waits until everything below `offset` (the last stable offset of now by default) is in the view; False when
-        `seconds` passed first. Raises why it never will be: CorruptBatch, what it was stopped by, ShuttingDown."""
+        """Waits until the view has everything before `offset` (by default the present last stable offset). False when
+        `seconds` passed first. Raises why it never will: CorruptBatch, the error of `stop`, ShuttingDown."""
         target = self._replica.last_stable_offset if offset is None else offset
         self._wanted.set()
         done = await wait_any([self.moved], lambda: self.applied >= target or self._over is not None, seconds)
@@ -159,13 +159,13 @@ class Applier:
                 try:
                     await self._step()
                 except CorruptBatch as error:
-                    # The log is the truth: what can't be read can't be folded. Lookups of this partition fail with
-                    # the same error, which names the file and the position; everything else goes on.
+                    # Events that can't be read can't be folded. Lookups in this partition fail with the same error,
+                    # which names the file and the position. Everything else goes on.
                     self.failed = error
                     replica.report("view_failed", error)
                     break
                 except StorageError as error:
-                    # A full disk, say: RocksDB goes on by itself once there is room, and so does this.
+                    # For example a full disk: RocksDB goes on by itself once there is room, and so does this.
                     if self.stopped:
                         break
                     replica.report("view_waits", error)
@@ -183,8 +183,8 @@ class Applier:
             self.moved.fire()
 
     def _doubt(self, error: StorageError) -> None:
-        """A bad sector under the log is damage, which nobody waits for; it is tried again all the same, for a disk that
-        is away for a while tells the same."""
+        """Counts failed reads of the log. After `UNREAD` in a row the log counts as damaged, so that nobody waits for
+        the view. Reads are still tried: a disk that is away for a while gives the same error as a bad sector."""
         cause = error.__cause__
         self._unread = self._unread + 1 if isinstance(cause, OSError) and cause.errno in UNREADABLE else 0
         if self._unread == UNREAD:
@@ -195,7 +195,7 @@ class Applier:
             self.moved.fire()
 
     async def _step(self) -> None:
-        # What was deleted before it was decided is not folded, though it may be in memory: no restart would find it.
+        # Events that were deleted before they were decided are not folded, even from memory: as after a restart.
         self.applied = max(self.applied, self._replica.log.start_offset)
         if self._fresh and self._fresh[0][0] <= self.applied:
             await self._apply_fresh()
@@ -207,8 +207,8 @@ class Applier:
         self.moved.fire()
 
     def close(self) -> None:
-        """From now on it gives up where the disk does not let it catch up, and after a while; `await finish()` for the
-        end of it. Folding a whole log anew, say, must not keep a broker from stopping."""
+        """From now on it gives up when the disk refuses, and after `PATIENCE`: folding a whole log must not keep a
+        broker from stopping. `await finish()` waits for its end."""
         if not self._closing:
             self._closing = self.strays.closing = True
             self._until = trio.current_time() + PATIENCE
@@ -216,7 +216,7 @@ class Applier:
         self.moved.fire()
 
     async def finish(self) -> None:
-        """Catches up if the disk lets it and it is not much, and ends."""
+        """Ends, after catching up if that does not take long."""
         self.close()
         await self.idle.wait()
 
@@ -233,12 +233,12 @@ class Applier:
         return found
 
     async def _apply_fresh(self) -> None:
-        """One slice out of the batches in memory: several small ones together, or a part of a large one."""
+        """Applies one slice of the batches in memory: several small batches, or a part of a large one."""
         entries: dict[bytes, bytes] = {}
         count = done = held = 0
         applied = self.applied
         stable = self._replica.last_stable_offset
-        # A gap is the log's to fill. What is not decided waits, of a batch in whose midst the log begins now too.
+        # A gap is filled from the log. Undecided events wait. The log may now start in the middle of the first batch.
         while self._fresh and self._fresh[0][0] <= applied < stable and count < SLICE and held < SLICE_BYTES:
             base, total, columns, size, kept = self._fresh[0]
             if columns is None:
@@ -270,7 +270,7 @@ class Applier:
         try:
             data = (await replica.read(self.applied, READ, limit=stop_at)).data
         except OffsetOutOfRange:
-            return  # the log's start moved past it meanwhile, and what was there needs no folding any more
+            return  # the log start moved past it meanwhile: those events need no folding any more
         if not data:
             self.applied = max(self.applied, stop_at)
             return
@@ -285,7 +285,7 @@ class Applier:
             self.moved.fire()
 
     async def _apply_columns(self, columns: Columns) -> None:
-        """Those of a batch that are not in the view yet, a slice at a time."""
+        """Applies the records of a batch that are not in the view yet, a slice at a time."""
         offsets = columns.offsets
         start = bisect_left(offsets, self.applied)
         while start < len(offsets) and not self.stopped:
@@ -303,7 +303,7 @@ class Applier:
         self.applied = applied
 
     async def _room(self) -> None:
-        """While flushes are behind, waits here rather than inside RocksDB. On a full disk that may be for long."""
+        """Waits while RocksDB's flushes are behind, so that its write does not block: long, on a full disk."""
         waited = 0.0
         while self._replica.views.busy():
             if self.stopped or (self._closing and waited > PATIENCE):
@@ -312,11 +312,11 @@ class Applier:
             waited += 0.005
 
     def persist(self) -> None:
-        """Writes the applied offset itself, so that keyless batches at the end are not read again."""
+        """Stores the applied offset, so that keyless batches at the end are not read again."""
         self.take_out(())
 
     def take_out(self, keys: Sequence[bytes]) -> None:
-        """These keys leave the view."""
+        """Removes these keys from the view."""
         kept = self.strays.applying((), self.applied)
         self._replica.views.apply(self._replica.number, {}, self.applied, keys, kept)
         if keys:
@@ -324,7 +324,7 @@ class Applier:
 
 
 def _slice_end(columns: Columns, start: int, most: int) -> int:
-    """Where a slice of a batch's records from `start` on ends: at `most`, or behind the first `SLICE_BYTES`."""
+    """The end of a slice of a batch's records that begins at `start`: `most`, or after about `SLICE_BYTES`."""
     sizes = [0 if value is None else len(value) for value in columns.values[start:most]]
     if sum(sizes) <= SLICE_BYTES:
         return most

@@ -1,12 +1,12 @@
-"""Group commit: how accepted batches get to the disk, become readable, and are acknowledged, in this order.
+"""Group commit: accepted batches are written to disk, then become readable, then are acknowledged.
 
-A small write and its sync share one trip to a worker thread. A large write does not wait for the sync of the one
-before: the next is written while that one runs, and a sync covers everything written before it began. A batch is
-on this disk once a sync has covered it (with durability "os": once it is written). It is readable and acknowledged
-once all replicas in sync have it on theirs: `Replica.replicas` says up to where that is.
+A small write and its sync share one call in a worker thread. A large write does not wait for the sync of the one
+before: it is written while that sync runs. A sync covers everything written before it began. A batch is on this
+broker's disk once a sync has covered it (with durability "os": once it is written). It becomes readable, and is
+acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark.
 
-A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
-One that could not begin, for want of a file descriptor, is tried again: who waits goes on waiting.
+A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
+sync that could not begin, for want of a file descriptor, is tried again, and publishes go on waiting.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from krappy.errors import KrappyError, StorageError
 from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
 
-TOGETHER = 256 << 10  # bytes up to which a write takes its sync along
-INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop itself
-MAX_UNSYNCED = 32 << 20  # bytes written ahead of the sync
+TOGETHER = 256 << 10  # bytes up to which a write and its sync share a thread call
+INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop
+MAX_UNSYNCED = 32 << 20  # bytes that may be written and not synced
 RETRY_S = 0.1  # pause after a sync that could not begin
 
 
@@ -33,11 +33,12 @@ class GroupCommit:
         self._replica = replica
         self._unsynced: deque[Accepted] = deque()
         self._bytes = 0
-        self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries of what is not durable yet
+        self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries whose original is not committed yet
         self._syncing = False
 
     async def write(self, accepted: list[Accepted]) -> None:
-        """Appends; returns when the next batches may be written. The batches' own Laters tell of the rest."""
+        """Appends these batches. Returns when the next may be written. The batches' Laters are set later: once they
+        are committed, or with the error."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
         together = replica.fsync and size <= TOGETHER and not self._unsynced
@@ -71,14 +72,14 @@ class GroupCommit:
             await wait_any([self._replica.landed], lambda: self._bytes <= MAX_UNSYNCED)
 
     def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
-        """What `_sync_log` came to, if there was a sync."""
+        """Gives the result of `_sync_log` if there was a sync."""
         replica = self._replica
         log = replica.log
         log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.now_ms())
         return self._sync_log() if sync else None
 
     def _sync_log(self) -> tuple[int, float] | None:
-        """Everything below this offset is durable; and the seconds that it took. None: it could not begin."""
+        """Syncs. Gives (the offset before which all is durable, seconds it took); None: the sync could not begin."""
         log, began = self._replica.log, perf_counter()
         try:
             return log.sync(), perf_counter() - began
@@ -117,7 +118,7 @@ class GroupCommit:
         self._replica.landed.fire()
 
     def _settle(self, committed: int) -> None:
-        """Everything below this offset is committed: it becomes readable, and is acknowledged."""
+        """Everything before this offset is committed: it becomes readable, and is acknowledged."""
         done: list[Accepted] = []
         while self._unsynced and self._unsynced[0].end <= committed:
             done.append(self._unsynced.popleft())
@@ -136,7 +137,7 @@ class GroupCommit:
                 later.resolve(stored)
 
     def _tell(self, error: KrappyError) -> None:
-        """Publishers hear of it; so must whoever looks after the disk."""
+        """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
         replica = self._replica
         replica.measures.appends_failed += 1
         if replica.log.broken:
@@ -155,7 +156,7 @@ class GroupCommit:
         self._bytes = 0
 
     def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt]) -> None:
-        """Answers a retry with what its original came to, no sooner than the original itself."""
+        """Answers a retry with its original's offset, once the original is committed."""
         stored = StoredAt(offset, header.max_timestamp, duplicate=True)
         if offset < self._replica.high_watermark:
             later.resolve(stored)
@@ -165,5 +166,5 @@ class GroupCommit:
             self._again.append((offset, later, stored))
 
     async def settled(self) -> None:
-        """Returns when nothing is on its way to the disk."""
+        """Returns when no batch is being written or waits for its commit."""
         await wait_any([self._replica.landed], lambda: not self._unsynced and not self._syncing)

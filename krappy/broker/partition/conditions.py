@@ -1,4 +1,4 @@
-"""Conditional writes: what a batch expects of its keys, decided by the view, within the drain that is to write it."""
+"""Conditional writes: the conditions of a batch are decided by the view, in the drain that writes the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.types import ABSENT
 
-MAX_TOLD = 100  # records of a batch that an error tells of
+MAX_TOLD = 100  # the most records that an error lists
 
 
 class Conditions:
@@ -24,7 +24,7 @@ class Conditions:
         self._viewed = viewed
 
     def keys_elsewhere(self, items: list[Publish | Loose]) -> list[bytes]:
-        """The keys that conditions are about, if other partitions may have them, too."""
+        """The keys of all conditions, if other partitions may have entries of them; else none."""
         strays, index = self._viewed.strays, self._viewed.index
         found: list[bytes] = []
         if strays.count > 1:
@@ -35,8 +35,8 @@ class Conditions:
         return found if strays or any_elsewhere(found, strays.count, index) else []
 
     async def prepare(self, items: list[Publish | Loose], keys: Collection[bytes] = ()) -> Elsewhere | None:
-        """A condition is decided by the view, which must hold everything that was written before. Where it never will,
-        those with a condition are refused, and no others. What other partitions have of `keys`, if there are any."""
+        """Waits until the view has everything that was written before. If it never will, items with conditions are
+        rejected and removed from `items`. Gives what other partitions have of `keys`, if there are keys."""
         conditional = [item for item in items if isinstance(item, Publish) and item.expect]
         if not conditional:
             return None
@@ -46,7 +46,7 @@ class Conditions:
                 await self._viewed.applier.caught_up()
                 await self._viewed.undecided.refresh()
                 if self._viewed.view_ready(None):
-                    break  # else a deletion of records has moved what is stable
+                    break  # else a deletion of records has moved the last stable offset
             if keys:
                 return await look(self._viewed, keys)
         except KrappyError as error:
@@ -63,9 +63,10 @@ class Conditions:
         base_offset: int,
         elsewhere: Elsewhere | None,
     ) -> None:
-        """Raises OffsetMismatch, or ViewDisabled: a condition is decided by the view; `elsewhere`: and by others'.
+        """Decides a batch's conditions by the view and, with `elsewhere`, by other partitions' views.
 
-        TransactionPending for a key that has been written behind the last stable offset, which the view has not yet.
+        Raises OffsetMismatch, ViewDisabled, and TransactionPending for a key that was written at or after the last
+        stable offset, so that the view does not have it.
         """
         viewed = self._viewed
         if expect and not viewed.view_ready(None):  # it was waited for, and nothing has been appended since
@@ -93,11 +94,11 @@ def check_expected(
     look_up: Callable[[bytes], bytes | None],
     base_offset: int,
 ) -> None:
-    """Raises OffsetMismatch when a key is not where its writer believes it to be.
+    """Raises OffsetMismatch when a key is not at the offset that its writer expects.
 
-    `overlay` holds what this very drain wrote before; `look_up` reads the view, which has all else. What stands in the
-    batch before a record counts as written before it. A deleted key is absent, and also stands at its tombstone's
-    offset. The error tells of the first such record, and of others in its details.
+    `overlay`: the offsets of keys that this drain wrote before; `look_up` reads the view, which has all else. Earlier
+    records of the same batch count as written. A deleted key matches both ABSENT and its tombstone's offset. The error
+    names the first mismatch, and others in its details.
     """
     keys, values = columns.keys, columns.values
     before: dict[bytes, int] = {}  # of this batch

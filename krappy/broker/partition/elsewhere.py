@@ -1,7 +1,7 @@
-"""What the other partitions of a topic have of keys that conditions in one partition are about (strays.py).
+"""Conditional writes on keys that may be strays (strays.py): what the topic's other partitions have of these keys.
 
-Before such conditions are decided, whatever was acknowledged anywhere is in the views. They are decided one at a time
-in a topic, and what was accepted is readable before the next one is: so none is decided on what another one changes.
+Before such conditions are decided, the views have everything that was acknowledged in any partition. In a topic one
+batch of them is decided at a time, and its accepted events are readable before the next one is decided.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from krappy.partitioner import partition_for
 from krappy.records.batch import Columns
 
 SLICE = 64  # keys looked up together
-HEAD = VALUE_AT + 1  # bytes of an entry that tell all but its value
+HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one that tells a tombstone
 
 
 class Elsewhere(NamedTuple):
-    """`newest`: by key, the newest entry elsewhere, its head alone, and its partition. `undecided`: keys that an open
-    transaction has written elsewhere."""
+    """What other partitions have. `newest`: by key, the first HEAD bytes of its newest entry there, and the partition.
+    `undecided`: keys that an open transaction has written there."""
 
     newest: dict[bytes, tuple[bytes, int]]
     undecided: set[bytes]
@@ -45,9 +45,9 @@ class Elsewhere(NamedTuple):
                 raise TransactionPending("the key was written just before, and stands elsewhere, too", index=index)
 
     def here(self, partition: Viewed, key: bytes) -> bytes | None:
-        """The entry in this partition that a condition is decided by; None where a tombstone elsewhere is newer.
+        """The entry in this partition by which a condition is decided. None if another partition has a newer tombstone.
 
-        Raises OffsetMismatch where a value elsewhere is.
+        Raises OffsetMismatch if another partition has a newer value.
         """
         entry, other = partition.look_up(key), self.newest.get(key)
         if other is None:
@@ -65,8 +65,8 @@ class Elsewhere(NamedTuple):
         )
 
     def check_overtaking(self, partition: Viewed, columns: Columns, expect: Sequence[tuple[int, int]]) -> None:
-        """Raises OffsetMismatch for an event that would not be the newest of its key, since one that another partition
-        has of it is later: by the table it would not have been written, and who expects the same would be let in, too.
+        """Raises OffsetMismatch for an event that would not be its key's newest, since another partition has a later
+        one: the table would ignore it, and another write with the same condition would be accepted too.
         """
         for index, _ in expect:
             key = columns.keys[index]
@@ -86,7 +86,7 @@ class Elsewhere(NamedTuple):
 
 
 async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
-    """All that is acknowledged counts. Raises why it can't be known."""
+    """Looks up these keys in the other partitions; it has all that is acknowledged. Raises why it can't be known."""
     partition.view_ready(0)
     strays = partition.strays
     partition.applier.strays.expect()
@@ -94,9 +94,9 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
     folding = [other.applier for other in others]
     undecided: set[bytes] = set()
     for other in others:
-        # What was decided while none was astray, without a look at this partition, is in the log now, soon readable.
+        # Waits for writes that were decided there without a look at this partition, when no strays were known.
         await other.written()
-        other.view_ready(0)  # raises what has become of it
+        other.view_ready(0)  # raises if the partition is closed, or has no view
         await other.applier.caught_up()
         await other.undecided.refresh()
         undecided.update(filter(other.undecided.holds, keys))

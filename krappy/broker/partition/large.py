@@ -1,8 +1,8 @@
-"""Record batches that take long to open: in a thread, and few at a time.
+"""Decodes large record batches in a thread, few at a time.
 
-A batch of one megabyte may open to 32, or have half a million records. What is opened on the event loop is bounded
-(`admission.INLINE`): what is beyond that is opened here, and `OPENERS` at a time: that bounds the memory they take, and
-leaves the other threads, and most of the interpreter's lock, to others.
+A batch of one megabyte may unpack to 32, or have half a million records. Batches up to `admission.INLINE` are decoded
+on the event loop. Larger ones are decoded here, `OPENERS` at a time: that bounds their memory, and leaves the other
+threads, and most of the interpreter's lock, to others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _holders: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("kra
 
 
 def _limiter(of: trio.lowlevel.RunVar[trio.CapacityLimiter]) -> trio.CapacityLimiter:
-    """Of all brokers of this event loop."""
+    """The limiter that all brokers of this event loop share."""
     try:
         return of.get()
     except LookupError:
@@ -35,10 +35,10 @@ def _limiter(of: trio.lowlevel.RunVar[trio.CapacityLimiter]) -> trio.CapacityLim
 
 
 async def opened(work: Callable[[], T]) -> T:
-    """What `work` makes of a large batch.
+    """Runs `work`, which decodes a large batch, in a thread, and gives its result.
 
-    Its error comes without the frames it was raised in, which hold what was opened: trio keeps an error out of a thread
-    in a frame which that error holds, so that both would stay until the next full garbage collection.
+    Its KrappyError is raised without its traceback, whose frames hold the decoded batch. With it, the error and a frame
+    of trio's would refer to each other, and both would stay until the next full garbage collection.
     """
     found = await trio.to_thread.run_sync(_tried, work, limiter=_limiter(_openers))
     if not isinstance(found, KrappyError):
@@ -58,7 +58,7 @@ def _tried(work: Callable[[], T]) -> T | KrappyError:
 
 
 def small(batch: memoryview, room: int = INLINE) -> Columns | None:
-    """Its records, when they are few enough to be read at once: within `room` bytes."""
+    """The batch's records, if they take at most `room` bytes and are few; else None, and for a corrupt batch too."""
     try:
         return batches.decode(batch, limit=room, parts=INLINE_PARTS)
     except CorruptBatch:
@@ -66,13 +66,14 @@ def small(batch: memoryview, room: int = INLINE) -> Columns | None:
 
 
 async def decode(batch: memoryview) -> Columns:
-    """The records of a batch out of the log. Raises CorruptBatch."""
+    """The records of a batch from the log; a large one is decoded in a thread. Raises CorruptBatch."""
     found = small(batch)
     return await opened(lambda: batches.decode(batch)) if found is None else found
 
 
 async def looked_at(batch: memoryview, work: Callable[[Columns], T]) -> T:
-    """What `work` makes of its records: in a thread where they are many, and nothing else of them is kept."""
+    """Gives what `work` returns for the batch's records. A large batch is decoded and worked on in a thread, and its
+    records are freed at once. Raises CorruptBatch."""
     found = small(batch)
     if found is not None:
         return work(found)
@@ -81,7 +82,7 @@ async def looked_at(batch: memoryview, work: Callable[[Columns], T]) -> T:
 
 @asynccontextmanager
 async def decoded(batch: memoryview) -> AsyncIterator[Columns]:
-    """The same for who works on them for long: so many at a time as are opened."""
+    """As `decode`, for work that takes long: at most `OPENERS` large batches are held at a time."""
     found = small(batch)
     if found is not None:
         yield found

@@ -1,4 +1,4 @@
-"""What a broker lends to each of its partitions: its clock, its threads, tasks, its word on who may write."""
+"""What a broker lends to each of its partitions: its clock, its threads and tasks, and the checks of producers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Lent(Protocol):
     measures: StoreMeasures
     fsync: bool
     disk_limiter: trio.CapacityLimiter
-    shrinking: trio.Lock  # held while events are taken out of a log
-    counting: trio.CapacityLimiter  # of those who look through whole views
+    shrinking: trio.Lock  # held while events are removed from a log
+    counting: trio.CapacityLimiter  # tasks that read whole views
 
     def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...

@@ -1,4 +1,4 @@
-"""The newest entry of a key that may stand in several partitions (strays.py), and the partitions that have one."""
+"""The newest entry of a key that may stand in several partitions (strays.py), and the partitions that have an entry."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from krappy.broker.partition.viewed import ROOM, Viewed
 from krappy.entries.entry import entry_timestamp
 from krappy.partitioner import partition_for
 
-LOOKUPS = 640  # of single keys, between two turns of the event loop
+LOOKUPS = 640  # lookups of single keys in one turn
 Pause = Callable[[], Awaitable[None]]
 
 
 def is_newer(entry: bytes, index: int, other: bytes, its: int, home: int) -> bool:
-    """Whether an entry of partition `index` is newer than another, of partition `its`, of the same key; `home`: the
-    key's own partition."""
+    """Whether `entry`, of partition `index`, is newer than `other`, of partition `its`: both of one key. `home`: the
+    partition that murmur2 gives the key."""
     return (entry_timestamp(entry), index == home, index) > (entry_timestamp(other), its == home, its)
 
 
 async def newest(
     partitions: Sequence[Viewed], keys: Sequence[bytes], pause: Pause, count: int
 ) -> tuple[list[int], list[bytes | None]]:
-    """The newest entry of each key in these of `count` partitions, and which one it stands in; the key's own for a key
-    that stands nowhere. Of the first of these keys: of all, unless their entries are large. The caller has waited for
-    their views."""
+    """The partition of each key's newest entry, and the entries. A key without an entry: the partition that murmur2
+    gives it, and None. Stops after the first keys if their entries are large.
+
+    `partitions`: those to look in, of the topic's `count`. The caller has waited for their views."""
     looked, room = 0, ROOM
     where: list[int] = []
     found: list[bytes | None] = []
@@ -47,7 +48,7 @@ async def newest(
 
 
 async def holders(partitions: Sequence[Viewed], key: bytes, pause: Pause) -> list[int]:
-    """The partitions that have an entry of a key, a tombstone too."""
+    """The partitions that have an entry of the key; a tombstone counts."""
     found: list[int] = []
     for number, partition in enumerate(partitions, 1):
         if partition.look_up(key) is not None:

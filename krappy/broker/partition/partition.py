@@ -1,7 +1,4 @@
-"""One partition as the broker owns it: its replica and view, what is published to it, and what is taken from its start.
-
-Each of these stands on those before: replica.py, viewed.py, and here. Their parts are given what they stand on.
-"""
+"""One partition: its replica (replica.py) and view (viewed.py), publishing to it, and deletion from its start."""
 
 from __future__ import annotations
 
@@ -51,10 +48,11 @@ class Partition(Viewed):
         by_header: bool = False,
         taken: bool = False,
     ) -> Later[StoredAt]:
-        """Appends one RecordBatch v2. Raises what is wrong with it; the rest comes through the Later.
+        """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
+        Later.
 
-        `expect`: (index of a record, the offset that its key must stand at, or ABSENT); `by_header`: they are taken
-        from the records' headers (core/conditions.py); `taken`: as for `publish_record`.
+        `expect`: conditions, each (index of a record, the offset that its key must stand at, or ABSENT). `by_header`:
+        conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`.
         """
         self._alive()
         if not taken:
@@ -62,7 +60,8 @@ class Partition(Viewed):
         return self.appender.publish(data, expect, by_header=by_header, taken=taken)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
-        """`taken`: an event that was taken once: its timestamp is not judged again."""
+        """Appends one record. `taken`: it was accepted once before, so that neither its timestamp nor the room on the
+        disk is checked."""
         self._alive()
         if not taken:
             self._lent.check_room(len(record.value or b""))
@@ -74,7 +73,7 @@ class Partition(Viewed):
         return self.appender.publish_own(header, data)
 
     def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[StoredAt]:
-        """Appends the marker that ends a producer's transaction here, behind everything that was published before."""
+        """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes."""
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
@@ -88,25 +87,25 @@ class Partition(Viewed):
         return await raw_reads.read(self, offset, max_bytes, limit, min_one=min_one)
 
     def available(self, offset: int, max_bytes: int, limit: int) -> int:
-        """Bytes that `fetch` would bring, about."""
+        """About how many bytes `fetch` would give."""
         return raw_reads.available(self, offset, max_bytes, limit)
 
     def told_earliest(self) -> int:
-        """Where the log starts, for a connection that asks."""
+        """The log start, for a connection that asks for the earliest offset."""
         return self.start_offset
 
     def out_of_range(self) -> None:
-        """A connection was told that the log does not have its offset."""
+        """Called when a connection is told that its offset is out of range. Does nothing here."""
 
     # --- retention
 
     async def delete_records(self, before: int) -> int:
-        """Forgets the events below the offset `before` (-1: the high watermark); the log's start afterwards (KIP-107).
+        """Deletes the events before the offset `before` (-1: the high watermark). Gives the new log start (KIP-107).
 
-        Durable when it returns. Whole segments leave the disk at once, what is left of the first one with it later.
-        A start beyond `before` stands. Raises OffsetOutOfRange beyond the high watermark, and PolicyViolation where
-        compaction alone decides what goes, as in Kafka. Raises TransactionPending where the table outlives its events,
-        and some of these stand behind an open transaction.
+        It is durable on return. Whole segments are removed from disk at once; the rest goes later, with its segment. A
+        log start that is higher already stays. Raises OffsetOutOfRange beyond the high watermark, and, as Kafka does,
+        PolicyViolation under cleanup.policy=compact alone. Raises TransactionPending where the table outlives its
+        events and an open transaction began before `before`.
         """
         await self.shortening.delete_records(before)
         return self.start_offset
@@ -118,10 +117,10 @@ class Partition(Viewed):
     # --- its end
 
     async def close(self, error: KrappyError | None = None) -> None:
-        """Ends it: what waits to be written is written, the view catches up, files are left clean.
+        """Writes what waits to be written, lets the view catch up, and closes the files cleanly.
 
-        With an `error`, which everybody gets from now on, the files are left to `destroy`: a full disk, where nothing
-        can be left clean, must not keep a topic from being deleted.
+        With an `error`, all later calls raise it, and the files are left open until `remove`: so a topic can be deleted
+        on a full disk, where they can't be closed cleanly.
         """
         self.appender.close(error)
         if error is None:
@@ -139,5 +138,5 @@ class Partition(Viewed):
         await trio.to_thread.run_sync(self.log.close, limiter=self.disk_limiter)
 
     async def remove(self) -> None:
-        """Deletes the files of what was closed with an error. Raises StorageError."""
+        """Closes and deletes its files, after `close` with an error. Raises StorageError."""
         await trio.to_thread.run_sync(self.log.destroy, limiter=self.disk_limiter)

@@ -1,4 +1,4 @@
-"""What waits to be appended to a partition, and what was accepted of it."""
+"""Batches and records that wait to be appended to a partition, and batches that were accepted."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Publish:
         cost: int = 0,
         admission: Callable[..., Admitted] | None = None,
     ) -> None:
-        self.own = own  # the broker's, in a transaction of its own
-        self.cost = cost  # bytes that the columns take
-        self.admission = admission  # opens its records (`admit_records`), which nobody has looked at yet
-        self.large = admission is not None  # they are too much for the event loop
+        self.own = own  # it is the broker's own: a marker, or part of its own transaction
+        self.cost = cost  # bytes of memory that the columns take
+        self.admission = admission  # decodes and checks the records (`admit_records`); None: done
+        self.large = admission is not None  # the records are too large to decode on the event loop
         self.header = header
         self.data = data
         self.columns = columns
@@ -46,18 +46,18 @@ class Publish:
         return len(self.data)
 
     def admit(self, admitted: Admitted) -> None:
-        """Takes what its admission came to. Raises InvalidRecord."""
+        """Takes the result of its admission. Raises InvalidRecord."""
         self.admission = None
         self.expect = demanded(admitted, self.expect)
         self.header, self.data, self.columns, self.cost, _ = admitted
 
     def needs(self, codec: int) -> bool:
-        """Whether its records are to be compressed anew in a topic that has this codec."""
+        """Whether its records must be recompressed for a topic with this codec."""
         return self.header.codec != codec and not self.header.is_control
 
     def recompress(self, codec: int, limit: int, largest: int) -> None:
-        """Its records compressed by `codec`; `limit`: bytes that they may take uncompressed. Raises RecordTooLarge for
-        a batch of more than `largest` bytes then."""
+        """Recompresses its records by `codec`. `limit`: bytes that they may take uncompressed. Raises RecordTooLarge if
+        the batch then has more than `largest` bytes."""
         data = batches.recompress(self.data, codec, limit=limit)
         if len(data) > largest:
             text = f"a batch of {len(data)} bytes, as compression.type has it; max.message.bytes is {largest}"
@@ -69,7 +69,7 @@ class Publish:
 
 
 class Loose:
-    """Single records that wait for a drain, and go into one batch together there."""
+    """Single records that wait for a drain, which makes one batch of them."""
 
     __slots__ = ("headers", "keys", "laters", "size", "timestamps", "values")
 
@@ -83,7 +83,7 @@ class Loose:
 
     @property
     def cost(self) -> int:
-        """Bytes that the columns take."""
+        """Bytes of memory that the columns take."""
         return self.size + len(self.keys) * RECORD_COST
 
     def add(self, record: Record, now: int, later: Later[StoredAt]) -> None:
@@ -107,7 +107,7 @@ class Loose:
 
 
 def record_size(record: Record) -> int:
-    """What a record takes in a batch, at the most."""
+    """The most bytes that a record takes in a batch."""
     size = 40 + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += 10 + len(name) * 4 + len(value or b"")
@@ -136,8 +136,8 @@ class Accepted(NamedTuple):
     columns: Columns | None
     offset: int
     laters: list[Later[StoredAt]]
-    timestamps: list[int] | None  # of loose records, one each; None: the header's max
-    cost: int = 0  # bytes that the columns take
+    timestamps: list[int] | None  # of loose records, one each; None: a batch, with the header's highest
+    cost: int = 0  # bytes of memory that the columns take
 
     @property
     def end(self) -> int:

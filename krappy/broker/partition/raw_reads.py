@@ -1,7 +1,8 @@
-"""Batches of a partition as they stand in the log: for Kafka's consumers, who leave out what was aborted themselves.
+"""Reads batches of a partition as they stand in the log: for Kafka's consumers, which leave out aborted events
+themselves.
 
-A little is read into memory, and checked. Much is left where it is: the server sends it from the file (sendfile(2)),
-which spares reading and checking; consumers check it. See `SENDFILE` for where that begins to win.
+A small read is copied into memory, and its CRCs are checked. A large one is sent from the file (sendfile(2)), without
+reading or checking it here; consumers check it. See `SENDFILE` for the size from which that is faster.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 # 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
 # 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
 SENDFILE = 16 << 10
-STRIDE = 128 << 10  # of the probes whether a part of a file is in the page cache: the kernel reads ahead that much
-PORTION = 1 << 20
+STRIDE = 128 << 10  # distance of the probes for the page cache: the kernel reads ahead that much
+PORTION = 1 << 20  # bytes of one read that fills the page cache
 
 
 NOTHING = Raw(b"", 0)
 
 
 def read_now(replica: Replica, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
-    """From the batch that contains `offset` on, about `max_bytes`, batches that begin below `limit`.
+    """Reads about `max_bytes` from the batch that contains `offset` on, of batches that begin before `limit`.
 
-    With `min_one` at least one whole batch. Raises BlockingIOError when the disk would have to be waited for,
-    OffsetOutOfRange outside the log, and what the partition has become (deleted).
+    With `min_one`: at least one whole batch. Raises BlockingIOError when it would have to wait for the disk,
+    OffsetOutOfRange, and the partition's `gone` if it is closed.
     """
     check_readable(replica, offset)
     if offset >= limit:
@@ -48,7 +49,7 @@ def read_now(replica: Replica, offset: int, max_bytes: int, limit: int, *, min_o
 
 
 async def read(replica: Replica, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
-    """As `read_now`, waiting for the disk in a thread when it must."""
+    """As `read_now`, but waits for the disk in a thread where it must."""
     try:
         return read_now(replica, offset, max_bytes, limit, min_one=min_one)
     except BlockingIOError:
@@ -69,8 +70,8 @@ async def read(replica: Replica, offset: int, max_bytes: int, limit: int, *, min
 
 
 def _read_on(replica: Replica, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:
-    """Reads past batches that compaction has emptied, where something follows them: kafkajs does not move on from an
-    answer without a record, and a segment may hold nothing else."""
+    """Reads, and skips batches that compaction has emptied if others follow: kafkajs does not move on from an answer
+    without a record, and a whole segment may be like that."""
     while True:
         span = replica.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
         if not span.data or span.records or span.next_offset >= limit:
@@ -79,7 +80,7 @@ def _read_on(replica: Replica, offset: int, max_bytes: int, limit: int, *, nowai
 
 
 def available(replica: Replica, offset: int, max_bytes: int, limit: int) -> int:
-    """About how many bytes `read_now` would bring, without reading them. Raises as it does."""
+    """About how many bytes `read_now` would give, without reading them. Raises what `read_now` does."""
     check_readable(replica, offset)
     if offset >= limit:
         return 0
@@ -87,7 +88,7 @@ def available(replica: Replica, offset: int, max_bytes: int, limit: int) -> int:
 
 
 def check_readable(replica: Replica, offset: int) -> None:
-    """Raises OffsetOutOfRange, and what the partition has become."""
+    """Raises OffsetOutOfRange, and the partition's `gone` if it is closed."""
     if replica.gone is not None:
         raise replica.gone
     start, end = replica.start_offset, replica.high_watermark
@@ -96,13 +97,13 @@ def check_readable(replica: Replica, offset: int) -> None:
 
 
 def check_cached(part: FilePart) -> None:
-    """Raises BlockingIOError when it is not in the page cache, as far as probes tell."""
+    """Raises BlockingIOError when a probe finds that the part is not in the page cache."""
     for at in range(part.position, part.position + part.size, STRIDE):
         part.file.pread_nowait(1, at)
 
 
 def warm(part: FilePart) -> None:
-    """Brings it into the page cache, so that sending it does not make the event loop wait."""
+    """Reads the part into the page cache, so that sending it does not block the event loop."""
     position, end = part.position, part.position + part.size
     while position < end:
         got = len(part.file.pread(min(PORTION, end - position), position))

@@ -46,16 +46,16 @@ class Replica:
         self.log = log
         self.views = lent.views
         self.measures = lent.measures
-        self.epoch = -1  # of its leader, once there is one
+        self.epoch = -1  # the leader epoch, once there is a leader
         self.epochs = log.epochs
         self.high_watermark = log.end_offset
         self.replicas = ReplicaSet((), 1, log.end_offset)
-        self.runtime = -1  # the id of this one, among them
+        self.runtime = -1  # this broker's id
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
         self._stable = self.stability.first_open(log.end_offset)
-        self.moved = Signal()  # the high watermark went up, or the partition went away
-        self.landed = Signal()  # of what was appended some is on the disk, or never will be
-        self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
+        self.moved = Signal()  # the high watermark went up, or the partition was closed
+        self.landed = Signal()  # appended batches are on disk, or have failed
+        self.writing = trio.Lock()  # held while the log's segments are changed, by a drain or housekeeping
         self.role = Role.OFFLINE
         self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
         self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
@@ -64,7 +64,7 @@ class Replica:
         return f"{self.topic}-{self.index}"
 
     def lead(self, state: PartitionState, broker: int) -> None:
-        """From here on it is the broker with this id that leads it, in a new epoch (KIP-101)."""
+        """Makes this broker (`broker`: its id) the leader, in the leader epoch of `state` (KIP-101)."""
         self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
         self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
@@ -111,11 +111,11 @@ class Replica:
         )
 
     def producer_ids(self) -> set[int]:
-        """Of everybody whose events it remembers or has undecided."""
+        """The ids of producers whose sequence it remembers, or that have an open transaction here."""
         return {id for id, _ in self.log.producers.items()} | self.log.producers.stability.open.keys()
 
     def has_producer(self, id: int) -> bool:
-        """Whether it is one of these."""
+        """Whether `producer_ids` has this id."""
         return self.log.producers.get(id) is not None or id in self.log.producers.stability.open
 
     def producers(self) -> list[ActiveProducer]:
@@ -141,7 +141,7 @@ class Replica:
         self.replicas.synced(self.runtime, offset)
 
     def committed(self, accepted: list[Accepted]) -> None:
-        """The appender's word that all replicas in sync have these batches: they become readable here."""
+        """Makes these batches readable: all replicas in sync have them."""
         self.high_watermark = accepted[-1].end
         assert self.high_watermark <= self.replicas.high_watermark
         for item in accepted:
@@ -170,7 +170,7 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything below is decided: where the oldest open transaction begins, or the high watermark."""
+        """Where the oldest open transaction begins, or the high watermark: everything before it is decided."""
         return max(self._stable, self.log.start_offset)
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
@@ -193,7 +193,7 @@ class Replica:
         return self._without_aborted(offset, span) if self.stability else span
 
     async def read(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
-        """As `read_now`, waiting for the disk in a thread when it must."""
+        """As `read_now`, but waits for the disk in a thread where it must."""
         try:
             return self.read_now(offset, max_bytes, limit, max_records)
         except BlockingIOError:
@@ -204,12 +204,12 @@ class Replica:
             return self._without_aborted(offset, span) if self.stability else span
 
     async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
-        """What `work` makes of the records of one of its batches: in a thread where that opens to much."""
+        """Gives what `work` returns for the records of one batch. Runs it in a thread if the batch unpacks to much."""
         return await large.looked_at(batch, work)
 
     async def in_thread(self, offset: int, read: Callable[[], T]) -> T:
-        """What a thread reads of the log from `offset` on, of which it is still known what was aborted. Raises what the
-        partition has become, and OffsetOutOfRange."""
+        """Runs `read`, which reads the log from `offset` on, in a thread. Reads again if aborted transactions were
+        forgotten meanwhile. Raises OffsetOutOfRange, and the partition's `gone` if it is closed."""
         while True:
             drops = self.stability.drops
             found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
@@ -271,7 +271,7 @@ class Replica:
             raise self.gone
 
     async def written(self) -> None:
-        """Returns once all that was decided before is readable, or never will be."""
+        """Returns once all batches that were accepted before are readable, or have failed."""
         async with self.writing:
             end = self.log.end_offset
         await wait_any(

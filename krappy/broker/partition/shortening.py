@@ -1,13 +1,13 @@
-"""How events leave a log at its start, by retention and by DeleteRecords.
+"""How events are deleted from the start of a log, by retention and by DeleteRecords.
 
-Where the log is to start is decided while the partition's lock for writing is held, in the same step as the deed: what
-was seen before an await may not be so after it, for events were appended or settings changed. So there are three steps:
+The new start of the log must be decided while the partition's lock for writing is held: across an await, events may be
+appended and settings may change. But the view must be made ready first, which may take long. So there are three steps:
 
-1. Under the lock: decide. Where the active segment is to go as well, it is closed in this step; events that come later
-   are in the next one.
-2. Without it: the view is made ready to lose these events, which may take long.
-3. Under the lock: decide again, and delete what both decisions say. If the settings are others now, begin anew. They
-   become no others meanwhile where that matters: who makes the view outlive its events holds `Runtime.shrinking` too.
+1. Under the lock: decide. If the active segment is to be deleted too, it is closed in this step; later events go to the
+   next one.
+2. Without the lock: make the view ready to lose these events.
+3. Under the lock: decide again, and delete what both decisions allow. If the settings have changed, begin again. A
+   change after which the view outlives its events can't come in this step: it holds `Runtime.shrinking` too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from krappy.core.retention import SegmentInfo
     from krappy.settings.topic import TopicConfig
 
-DELETE_ALL = -1  # for the high watermark, as DeleteRecords of either protocol writes it
-PATIENCE_S = 20.0  # with a view that is behind: until the next round of housekeeping, or an error for a client
+DELETE_ALL = -1  # stands for the high watermark in DeleteRecords of either protocol
+PATIENCE_S = 20.0  # the longest wait for a view that is behind; then a client gets an error, housekeeping tries later
 
 
 class Shortening:
@@ -34,13 +34,14 @@ class Shortening:
         self._partition = partition
 
     def retains(self) -> bool:
-        """Whether retention has anything to do: a look without the lock, which decides nothing."""
+        """Whether retention has anything to do. A guess without the lock; `retain` decides."""
         partition = self._partition
         log = partition.log
         return self._retention() != retention.ShorteningPlan(False, log.start_offset)
 
     async def retain(self) -> list[SegmentInfo]:
-        """Closes a segment that is old and takes away what has expired; the segments that went. Raises StorageError."""
+        """Closes the active segment if it is old enough, and deletes expired segments. Gives those that it deleted.
+        Raises StorageError."""
         partition = self._partition
 
         def decide() -> int:
@@ -53,7 +54,7 @@ class Shortening:
 
     def _retention(self) -> retention.ShorteningPlan:
         partition = self._partition
-        # What is not decided has not been folded into the view.
+        # Events after the last stable offset have not been folded into the view.
         log, stable = partition.log, partition.last_stable_offset
         return retention.shortening(partition.config, log.segments, log.start_offset, stable, partition.now_ms())
 
@@ -66,14 +67,14 @@ class Shortening:
         def decide() -> int:
             self.check_deletable(wanted)
             if wanted >= partition.log.end_offset > partition.start_offset:
-                partition.log.roll()  # so that everything goes from the disk
+                partition.log.roll()  # so that the last events can be deleted from the disk too
             return wanted
 
         if wanted > partition.start_offset:
             await self._shorten(decide)
 
     def check_deletable(self, before: int) -> None:
-        """Raises PolicyViolation, OffsetOutOfRange, what the partition has become."""
+        """Raises PolicyViolation, OffsetOutOfRange, and the partition's `gone` if it is closed."""
         partition = self._partition
         if partition.gone is not None:
             raise partition.gone
@@ -91,7 +92,8 @@ class Shortening:
             )
 
     async def _shorten(self, decide: Callable[[], int]) -> list[SegmentInfo]:
-        """Moves the start of the log up to where `decide` says, which a thread asks while nothing is appended."""
+        """Moves the start of the log up to the offset that `decide` gives. `decide` is called in a thread, while
+        nothing is appended."""
         partition = self._partition
         while True:
             config = partition.config
@@ -110,14 +112,14 @@ class Shortening:
                 return gone
 
     async def _ready_view(self, config: TopicConfig, before: int) -> None:
-        """Sees to it that the view does without the events below `before`. Raises StorageError and TransactionPending
-        when it can't just now.
+        """Makes the view ready for the deletion of the events before `before`. Raises StorageError and
+        TransactionPending when it can't now.
 
-        Under `delete` alone it always does, in whatever state a crash leaves it: its entries of events that are not in
+        Under `delete` alone it is always ready, whatever state a crash leaves it in: entries of events that are not in
         the log any more are absent, and folding goes on at the log's start. Where entries outlive their events, the
-        view must have folded these, durably: else it would go on showing what they had overtaken. So what an open
-        transaction holds back is waited for. What can't be folded, since the log is damaged, is lost to the table too,
-        and so is what came before it: nobody knows which entries it overtook.
+        view must have folded these events, durably. Else it would show older entries of their keys for ever. So this
+        waits for open transactions before that offset. If the log is damaged and can't be folded, the table loses the
+        damaged events and all entries before `before`: nobody knows which of them are outdated.
         """
         partition = self._partition
         if not config.view or not config.compact:

@@ -1,18 +1,19 @@
 """Strays: keys that stand in another partition than the one that murmur2 gives them now.
 
-Producers with another partitioner (librdkafka's default is CRC32), producers that choose partitions themselves and
-partitions that were added leave them behind. A key may then stand in several partitions. Its newest entry is the one
-with the highest timestamp; of equal ones that in the key's own partition, else that in the highest.
+They come from producers with another partitioner (librdkafka's default is CRC32), from producers that choose partitions
+themselves, and from partitions that were added. Such a key may stand in several partitions. Its newest entry is the one
+with the highest timestamp; of equal ones that in the key's own partition (murmur2's), else that in the highest
+partition.
 
-While no key of a topic is astray, a key is looked for in its own partition alone. While one is, or while that is not
-known, all partitions are asked. So what is known errs to one side only:
+While a topic is known to have no strays, a key is looked up in its own partition only. Otherwise all partitions are
+asked. So strays may be assumed where there are none, but never the reverse:
 
-- A view keeps, beside its applied offset and in the same write, among how many partitions its keys were judged, and
-  whether one of them is astray. A view of before, and every view whose topic got partitions, is looked through again.
-- Keys are judged when their events become readable, before anybody may ask for them; events whose keys are not at hand
-  then, as those of transactions, when they are applied, and until that is done nothing is known.
-- A view with strays judges no more keys. It is looked through again when compaction or a sweep has taken keys out of
-  it; that ends at the first stray.
+- A view stores, in the same write as its applied offset, for how many partitions its keys were checked, and whether one
+  of them is a stray. A view without this, and every view of a topic that got partitions, is read through again.
+- Keys are checked when their events become readable, before anybody can ask for them. If the keys are not in memory
+  then, as for transactions, they are checked when the events are applied; until then the partition may have strays.
+- Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
+  compaction or a sweep has removed keys from it.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Replica")
 
-AT_ONCE = 500  # keys judged at a stretch,
-LEAST, BYTES = 16, 256 << 10  # or as many as have so many bytes
+AT_ONCE = 500  # the most keys that are checked in one go
+LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
 
 
 class Strays(Generic[P]):
-    """What is known of a topic's partitions."""
+    """Which partitions of a topic may have strays. True where any may."""
 
     def __init__(self, partitions: Mapping[int, P]) -> None:
-        """`partitions`: those of the topic, by index, as they are at any time."""
+        """`partitions`: the topic's, by index; its owner adds to it."""
         self.partitions = partitions
-        self.views: dict[int, ViewStrays] = {}  # what is known of each of their views
-        self.count = 0  # partitions among which keys are judged; 0: none yet
+        self.views: dict[int, ViewStrays] = {}  # by partition
+        self.count = 0  # the number of partitions for which keys are checked; 0: not begun
         self.unsure: set[int] = set()  # partitions that may have strays
-        self.switching = False  # some have a view and others do not: they are turned on or off, one after the other
-        self.conditions = trio.Lock()  # held while conditions are decided that look at several partitions
+        self.switching = False  # views are turned on or off, one after the other: some partitions have one, some not
+        self.conditions = trio.Lock()  # held while conditions that need several partitions are decided
 
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""
@@ -57,33 +58,33 @@ class Strays(Generic[P]):
         return [each for each in self.partitions.values() if each is not partition]
 
     def begin(self) -> None:
-        """All partitions that there are now count from now on."""
+        """Checks keys for the present number of partitions from now on."""
         self.count = len(self.partitions)
         for view in self.views.values():
             view.judge()
 
 
 class ViewStrays:
-    """What is known of one view."""
+    """Whether the view of one partition has strays."""
 
     def __init__(self, replica: Replica, topic: Strays[Any], applied: int) -> None:
-        """`applied`: the offset at which folding goes on."""
+        """`applied`: the offset from which the view is folded on."""
         self._replica = replica
         self._topic = topic
         topic.views[replica.index] = self
-        self.closing = False  # the broker stops, and nobody wants to know any more
+        self.closing = False  # the broker stops: errors are no longer reported
         self._kept = replica.views.strays(replica.number) if replica.config.view else None
-        self._some: bool | None = None  # None: nobody knows
-        self._judged = applied  # keys of events below are, unless there are strays anyway
+        self._some: bool | None = None  # whether there are strays; None: not known
+        self._judged = applied  # the keys of events before this offset are checked, unless `_some`
         self._applied = applied
         self._count = 0
         self._counting = self._met = False
-        self._stale = False  # keys have left the view since it was looked through
+        self._stale = False  # keys were removed from the view since it was read through
         if self._topic.count:
             self.judge()
 
     def judge(self) -> None:
-        """As many partitions as the topic has now."""
+        """Takes the number of partitions that the topic has now. Another one: the keys must be checked again."""
         replica, count = self._replica, self._topic.count
         if count == self._count:
             return
@@ -101,7 +102,7 @@ class ViewStrays:
 
     def _tell(self) -> None:
         if self._count <= 1:
-            return  # nobody asks
+            return  # with one partition there are no strays
         replica, unsure = self._replica, self._topic.unsure
         if self._some is not False or (replica.config.view and self._judged < replica.last_stable_offset):
             unsure.add(replica.index)
@@ -109,7 +110,7 @@ class ViewStrays:
             unsure.discard(replica.index)
 
     def committed(self, accepted: Sequence[Accepted]) -> None:
-        """These have just become readable."""
+        """Checks the keys of these batches, which have just become readable."""
         if self._some and not self._counting:
             return
         for item in accepted:
@@ -120,13 +121,14 @@ class ViewStrays:
         self._tell()
 
     def applying(self, keys: Collection[bytes], applied: int) -> tuple[int, bool] | None:
-        """These keys are about to be applied, up to this offset. What the view is to keep."""
+        """Checks these keys, which are about to be applied up to this offset. Gives what the view is to store: (number
+        of partitions, whether there are strays); None: nothing."""
         if applied > self._judged:
             self._look(list(keys))
         return None if self._count <= 1 or self._some is None else (self._count, self._some)
 
     def applied(self, upto: int) -> None:
-        """All below this offset has been applied."""
+        """Everything before this offset has been applied."""
         self._applied = upto
         if upto > self._judged:
             self._judged = upto
@@ -143,17 +145,17 @@ class ViewStrays:
                 break
 
     def expect(self) -> None:
-        """One is about to be written, perhaps."""
+        """A stray may be written soon."""
         self._some = self._stale = True
         self._tell()
 
     def taken_out(self) -> None:
-        """Keys have left the view."""
+        """Keys were removed from the view."""
         self._stale = True
         self.tend()
 
     def tend(self) -> None:
-        """Looks through the view, if there is something to be known."""
+        """Begins to read through the view, if that may tell more."""
         if not self._counting and self._count > 1 and (self._some is None or (self._some and self._stale)):
             self._counting = True
             self._replica.spawn(self._look_through)
@@ -165,12 +167,12 @@ class ViewStrays:
                 count = self._count
                 async with replica.counting:
                     found = await self._any()
-                await replica.written()  # what was decided among fewer partitions
-                async with self._topic.conditions:  # what is expected is there then, and was met, or it does not come
+                await replica.written()  # conditional writes that were decided for fewer partitions
+                async with self._topic.conditions:  # then an expected stray is there, and was seen, or it never comes
                     if count == self._count:
                         self._counting = False
                         self._some = found or self._met
-        except KrappyError as error:  # it stays as it is; what is unknown is looked at again
+        except KrappyError as error:  # nothing new is known; `tend` tries again
             if replica.gone is None and not self.closing:
                 replica.report("strays_unknown", error)
         finally:
@@ -178,11 +180,11 @@ class ViewStrays:
         self._tell()
 
     async def _any(self) -> bool:
-        """Whether any key of the view is astray."""
+        """Whether any key of the view is a stray."""
         replica, count = self._replica, self._count
         number = replica.number
         self._met = self._stale = False
-        self._judged = self._applied  # what is applied from now on is judged, too
+        self._judged = self._applied  # keys that are applied from now on are checked too
         self._tell()
         at, end, step = view_prefix(number), view_end(number), LEAST
         while not self._met and count == self._count:

@@ -1,8 +1,8 @@
-"""Which keys have been written behind a partition's last stable offset, where the view does not look yet.
+"""Which keys have been written at or after a partition's last stable offset, which the view does not have yet.
 
-A conditional write is decided by the view; on such a key it would be decided on stale data, so it is refused until
-the transactions that hold the last stable offset back have ended. The log is read for it when a condition comes and
-there is an open transaction: nobody else pays.
+A conditional write is decided by the view. For such a key the view is stale, so the write is refused until the
+transactions that hold the last stable offset back have ended. The log is read for this only when a condition comes
+while a transaction is open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from krappy.records import batch as batches
 if TYPE_CHECKING:
     from krappy.broker.partition.replica import Replica
 
-UNDECIDED = -2  # as a key's offset: it depends on how a transaction ends
+UNDECIDED = -2  # instead of a key's offset: it depends on how a transaction ends
 READ = 256 << 10
 MAX_BYTES = 16 << 20  # of keys; with more, every key counts as undecided
 KEY_COST = 120  # bytes that a key takes beside its own
@@ -29,16 +29,16 @@ class Undecided:
         self._replica = replica
         self._keys: dict[bytes, int] = {}  # key -> the last offset that it was seen at
         self._size = 0
-        self._next = 0  # the first offset that was not looked at
-        self._too_many_below = 0  # up to this offset there were too many to be known
+        self._next = 0  # the first offset that was not read
+        self._too_many_below = 0  # before this offset there were too many keys to remember
 
     def holds(self, key: bytes) -> bool:
-        """Whether the key was written behind the last stable offset, or might have been. After a `refresh`."""
+        """Whether the key was, or may have been, written at or after the last stable offset. Call `refresh` first."""
         stable = self._replica.last_stable_offset
         return self._too_many_below > stable or self._keys.get(key, -1) >= stable
 
     async def refresh(self) -> None:
-        """Looks at what has come since the last time. Raises CorruptBatch, StorageError."""
+        """Reads the events that are new since the last call. Raises CorruptBatch, StorageError."""
         replica = self._replica
         stable, end = replica.last_stable_offset, replica.high_watermark
         if stable >= end:

@@ -1,5 +1,5 @@
-"""A replica, its commit, and its view: lookups, waiting for them, and how a view begins, ends, and goes from one rule
-of what is absent to another."""
+"""A replica with its commit and its view: lookups and waiting for them; how a view begins and ends; and which of its
+entries are absent when settings change."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 
 T = TypeVar("T")
-STEP = 1000  # entries looked at in one go by a sweep: less than a millisecond
-ROOM = 1 << 20  # bytes of entries that are looked up at once, and of the last one all there are
-PAUSE_S = 0.01  # between two of them: it is in no hurry
-LOOK_S = 0.1  # between two looks whether a snapshot is closed
+STEP = 1000  # entries that a sweep reads in one go: less than a millisecond
+ROOM = 1 << 20  # bytes of entries after which a lookup of many keys stops
+PAUSE_S = 0.01  # between two steps of a sweep, which is in no hurry
+LOOK_S = 0.1  # how often a sweep checks whether a snapshot is closed
 
 
 class Swept:
-    """What the last sweep over a view came to."""
+    """The result of the last sweep over a view."""
 
     def __init__(self) -> None:
-        self.below = 0  # the offset below which no entry was left
-        self.left = 0  # entries that were left
+        self.below = 0  # the sweep removed all entries before this offset
+        self.left = 0  # how many entries it left
 
 
 class Viewed(Replica):
@@ -51,14 +51,14 @@ class Viewed(Replica):
     ) -> None:
         super().__init__(lent, topic, index, number, config, log)
         self.commit = GroupCommit(self)
-        self.strays = strays  # of its topic
+        self.strays = strays  # the topic's
         self.undecided = Undecided(self)
         self.swept = Swept()
         self.floor = self.views.floor(number) if config.view else 0
         self.applier = self._applier(self._first_unapplied())
 
     def _applier(self, applied: int) -> Applier:
-        """One that folds from this offset on."""
+        """An applier that folds from this offset on."""
         return Applier(self, ViewStrays(self, self.strays, applied), applied)
 
     def committed(self, accepted: list[Accepted]) -> None:
@@ -71,7 +71,7 @@ class Viewed(Replica):
         self.moved.fire()
 
     async def reshape(self, work: Callable[[], T]) -> T:
-        """Runs what changes the log's segments in a thread, between two appends to it."""
+        """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result."""
         async with self.writing:
             await self.commit.settled()  # what is not durable yet can't be expired
             self._alive()
@@ -88,7 +88,7 @@ class Viewed(Replica):
 
     @property
     def view_failed(self) -> KrappyError | None:
-        """What keeps the view from being folded further, if anything does."""
+        """The error that keeps the view from being folded further, or None."""
         return self.applier.failed
 
     @property
@@ -97,7 +97,8 @@ class Viewed(Replica):
         return self.floor if self.config.compact else self.start_offset
 
     def view_ready(self, min_offset: int | None) -> bool:
-        """Whether the view includes all that is decided now (or `min_offset`). Raises ViewDisabled."""
+        """Whether the view includes `min_offset`; None: everything before the last stable offset. Raises ViewDisabled,
+        and why the view or the partition has failed."""
         self._alive()
         if not self.config.view:
             raise self.no_view()
@@ -119,7 +120,7 @@ class Viewed(Replica):
         return self._living(self.views.get(self.number, key))
 
     def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The same for the first of many keys: for all, unless their entries are large."""
+        """As `look_up` for many keys, in order. Stops after the first keys if their entries are large."""
         found = self.views.get_some(self.number, keys, ROOM)
         if self.expired_below:
             return [self._living(entry) for entry in found]
@@ -133,8 +134,8 @@ class Viewed(Replica):
     # --- its life
 
     async def flush_view(self, seconds: float = math.inf) -> None:
-        """Returns once the view holds everything committed now, on disk. Raises why it never will, and StorageError
-        when it was still behind after so many seconds."""
+        """Returns once the view has everything before the last stable offset, on disk. Raises why it never will, and
+        StorageError when it is still behind after `seconds`."""
         if self.config.view:
             if not await self.applier.caught_up(seconds=seconds):
                 at, end = self.applied, self.last_stable_offset
@@ -143,15 +144,15 @@ class Viewed(Replica):
             await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
 
     def _first_unapplied(self) -> int:
-        """Where folding goes on after a restart.
+        """The offset from which the view is folded after a restart.
 
-        A view that has seen events, or the end of a transaction, which the log does not have any more (a power loss
-        with durability "os", a damaged disk) is dropped and folded anew, because the log is the truth. That is on disk
-        before the log grows again: a view that a crash brought back could not be told from one that is right.
+        The log is the truth. If the view has events, or the end of a transaction, that the log has lost (by a power
+        loss with durability "os", or a damaged disk), it is dropped and folded anew. The drop is on disk before the log
+        grows again: after that, an old view that a crash brought back could not be told from a right one.
 
-        So is one that is older than what has left the log: a cleaning, and a deletion under `compact`, wait until the
-        view is on disk. Since then its files were damaged, or are an older copy, and the tombstones of its keys may be
-        gone.
+        A view that lacks events which were removed from the log is dropped too. Compaction, and a deletion under
+        `compact`, wait until the view has them on disk; so its files were damaged since, or are an older copy, and
+        tombstones of its keys may be gone from the log.
         """
         log, views, number = self.log, self.views, self.number
         if not self.config.view or self.offline:
@@ -170,20 +171,19 @@ class Viewed(Replica):
         return self._begin()
 
     def _needed(self) -> int:
-        """The offset up to which the view has been on disk, as the log tells: what is gone from it was in the view
-        before.
+        """The offset up to which the view must have been on disk when events were removed from the log.
 
-        Not when the view was begun anew since: it was folded from what the log still had.
+        A cleaning before the view was begun anew does not count: the view was folded from the cleaned log.
         """
         log = self.log
         cleaned = log.clean_upto if self.views.begun(self.number) < log.clean_upto else 0
         return max(cleaned, log.start_offset if self.config.compact else 0)
 
     def _begin(self) -> int:
-        """Where a view without anything in it begins to be folded, which it notes."""
+        """The offset from which an empty view is folded. Stores that the view was begun after the last cleaning."""
         log = self.log
         if log.clean_upto:
-            with suppress(StorageError):  # a start that comes before it has caught up begins it once more, then
+            with suppress(StorageError):  # then a restart before it has caught up begins it once more
                 self.views.note_begun(self.number, log.clean_upto)
         return log.start_offset
 
@@ -213,17 +213,17 @@ class Viewed(Replica):
         not come back, by a crash neither. On disk when it returns. Raises StorageError."""
         if outlives(self.config, config):
             if self.gone is not None:
-                raise self.gone  # what has expired in it is not known
+                raise self.gone  # its start, so what has expired, is not known
             self.raise_floor(self.start_offset)
             await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
 
     def raise_floor(self, offset: int) -> None:
-        """Entries below this offset are absent from now on, under every policy."""
+        """Makes entries before this offset absent from now on, under every policy."""
         self.floor = max(self.floor, offset)
         self.views.raise_floor(self.number, self.floor)
 
     async def _drop(self) -> None:
-        """On disk when it returns, if the disk lets it: a crash must not bring an old view back where retention has
+        """Drops the view, on disk if the disk takes it: a crash must not bring an old view back after retention has
         gone on without it."""
         self.floor, self.swept = 0, Swept()
         self.views.drop(self.number)
@@ -233,25 +233,26 @@ class Viewed(Replica):
             self.report("view_waits", error)
 
     def fold_anew(self) -> None:
-        """Folds the log from its start on, since the views were thrown away."""
+        """Folds the log from its start on, after all views were deleted."""
         self.floor = 0
         self._fold_from(self._begin())
 
     def fold_on(self) -> None:
-        """Folds what the view has not in its files, which were opened anew."""
+        """Folds what the view's files lack, after they were reopened."""
         self.floor = self.views.floor(self.number)
         self._fold_from(max(self.views.applied(self.number), self.log.start_offset))
 
     def _fold_from(self, offset: int) -> None:
         old, self.swept = self.applier, Swept()
         self.applier = self._applier(offset)
-        old.close()  # who waited for it to have less to do waits no longer
+        old.close()  # ends the waits for it to catch up
         self.applier.start()
 
     async def sweep(self) -> int | None:
-        """Takes what has expired out of the view, if that is worth it: how many entries are left. Raises StorageError.
+        """Removes expired entries from the view, if there may be many. Gives how many entries are left; None: it was
+        not done. Raises StorageError.
 
-        Snapshots that were taken before hold it up: they may show what has expired since. Later ones do not.
+        It waits for snapshots that are open when it begins, for they may show entries that have expired since.
         """
         swept, below, applier, views = self.swept, self.expired_below, self.applier, self.views
         if not self.config.view or not retention.must_sweep(below - swept.below, swept.left):
@@ -274,7 +275,7 @@ class Viewed(Replica):
 
 
 def outlives(before: TopicConfig, after: TopicConfig) -> bool:
-    """Whether entries that are absent under the settings `before` would be there under those `after`. From before the
-    change is prepared until it is in force nothing is taken out of the log (`Runtime.shrinking`): what goes by the old
-    settings need not stand in the view, and what goes by the new ones must."""
+    """Whether entries that are absent under the settings `before` could appear under `after`. During such a change
+    nothing is removed from the log (`Runtime.shrinking`): the view need not have events that are removed under the old
+    settings, and must have those that are removed under the new ones."""
     return before.view and after.view and after.compact and not before.compact
