@@ -1,4 +1,4 @@
 """`TOPIC@latest`: a topic's table, read like a topic by Kafka's consumers.
 
-May enter: partitions, their views, and files of its own.
+May import: partitions, their views, and files of its own.
 """

@@ -1,9 +1,8 @@
-"""Tables that are made before anybody asks for them: those of topics with `latest.ahead.enable`.
+"""Makes the tables of topics with `latest.ahead.enable` before anybody asks for them.
 
-The broker reads them itself, as a consumer of `TOPIC@latest` would, and what is made for it is in the table's file
-from then on (latest.py). It does so again once the log has grown by as many events as the table has keys (but no
-fewer than RAW_LAG), so that a table is made of no more than one event for each that was written; a new reader is given
-the file, and after it what was written since.
+The broker reads such a table itself, as a consumer of `TOPIC@latest` would, and so fills the table's file (latest.py).
+It does so again once the log has grown by as many events as the table has keys, and by at least RAW_LAG: so it makes at
+most one event for each that was written. A new reader is sent the file, and then what was written since.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
 
-LOOK_S = 1.0  # between two looks for what there is to do
+LOOK_S = 1.0  # how often it looks for work
 PART = 1 << 20  # bytes that are made in one go
 
 
 class Ahead:
-    """Makes them, one partition at a time."""
+    """Makes these tables, one partition at a time."""
 
     def __init__(self, runtime: Runtime, tables: LatestTables) -> None:
         self._runtime = runtime
         self._tables = tables
-        self._made: dict[int, int] = {}  # by the partition's number: the moment that its table was last made for
+        self._made: dict[int, int] = {}  # by the partition's number: the offset as of which its table was last made
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -58,7 +57,7 @@ class Ahead:
 
 
 async def make(tables: LatestTables, partition: Partition, moment: int) -> None:
-    """Reads the table as of `moment`, or later. Raises as `LatestTables.read` does."""
+    """Makes the table as of the offset `moment`, or later, by reading it. Raises as `LatestTables.read` does."""
     reading = TableReading()
     start = offset = partition.start_offset
     reading.told_earliest(start)

@@ -1,17 +1,17 @@
-"""`TOPIC@latest`: a partition's log without what has been overtaken, for Kafka's consumers (rules: core/latest.py).
+"""`TOPIC@latest`: a partition's log without events that newer ones of their keys have replaced, for Kafka's consumers
+(rules: core/latest.py).
 
-How it is read: the view says which offsets hold the latest events of their keys (a set of 2 bytes an offset, made by
-one pass over the view in a third of the time that reading it in full takes); the log is then read from the first of
-them to the last, and each batch cut down to those. The other way, to make batches of what the view holds, would
-need the whole table in memory to bring it into the order of offsets.
+One pass over the view gives the set of the offsets of the keys' latest events (2 bytes per offset, in a third of the
+time that reading the view in full takes). Then the log is read from the first of these offsets to the last, and each
+batch is cut down to them. Batches made from the view itself would need the whole table in memory, to sort it by offset.
 
-A set is shared by all who read the partition, whenever they began: it may be newer than a reader's boundary. So no
-reader has one of its own, and all of them together stay within `room` bytes; one that was dropped is made again.
+All readers of a partition share a set: it may be newer than a reader's boundary. All sets together stay within `room`
+bytes; a set that was dropped is made again when it is needed.
 
-What is made for who begins at the start is kept in a file beside the set, and sent from there to the next who do: a
-table that many programs begin with is made once (table_file.py). When it has changed, the next is made out of that
-file and what the log has beyond it. Who comes back to a position is given deletions too, and its answers are made for
-it.
+What is made for a reader that begins at the start is kept in a file beside the set, and sent from there to later ones:
+a table that many programs start with is made once (table_file.py). When the table has changed, the next file is made
+from that one and the newer part of the log. A reader that resumes at a position gets deletions too, so its answers are
+made for it alone.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
 WINDOW, LEAST_WINDOW = 1 << 20, 32 << 10  # bytes of log read at once
-READING = 300  # bytes of one reader's place, about
-FEW = 8  # places that any connection may have
+READING = 300  # bytes of memory of one TableReading, about
+FEW = 8  # partitions that any connection may read at a time
 
 
 class Some(NamedTuple):
-    """Part of a table: whole batches, and the offset to go on from."""
+    """A part of a table: whole batches, and the offset to read next."""
 
     records: bytes | FilePart
     following: int
 
 
 class _Made(NamedTuple):
-    """The same as it was made. `marks`: where it may be parted, the last one at its end."""
+    """As `Some`, newly made. `marks`: where it may be split; the last one is its end."""
 
     data: bytes
     marks: list[Mark]
@@ -75,16 +75,16 @@ class LatestTables:
 
     def __init__(self, services: LatestServices, room: int, folder: Path, disk_room: int) -> None:
         self.sets = LatestSets(services, room, folder, disk_room)
-        self._readers: weakref.WeakSet[Readings] = weakref.WeakSet()  # of the connections there are
+        self._readers: weakref.WeakSet[Readings] = weakref.WeakSet()  # of all open connections
 
     def readings(self) -> Readings:
-        """Where a connection keeps its places; it is all that is kept for it."""
+        """A new Readings: all that is kept for one connection."""
         made = Readings()
         self._readers.add(made)
         return made
 
     def reading(self, readings: Readings, partition: Partition, topic_id: bytes) -> TableReading:
-        """A connection's place in a partition. All of them take about half of the room at the most."""
+        """A connection's reading of a partition. All readings together take at most about half of the room."""
         most = max(FEW, self.sets.room // 2 // READING // max(1, len(self._readers)))
         return readings.find(topic_id, partition.index, most)
 
@@ -95,11 +95,11 @@ class LatestTables:
     async def read(
         self, partition: Partition, reading: TableReading, offset: int, max_bytes: int, *, min_one: bool = True
     ) -> Some:
-        """The table's events from `offset` up to the reading's boundary: about `max_bytes`, one batch at least.
+        """The table's events from `offset` up to the reading's boundary: about `max_bytes`, and at least one batch.
+        Without `min_one`: nothing if the first batch is larger than `max_bytes`.
 
-        Without `min_one` nothing, where the first one is larger than that. For a fetch of which `reading.at` has said
-        that it reads below the boundary; fixes that. Raises what `Partition.read` does, ViewDisabled, RequestTimeout
-        when the view does not catch up.
+        Only for a fetch below the boundary, as `reading.at` says; fixes the boundary. Raises what `Partition.read`
+        does, ViewDisabled, and RequestTimeout when the view does not catch up.
         """
         held = await self.sets.serving(partition, reading, offset, self._from_file(reading, max_bytes))
         reading.fix(held.moment)
@@ -109,7 +109,7 @@ class LatestTables:
         if not self._from_file(reading, max_bytes):
             return (await self._make(partition, held, reading, offset, end, max_bytes, min_one)).some
         if offset == file.end and end == held.high and not file.closed:
-            async with file.growing:  # who comes to the same place meanwhile is given what is made here
+            async with file.growing:  # another reader at the same offset waits, and gets what is made here
                 if offset == file.end and not file.closed:
                     made = await self._make(partition, held, reading, offset, end, max_bytes, min_one)
                     await self.sets.keep(held, made.data, made.marks, partition.disk_limiter)
@@ -132,7 +132,7 @@ class LatestTables:
             )
 
     def _from_file(self, reading: TableReading, max_bytes: int) -> bool:
-        """Whether a file serves it: it is given no deletions, and takes parts as large as a file has."""
+        """Whether a file can serve the reading: it gets no deletions, and takes parts as large as a file has."""
         blank, boundary = reading.blank, reading.boundary
         anew = blank is None if boundary is None else blank is not None and blank >= boundary
         return anew and max_bytes >= 2 * table_file.MARK
@@ -147,7 +147,8 @@ class LatestTables:
         max_bytes: int,
         min_one: bool,
     ) -> _Made:
-        """Reads the log from `offset` up to `end`; instead of it the file of the set before, as far as that goes."""
+        """Makes the events from `offset` up to `end`: from the file of the previous set as far as that goes, then from
+        the log."""
         self._check(partition, reading, offset)
         live = held.live
         if live is None:
@@ -171,7 +172,9 @@ class LatestTables:
             data = None if before is None else await self._from_before(held, before, found, room, partition)
             if data is None:
                 before = None
-                window = room * looked // size if size else room  # as much of it as may survive of so much log
+                window = (
+                    room * looked // size if size else room
+                )  # the log that it takes to fill the rest, at the present rate
                 data = memoryview((await partition.read(found, min(max(window, LEAST_WINDOW), WINDOW), limit=end)).data)
                 looked += len(data)
             if not len(data):
@@ -211,7 +214,7 @@ class LatestTables:
                     marked = size
             await trio.lowlevel.checkpoint()
         if marks and marked == size:
-            marks.pop()  # what follows has no records, and must not stand alone
+            marks.pop()  # the rest has no records, and must not be an answer of its own
         if at > covered:
             at = min(at, covered + 2**31)
             parts.append(nothing(covered, at))
@@ -223,7 +226,7 @@ class LatestTables:
     async def _from_before(
         self, held: Held, before: Before, offset: int, max_bytes: int, partition: Partition
     ) -> memoryview | None:
-        """Batches from the one with `offset` on out of the file of the set before; None when it has none."""
+        """Batches from the file of the previous set, from the one with `offset` on. None when it has none."""
         found = before.file.find(offset, min(max_bytes, WINDOW), before.high, True)
         if found is None:
             return None
@@ -232,7 +235,7 @@ class LatestTables:
         try:
             while position < len(data):
                 position += measure(data, position)[0]
-        except CorruptBatch:  # the disk has not kept it: the log has it all
+        except CorruptBatch:  # the file is damaged; the log has it all
             held.before = None
             return None
         return data

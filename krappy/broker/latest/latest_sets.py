@@ -1,6 +1,8 @@
-"""Which events of a partition are the latest of their keys: made of the view, and kept while that is of use.
+"""Sets of offsets: which events of a partition are the latest of their keys. A set is made from the view, and kept
+while it is used.
 
-Beside each set is the file that was made with it (table_file.py). Once that has all, it serves without the set.
+Each set has a file of the events that were made with it (table_file.py). Once the file has all of them, it serves
+readers without the set.
 """
 
 from __future__ import annotations
@@ -25,22 +27,23 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.store.views import Views
 
-SLICE = 2000  # entries of the view read between two turns of the event loop
+SLICE = 2000  # entries of the view that are read in one turn
 SLICE_BYTES = 1 << 20  # or bytes of them
 LEAST = 256 << 10  # bytes that a set may always take
-PATIENCE_S = 20.0  # that a reader waits for the view
-SLACK = 2.0  # times as old as it took to make may a set be that serves new readers, whatever was written since
-UNUSED_S = 900.0  # after which a set and its file go, if nobody reads
+PATIENCE_S = 20.0  # how long a reader waits for the view
+SLACK = 2.0  # a set serves new readers, whatever was written since, while younger than SLACK times what it took to make
+UNUSED_S = 900.0  # a set and its file are dropped when nobody has read them for so long
 
 
 class LatestServices(Protocol):
-    """What this needs of its broker."""
+    """What these sets need of the broker."""
 
     views: Views
 
 
 class Before:
-    """A set that another has taken the place of, with a file that has all of its values: that one is made out of it."""
+    """A set that was replaced by a newer one, and its file, which has all of its events: the newer one's file is made
+    from it."""
 
     def __init__(self, live: LiveOffsets, file: TableFile) -> None:
         self.live = live
@@ -49,16 +52,16 @@ class Before:
         self._cursor = Cursor(live, live.high)  # a file has no deletions
 
     def which(self, base: int, wanted: bytes, count: int) -> bytes | None:
-        """Of a batch of the file, with `count` records from offset `base` on: a byte for each record, as `wanted` has
-        one for each offset. None when the batch is not all of that, for whatever reason."""
+        """For a batch of the file, with `count` records from offset `base` on: one byte for each record, taken from
+        `wanted`, which has one for each offset. None when the batch does not match the set."""
         there, _ = self._cursor.between(base, base + len(wanted))
         which = bytes(compress(wanted, there))
         return which if len(which) == count and which.count(1) == wanted.count(1) else None
 
 
 class Held:
-    """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before;
-    `others`: where the other partitions ended, when it went by them, too."""
+    """One set. `low` to `high`: the offsets that it serves. `moment`: the set has no event that was replaced before
+    this offset. `others`: where the other partitions ended, if they were asked too."""
 
     __slots__ = ("before", "count", "file", "high", "live", "low", "made", "moment", "others", "seconds", "used")
 
@@ -72,13 +75,13 @@ class Held:
         others: list[int] | None = None,
     ) -> None:
         self.others = others or []
-        self.live: LiveOffsets | None = live  # None: dropped, for the file has all that it serves
+        self.live: LiveOffsets | None = live  # None: dropped, as the file has all events
         self.low, self.high, self.moment = live.low, live.high, live.moment
         self.count = live.count
         self.file = file
-        self.before = before  # until its file has all that is in there
+        self.before = before  # until this set's file has all that the previous one has
         self.made = made  # when it was begun
-        self.seconds = seconds  # that it took
+        self.seconds = seconds  # how long it took to make
         self.used = made
 
     @property
@@ -93,12 +96,13 @@ class Held:
 
     @property
     def complete(self) -> bool:
-        """Whether the file has all."""
+        """Whether the file has all events of the set."""
         return self.file.size > 0 and self.file.end == self.high
 
 
 class LatestSets:
-    """Those of all partitions. `room`: bytes of memory that they may take, about; `disk_room`: bytes of their files."""
+    """The sets of all partitions. `room`: the memory that they may take, in bytes, about. `disk_room`: the bytes that
+    their files may take."""
 
     def __init__(self, services: LatestServices, room: int, folder: Path, disk_room: int) -> None:
         self.room = room
@@ -118,14 +122,15 @@ class LatestSets:
         return sum(held.disk_size for _, held in self._everything())
 
     def _everything(self) -> list[tuple[int, Held]]:
-        """With their partitions' numbers, what was not used for the longest time first."""
+        """All sets with their partitions' numbers, the least recently used first."""
         found = [(number, held) for number, several in self._held.items() for held in several]
         return sorted(found, key=lambda each: each[1].used)
 
     async def serving(self, partition: Partition, reading: TableReading, offset: int, from_file: bool) -> Held:
-        """A set with this offset in it that is no older than the reading's boundary.
+        """A set that serves this offset and is no older than the reading's boundary.
 
-        With `from_file` it may be a file alone. Raises ViewDisabled, RequestTimeout when the view does not catch up.
+        `from_file`: it may be one that has only its file. Raises ViewDisabled, RequestTimeout when the view does not
+        catch up.
         """
         number = partition.number
         while True:
@@ -153,7 +158,8 @@ class LatestSets:
             return False
         if reading.boundary is not None:
             return held.moment >= reading.boundary
-        # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
+        # A new reader wants the present table. An older set serves while it is young, so that making sets takes at most
+        # about half of the time.
         if trio.current_time() - held.made < SLACK * held.seconds:
             return True
         if held.others != _ends(partition):
@@ -162,18 +168,19 @@ class LatestSets:
         return held.moment == partition.last_stable_offset or ahead
 
     def _serves_ahead(self, held: Held, partition: Partition, times: int) -> bool:
-        """Whether it may be followed by what was written since: if that is little, and no deletion is missing in it.
+        """Whether a reader may be given this set and then the log since: if that is short, and no deletion is missing
+        in it.
 
-        `times`: as many events for each key.
+        `times`: the log since may have so many events per key of the set.
         """
         if partition.config.compact and held.moment < partition.log.segments[-1].base_offset:
-            return False  # what may be, or will soon be, compacted: of a key that was deleted nothing may be left
+            return False  # that part may be compacted, and a deleted key's tombstone be gone
         return partition.last_stable_offset - held.moment <= times * max(held.count, latest.RAW_LAG)
 
     def is_due(self, partition: Partition, made: int) -> bool:
-        """Whether its table is to be made ahead of its readers. `made`: for which moment it was last, 0: never.
+        """Whether its table must be made ahead of its readers. `made`: the offset as of which it was made last, or 0.
 
-        What was dropped meanwhile, since others needed the room, is not made again before the log has grown.
+        A set that was dropped for lack of room is not made again before the log has grown.
         """
         grown = partition.last_stable_offset - max(made, partition.start_offset)
         if grown <= 0:
@@ -197,7 +204,7 @@ class LatestSets:
             await self._add_newest(partition, live)
         else:
             await self._add_all(partition, live)
-        partition.view_ready(0)  # raises what has become of it meanwhile
+        partition.view_ready(0)  # raises if the partition was closed, or its view turned off, meanwhile
         if partition.applier is not applier:
             raise StorageError(f"the view of {partition} was dropped while it was read")
         file = TableFile(self._folder, offset)
@@ -222,7 +229,7 @@ class LatestSets:
             await trio.lowlevel.checkpoint()
 
     async def _add_newest(self, partition: Partition, live: LiveOffsets) -> None:
-        """Those that are the newest of their keys in all partitions (strays.py)."""
+        """Adds the offsets of entries that are the newest of their keys in all partitions (strays.py)."""
         for other in partition.strays.others(partition):
             if not other.view_ready(None) and not await other.view_wait(None, PATIENCE_S):
                 raise RequestTimeout(f"the view of {other} did not catch up in {PATIENCE_S:g} s")
@@ -237,10 +244,7 @@ class LatestSets:
                 await trio.lowlevel.checkpoint()
 
     def _drop_to(self, room: int, keep: Held | None = None) -> int:
-        """Drops the sets that were not used for the longest time, until the others take no more than `room` bytes.
-
-        What they take then.
-        """
+        """Drops the least recently used sets, until the others take at most `room` bytes. Gives what they take then."""
         everything = self._everything()
         total = sum(held.size for _, held in everything)
         for number, held in everything:
@@ -262,7 +266,7 @@ class LatestSets:
             del self._held[number]
 
     async def keep(self, held: Held, data: bytes, marks: Sequence[Mark], limiter: trio.CapacityLimiter) -> None:
-        """Adds to its file what was made from the file's end on, if that is worth it and there is room."""
+        """Adds `data`, made from the file's end on, to the set's file, if that is worth it and there is room."""
         file = held.file
         if not file.size and len(data) < table_file.MARK and marks[-1].end == held.high:
             file.closed = True  # a small table: it is made as quickly as it is sent
@@ -285,22 +289,22 @@ class LatestSets:
             held.before = None
 
     def expire(self) -> None:
-        """Drops what nobody has read for long."""
+        """Drops sets that nobody has read for `UNUSED_S`."""
         for number, held in self._everything():
             if trio.current_time() - held.used > UNUSED_S:
                 self._drop(number, held)
 
     def drop_all(self) -> None:
-        """Gives their disk and memory back as soon as their readers are done."""
+        """Drops all sets and files. Disk and memory are free once their readers are done."""
         for number, held in self._everything():
             self._drop(number, held)
 
     def forget(self, number: int) -> None:
-        """This partition is gone."""
+        """Drops the sets of a partition that was deleted."""
         self._held.pop(number, None)
 
 
 def _ends(partition: Partition) -> list[int]:
-    """Where the other partitions end, if what they have may overtake what this one has; nothing otherwise."""
+    """Where the other partitions end, if they may have newer entries of this one's keys; else an empty list."""
     strays = partition.strays
     return [other.last_stable_offset for other in strays.others(partition)] if strays else []

@@ -1,7 +1,8 @@
-"""What was made of a table for one reader, in a file for the next ones: they are sent it without a copy (sendfile(2)).
+"""A file with the batches of a table that were made for one reader. Later readers are sent it without a copy
+(sendfile(2)).
 
-The file has no name: it goes when the last who uses it lets go of it, and a crash leaves nothing. It grows as the first
-readers come to its end, and is true for the one set of offsets that it was made with (krappy/broker/latest.py).
+The file has no name: it is deleted when its last user closes it, and a crash leaves nothing. It grows as the first
+readers come to its end. It is valid for the set of offsets with which it was made (latest_sets.py).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from krappy.broker.partition.raw_reads import check_cached, warm
 from krappy.store.disk import Disk, File
 from krappy.types import FilePart
 
-MARK = 64 << 10  # bytes between two places where an answer may begin or end, about
+MARK = 64 << 10  # about how many bytes are between two marks, where an answer may begin or end
 RESERVE = 256 << 20  # bytes that are left free on the disk
 
 
 class Mark(NamedTuple):
-    """A place in what was made: bytes before it, the last record there, the offset to go on from."""
+    """Where an answer may begin or end: the bytes before it, the last record before it, the offset to read next."""
 
     position: int
     last: int
@@ -51,7 +52,7 @@ class TableFile:
         self._positions, self._lasts, self._ends = array("q"), array("q"), array("q")
 
     async def append(self, data: bytes, marks: Iterable[Mark], limiter: trio.CapacityLimiter) -> None:
-        """Adds what covers the offsets from `end` to the last of the marks. A disk that is (nearly) full closes it."""
+        """Adds `data`, which covers the offsets from `end` to the last mark. A disk that is nearly full closes the file."""
 
         def write() -> File | None:
             try:
@@ -77,9 +78,9 @@ class TableFile:
         self.end = self._ends[-1]
 
     def find(self, offset: int, max_bytes: int, limit: int, min_one: bool) -> Found | None:
-        """The batches from the one with `offset` on (or some before it), that lie below `limit`.
+        """The batches from the one with `offset`, or some earlier ones, on, up to `limit`.
 
-        No more than `max_bytes`, but with `min_one` one part at least. None when the file has none such.
+        At most `max_bytes`, but with `min_one` at least one part. None when the file has none.
         """
         if not self.begin <= offset < self.end:
             return None
@@ -95,7 +96,7 @@ class TableFile:
 
 
 async def cached(part: FilePart, limiter: trio.CapacityLimiter) -> None:
-    """Returns once it is in the page cache, so that sending it does not make the event loop wait."""
+    """Returns once the part is in the page cache, so that sending it does not block the event loop."""
     try:
         check_cached(part)
     except BlockingIOError:
@@ -103,7 +104,7 @@ async def cached(part: FilePart, limiter: trio.CapacityLimiter) -> None:
 
 
 async def content(part: FilePart, limiter: trio.CapacityLimiter) -> bytes:
-    """Its bytes."""
+    """The part's bytes."""
     await cached(part, limiter)
     file: File = part.file
     return file.pread(part.size, part.position)

@@ -21,12 +21,12 @@ STATE = "latest"  # where a connection's state has its Readings
 
 
 class TableTopic:
-    """Made for one request of one connection, whose `readings` it goes by."""
+    """A table for one request of one connection, with the connection's `readings`."""
 
     internal = False
 
     def __init__(self, topic: Topic, tables: LatestTables, readings: Readings, alias: str = "") -> None:
-        """`alias`: the ending of its name, when it is asked for by that."""
+        """`alias`: the ending by which it was asked for; "": `@latest`."""
         self.name = topic.name + (alias or SUFFIX)
         self.id = twin_id(topic.id, aliased=bool(alias))
         self.image, self.count = topic.image, topic.count
@@ -91,7 +91,7 @@ def _bound(topic: Topic | None, tables: LatestTables, state: dict[str, Any], ali
 
 
 class TablePartition:
-    """Satisfies `krappy.ports.SourcePort`. What it reads below the boundary is made in `fetch` alone."""
+    """Implements `krappy.ports.SourcePort`. Only `fetch` reads below the boundary."""
 
     def __init__(self, partition: Partition, tables: LatestTables, readings: Readings, table: TableTopic) -> None:
         self._partition = partition
@@ -141,13 +141,13 @@ class TablePartition:
     # --- its own
 
     def told_earliest(self) -> int:
-        """Where the log starts, for a connection that asks."""
+        """The log start, for a connection that asks for the earliest offset."""
         start = self.start_offset
         self._tables.reading(self._readings, self._partition, self._topic_id).told_earliest(start)
         return start
 
     def out_of_range(self) -> None:
-        """The connection was told that the log does not have its offset (any more)."""
+        """Called when the connection is told that its offset is out of range."""
         self._tables.reading(self._readings, self._partition, self._topic_id).lost()
 
     def _below(self, offset: int) -> bool:
@@ -171,5 +171,5 @@ class TablePartition:
         return Raw(some.records, offset)
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
-        """None in what was made, which has nothing of them: `fetch` says that by ending where it started."""
+        """Empty for a range that was made as a table, which has no aborted events: there `end` equals `start`."""
         return self._partition.aborted(start, end) if end > start else []

@@ -127,7 +127,7 @@ class Applier:
             self._replica.spawn(self._run)
 
     def stop(self, why: KrappyError) -> None:
-        """Ends folding, since the view is turned off or the topic deleted. Tasks that wait for it get the error `why`."""
+        """Ends folding, since the view is turned off or the topic deleted. Tasks that wait for it get the error."""
         self._stopped = why
         self._lag = 0
         self._forget()

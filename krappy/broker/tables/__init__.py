@@ -1,4 +1,4 @@
-"""Tables: scans, watches, snapshots and histories over the views of a topic's partitions, and who keeps these whole.
+"""Tables: scans, watches, snapshots and histories over the views of a topic's partitions, and the repair of views.
 
-May enter: partitions and the runtime.
+May import: partitions and the runtime.
 """

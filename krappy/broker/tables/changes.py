@@ -1,9 +1,10 @@
-"""Which events of a partition change a table with strays (strays.py), where a key may stand in other partitions, too.
+"""Which events of a partition change a table with strays (strays.py), where a key may stand in several partitions.
 
-A watch tells an event when no other partition has a newer one of its key. A newer one that the watch has not come to is
-told when it does. One that it has passed was told, and is told again when another may have taken its place since, which
-is itself overtaken now by an older one that follows it in its partition: what a watch tells last of a key is what the
-table has. (Of equal timestamps another may be the newest once partitions are added; there is no event to tell of that.)
+A watch emits an event unless another partition has a newer one of its key. If the watch has not reached that newer one
+yet, it emits it later. If it has passed it, the newer one was emitted, and may have to be emitted again: another event
+of the key may have been emitted since, which an older event in its own partition has now replaced. So what a watch
+emits last of a key is what the table has. (When partitions are added, another of several events with equal timestamps
+may become the newest. No event tells a watch of that.)
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
 SLICE = 64  # keys looked up together
-HEAD = VALUE_AT + 1  # bytes of an entry that tell all but its value
+HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one that tells a tombstone
 Change = tuple[bytes, bytes]  # a key, and a packed entry
 
 
 async def judged(
     partition: Partition, changes: Sequence[Change], passed: Mapping[int, int], highest: float
 ) -> tuple[list[Change], list[tuple[int, bytes]]]:
-    """Those of a partition's events that change the table; and what is to be told again: partition and key.
+    """Which of a partition's events change the table, and what must be emitted again: (partition, key).
 
-    `passed`: by partition, the offset below which all was told; `highest`: no event before these in the partition has a
-    higher timestamp. Raises why a view does not get so far.
+    `passed`: by partition, the offset before which all was emitted. `highest`: no event before `changes` in the
+    partition has a higher timestamp. Raises why a view does not catch up.
     """
     others = partition.strays.others(partition)
     for other in others:
-        other.view_ready(0)  # raises what has become of it
+        other.view_ready(0)  # raises if the partition is closed, or has no view
         await other.applier.caught_up(passed.get(other.index, 0))
     count = partition.strays.count
     keys = list(dict.fromkeys(key for key, _ in changes))

@@ -1,5 +1,5 @@
-"""A table with strays (strays.py), read partition by partition: of each partition the rows that are the newest of their
-keys in all partitions, so that each key has one row."""
+"""Reads a table with strays (strays.py) partition by partition. A row is left out if another partition has a newer one
+of its key, so that each key has one row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from krappy.store.view_snapshot import Rows, ViewSnapshot
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
-LOOKUPS = 4_000  # between two turns of the event loop: some milliseconds
-LEAST, ROOM = 8, 256 << 10  # keys looked up together, at least, and what is found may take, about
+LOOKUPS = 4_000  # lookups in one turn: some milliseconds
+LEAST, ROOM = 8, 256 << 10  # keys looked up together: at least LEAST, and so many that entries take about ROOM bytes
 
 
 class NewestRows:
-    """Of one snapshot."""
+    """The newest rows of one snapshot."""
 
     def __init__(self, snapshot: ViewSnapshot, strays: Strays[Viewed]) -> None:
-        """`snapshot`: of this moment."""
+        """`snapshot`: taken in this same turn."""
         snapshot.keep_all()
         self._snapshot = snapshot
         self._count = strays.count
@@ -32,11 +32,11 @@ class NewestRows:
 
     @property
     def at_once(self) -> int:
-        """Rows that may be given to `of` between two turns of the event loop."""
+        """How many rows may be given to `of` in one turn."""
         return max(1, LOOKUPS // len(self._places))
 
     def of(self, rows: Rows, index: int) -> Rows:
-        """Those of a partition's rows that are the newest of their keys. Raises StorageError."""
+        """The rows of a partition that are the newest of their keys. `index`: the partition's. Raises StorageError."""
         keys, entries = rows.keys, rows.entries
         homes = [partition_for(key, self._count) for key in keys]
         keep = [True] * len(keys)
@@ -57,5 +57,6 @@ class NewestRows:
 
 
 def newest_rows(snapshot: ViewSnapshot, partition: Partition | None) -> NewestRows | None:
-    """For a snapshot of this moment of the whole topic of a partition; None where each key has one row anyway."""
+    """The NewestRows of a snapshot that was taken in this turn, for the whole topic of `partition`. None if the topic
+    has no strays, so that each key has one row anyway."""
     return NewestRows(snapshot, partition.strays) if partition is not None and partition.strays else None

@@ -1,7 +1,7 @@
-"""Snapshots of tables that the broker holds under an id: any connection may read one, so that many readers share it.
+"""Snapshots of tables that the broker holds under an id. Any connection may read one, so that many readers share it.
 
-They pin old data in RocksDB's files, so there are only so many, and each ends when it was not used for its time to
-live: by a read, or by being kept. A read under way holds off the end.
+They pin old data in RocksDB's files. So there are at most `MOST`, and each ends when neither a read nor a `keep` has
+used it for its time to live. It does not end during a read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from krappy.waiting import Signal, wait_any
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
-MOST = 100  # held at a time
-LONGEST_S = 86_400.0  # of a time to live
-MEASURED = 1 << 20  # bytes that are looked at in one go
-PAGE = 2_000  # entries read at a stretch: about a millisecond
+MOST = 100  # snapshots that are held at a time
+LONGEST_S = 86_400.0  # the longest time to live
+MEASURED = 1 << 20  # bytes that `measure` reads in one go
+PAGE = 2_000  # entries read in one go: about a millisecond
 
 
 class LeasedSnapshot:
-    """One of them. Its ranges are read in any order, by any number of readers at once."""
+    """One snapshot. Its ranges are read in any order, by any number of readers at once."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LeasedSnapshot:
         tombstones: bool,
         whole: bool = False,
     ) -> None:
-        """`whole`: as of a scan."""
+        """`whole`: as for TableScan."""
         self.id = secrets.token_hex(12)
         self.ttl = ttl
         self.tombstones = tombstones
@@ -61,7 +61,7 @@ class LeasedSnapshot:
         self.closed = False
 
     def rows(self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool) -> Rows:
-        """The next entries of a range, cut to what was chosen. Raises SnapshotGone, UnknownPartition."""
+        """The next entries of a range, of the chosen keys only. Raises SnapshotGone, UnknownPartition."""
         found = self.partitions.get(partition)
         if found is None:
             raise UnknownPartition(f"the snapshot has partitions {sorted(self.partitions)}, not {partition}")
@@ -86,11 +86,11 @@ class LeasedSnapshot:
         return rows if newest is None else newest.of(rows, partition)
 
     async def ranges(self, parts: int) -> list[splits.Range]:
-        """Ranges of keys, about `parts` of about equal size, that together hold all of it."""
+        """Splits the whole snapshot into about `parts` ranges of about equal size."""
         return await splits.ranges(self._views, list(self.partitions.values()), self.chosen, parts)
 
     async def measure(self, enough: int) -> int:
-        """How many bytes its keys and entries have: exact up to `enough`, and no less than that where they are more."""
+        """How many bytes its keys and entries take: exact up to `enough`; if they take more, some number above it."""
         size = count = 0
         for partition in self.partitions.values():
             following: bytes | None = None
@@ -108,7 +108,7 @@ class LeasedSnapshot:
         return size
 
     def touch(self) -> None:
-        """It was used now."""
+        """Notes that it was used now."""
         self.expires = max(self.expires, trio.current_time() + self.ttl)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class LeasedSnapshot:
 
 
 class Snapshots:
-    """All that a broker holds."""
+    """All snapshots of a broker."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -132,7 +132,7 @@ class Snapshots:
     def open(
         self, partitions: list[Partition], chosen: Chosen, ttl_ms: int, *, tombstones: bool, whole: bool = False
     ) -> LeasedSnapshot:
-        """One of these partitions as their views are now; the caller has waited for them. Raises Overloaded."""
+        """Takes a snapshot of these partitions' views. The caller has waited for the views. Raises Overloaded."""
         chosen.check()
         if not partitions:
             raise InvalidRequest("a snapshot is of one partition at least", field="partitions")
@@ -150,7 +150,7 @@ class Snapshots:
         return found
 
     def keep(self, id: str, ttl_ms: int | None) -> None:
-        """It lives on, from now. Raises SnapshotGone."""
+        """Starts its time to live anew. Raises SnapshotGone."""
         snapshot = self._find(id)
         if ttl_ms is not None:
             snapshot.ttl = _seconds(ttl_ms)
@@ -159,7 +159,7 @@ class Snapshots:
 
     @contextmanager
     def reading(self, id: str) -> Iterator[LeasedSnapshot]:
-        """It does not end by itself meanwhile. Raises SnapshotGone."""
+        """Gives the snapshot for the body, during which it does not expire. Raises SnapshotGone."""
         snapshot = self._find(id)
         snapshot.readers += 1
         try:
@@ -170,7 +170,7 @@ class Snapshots:
             self._changed.fire()
 
     def close(self, id: str) -> None:
-        """Lets it go. Nothing when it has ended."""
+        """Closes it. Does nothing when it has ended."""
         snapshot = self._held.pop(id, None)
         if snapshot is not None:
             snapshot.close()
@@ -190,7 +190,7 @@ class Snapshots:
         return found
 
     async def _watch(self) -> None:
-        """Ends those whose time is over, until there are none."""
+        """Closes snapshots that have expired, until there are none left."""
         try:
             while self._held:
                 now, due = trio.current_time(), self._due()
@@ -205,7 +205,7 @@ class Snapshots:
             self._watched = False
 
     def _due(self) -> float:
-        """When the next one ends."""
+        """When the next snapshot expires."""
         return min((each.expires for each in self._held.values() if not each.readers), default=math.inf)
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 Range = tuple[int, bytes | None, bytes | None]
-FEW = 1_000_000  # entries that are all counted: a quarter of a second, and one long range costs a reader more
+FEW = 1_000_000  # up to so many entries, all are counted, in a quarter of a second
 STRETCH = 2_048  # keys counted at a time: half a millisecond
 STEP = 16  # keys that a counted piece holds
-TINY = 16  # keys that are no half: they are counted
+TINY = 16  # a half with so few keys is not split further: its keys are counted
 SAMPLES = 2  # estimates of a half's size
-MOST, MOST_IN_ALL = 32, 512  # pieces that one is made into by sampling, and all of them together, about
-PROBES = 300  # looks for the middle of a range
+MOST, MOST_IN_ALL = 32, 512  # the most pieces that sampling makes of one piece, and of all, about
+PROBES = 300  # the most probes for the middle of a range
 
 
 async def ranges(views: Views, partitions: Sequence[Partition], chosen: Chosen, parts: int) -> list[Range]:
@@ -49,14 +49,14 @@ async def ranges(views: Views, partitions: Sequence[Partition], chosen: Chosen, 
 
 
 def reckoned(views: Views, partitions: Sequence[Partition], chosen: Chosen) -> float:
-    """About how many entries there are, without a look at them: rather too many, what was overwritten among them."""
+    """About how many entries there are, from files' sizes alone. Often too many: it counts overwritten ones too."""
     files = views.files()
     bounds = [key_range(partition.number, chosen.start, chosen.end, chosen.prefix) for partition in partitions]
     return sum(splits.weight(splits.pieces(first, end, files)) for first, end in bounds) + views.unflushed()
 
 
 async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: int) -> list[list[WeightedPiece]]:
-    """The pieces of each range, none of them much heavier than it may be."""
+    """Splits each range into pieces that are not much too heavy for `parts` ranges."""
     files = views.files()
     known = [splits.pieces(first, end, files) for first, end in bounds]
     unflushed = views.unflushed()  # of all topics, in no file
@@ -100,14 +100,15 @@ class _Part(NamedTuple):
 
 
 class _Halves(NamedTuple):
-    """A range in two, neither of them tiny, and what had to be cut off it before; no two when there is too little."""
+    """A range split into two halves, neither of them tiny, and the pieces that were cut off before. Without halves when
+    the range is too small."""
 
     tiny: list[_Part]
     two: tuple[tuple[bytes, bytes], tuple[bytes, bytes]] | None
 
 
 async def _sampled(views: Views, piece: WeightedPiece, end: bytes, heavy: float, most: int) -> list[WeightedPiece]:
-    """The piece in finer ones: again and again its heaviest in two, as long as that is too heavy."""
+    """Splits a piece: halves its heaviest part again and again, as long as that is heavier than `heavy`."""
     chance = random.Random(0)
     parts = [_Part(await _estimate(views, piece.start, end, chance), piece.start, end, False)]
     while len(parts) < most:
@@ -125,7 +126,7 @@ async def _sampled(views: Views, piece: WeightedPiece, end: bytes, heavy: float,
 
 
 async def _estimate(views: Views, start: bytes, end: bytes, chance: random.Random) -> float:
-    """How many keys a range holds: right on average, and nearer the more alike its halves are."""
+    """An estimate of how many keys a range holds: right on average, and better the more equal its halves are."""
     total = 0.0
     for _ in range(SAMPLES):
         await trio.lowlevel.checkpoint()

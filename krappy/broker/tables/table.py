@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.store.view_snapshot import Rows, ViewSnapshot
 
-READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
-PART = 2 << 20  # bytes of changes that are told at once at the most; small batches of text may open to many times READ
-HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
-PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
-STRETCH = 10_000  # entries that are read before others have their turn: a few milliseconds
-SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
-VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before it says so; clients then ask again
+READ = 256 << 10  # bytes of one answer of a watch, and of one read of the log
+PART = (
+    2 << 20
+)  # bytes of changes that are emitted at once, at most: batches of READ bytes may unpack to many times that
+HISTORY_READ = 4 << 20  # bytes of the log that are read for one page of a history
+PROGRESS = 1.0  # seconds after which a watch emits its progress, even if nothing matched
+STRETCH = 10_000  # entries that are read in one turn: a few milliseconds
+SCAN_IDLE_MS = 120_000  # a scan whose next page is not asked for so long is closed: it pins old data
+VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before RequestTimeout; clients then ask again
 
 
 class Chosen(NamedTuple):
-    """Which keys: a prefix, or from `start` (inclusive) to `end` (exclusive); all None: every key."""
+    """Which keys are read: a prefix, or from `start` (inclusive) to `end` (exclusive). All None: every key."""
 
     prefix: bytes | None = None
     start: bytes | None = None
@@ -58,10 +60,10 @@ class Chosen(NamedTuple):
 
 
 class Folded:
-    """Views that each include an offset: `min_offset`, or the last that was committed when this was made.
+    """Waits until each view includes an offset: `min_offset`, or the last that was decided when this was made.
 
-    After `wait` they do, until others have their turn: then a view may go, or be begun anew, and what is looked up in
-    it is absent. Whoever pauses between two lookups waits again.
+    After `wait` they do until another task has its turn: then a view may be dropped or begun anew, and lookups in it
+    find nothing. So a task that pauses between two lookups must wait again (`after`).
     """
 
     def __init__(self, partitions: Sequence[Partition], min_offset: int | None) -> None:
@@ -70,7 +72,7 @@ class Folded:
         ]
 
     async def wait(self) -> None:
-        """Raises RequestTimeout, and why a view never will."""
+        """Raises RequestTimeout, and why a view never will include it."""
         waited = True
         while waited:
             waited = False
@@ -81,7 +83,7 @@ class Folded:
                         raise _late(partition, offset)
 
     def after(self, pause: Pause) -> Pause:
-        """`pause`, and then `wait`."""
+        """A function that awaits `pause`, and then `wait`."""
 
         async def paused() -> None:
             await pause()
@@ -104,7 +106,7 @@ def _late(partition: Partition, offset: int) -> RequestTimeout:
 
 
 async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> Folded:
-    """Returns once each view includes what was committed when this was called. Raises as `Folded.wait`."""
+    """Returns once each view includes `min_offset`, or all that was decided at the call. Raises as `Folded.wait`."""
     folded = Folded(partitions, min_offset)
     await folded.wait()
     return folded
@@ -123,7 +125,7 @@ class TableScan:
         resumable: bool = True,
         whole: bool = False,
     ) -> None:
-        """`whole`: they are read as a part of their topic, or all of it, not each for itself: a key has one row."""
+        """`whole`: read as parts of one table, in which each key has one row; else each partition for itself."""
         chosen.check()
         self._runtime = runtime
         self._partitions = partitions
@@ -163,7 +165,7 @@ class TableScan:
             if keys and (rows.following is None or len(keys) == max_entries or room <= 0 or looked >= STRETCH):
                 break
             stretch = max_entries - len(keys) if rows.keys else 2 * stretch
-            if not keys:  # nobody has reckoned with what is in hand
+            if not keys:  # nothing of this round is in the page
                 await trio.lowlevel.checkpoint()
                 looked = 0
         else:
@@ -204,8 +206,8 @@ class TableScan:
 class TableWatch:
     """A table as it is, then every change to it: no gap and no duplicate between the two.
 
-    The snapshot comes with the offsets that it is exact for; the changes are the log from there on. `grows_with`: all
-    partitions of the topic, as they are at any time; those that come later are watched from their beginning.
+    The snapshot comes with the offsets up to which it is exact; the changes are read from the log from there on.
+    `grows_with`: the topic's partitions, a mapping that grows with it; added ones are watched from their beginning.
     """
 
     def __init__(
@@ -218,12 +220,12 @@ class TableWatch:
         grows_with: Mapping[int, Partition] = MappingProxyType({}),
         whole: bool = False,
     ) -> None:
-        """`whole`: as of a scan. An event that is not the newest of its key is no change then."""
+        """`whole`: as for TableScan. Then an event that is not the newest of its key is not a change."""
         chosen.check()
         self._whole = whole
         self._grows_with = grows_with
-        self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset told last, and when
-        self._highest: dict[int, float] = {}  # the highest timestamp of what was passed
+        self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset emitted last, and when
+        self._highest: dict[int, float] = {}  # by partition: the highest timestamp of the events that were passed
         self._runtime = runtime
         self._partitions = {partition.index: partition for partition in partitions}
         self._chosen = chosen
@@ -242,15 +244,15 @@ class TableWatch:
     async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
         """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.
 
-        `room` is awaited before anything is made that will be emitted, so that what nobody takes is not made either.
-        Raises OffsetOutOfRange when retention has taken events that were not emitted yet, ShuttingDown.
+        `room` is awaited before anything is prepared for emission, so that a client that reads slowly costs little.
+        Raises OffsetOutOfRange when retention has deleted events that were not emitted yet, ShuttingDown.
         """
         at = await self._emit_snapshot(emit, room) if offsets is None else offsets
         now = trio.current_time()
         self._told = {index: (offset, now) for index, offset in at.items()}
         for index, offset in at.items():
             if offset > self._partitions[index].start_offset:
-                self._highest[index] = math.inf  # nobody knows what was told before
+                self._highest[index] = math.inf  # what was emitted before is not known
         while not self._closed:
             self._find_new(at)
             for partition in self._partitions.values():
@@ -263,7 +265,7 @@ class TableWatch:
             await self._emit_progress(at, emit, room)
 
     def _find_new(self, offsets: dict[int, int]) -> None:
-        """Partitions that were added since, or that whoever resumes does not know yet."""
+        """Takes up partitions that were added since, or that a resuming client does not know yet."""
         for partition in self._grows_with.values():
             self._partitions.setdefault(partition.index, partition)
         for index, partition in self._partitions.items():
@@ -272,7 +274,7 @@ class TableWatch:
                 self._told[index] = (-1, trio.current_time())
 
     async def _wait(self, offsets: dict[int, int]) -> None:
-        """Until there is something to be done, or progress to be told."""
+        """Waits until there is something to do, or progress to emit."""
         partitions = list(self._partitions.values())
         runtime = self._runtime
         signals = [*(each.moved for each in partitions), self._changed, runtime.stopping, runtime.topics.changed]
@@ -289,7 +291,7 @@ class TableWatch:
         await wait_any(signals, ready, min(due, default=math.inf) - trio.current_time() if due else math.inf)
 
     async def _emit_progress(self, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
-        """How far it is where nothing has matched for a while: who resumes need not look at all that again."""
+        """Emits the offsets of partitions where nothing has matched for a while: a client that resumes skips that."""
         for index, (told, when) in list(self._told.items()):
             if told != offsets[index] and trio.current_time() >= when + PROGRESS and not self._closed:
                 await room()
@@ -355,7 +357,7 @@ class TableWatch:
         return offset
 
     def _changes_in(self, columns: Columns, offset: int, room: int) -> tuple[list[Change], int, int]:
-        """The changes from `offset` on, no more once they have `room` bytes: they, their bytes, the offset behind."""
+        """The changes from `offset` on, until they take `room` bytes; with their bytes, and the offset after them."""
         found: list[Change] = []
         size = 0
         for index in range(bisect_left(columns.offsets, offset), len(columns)):
@@ -378,7 +380,7 @@ class TableWatch:
         emit: Emit,
         room: Callable[[], Awaitable[None]],
     ) -> None:
-        """Emits what of these changes is to be told. `offset`: behind them; `highest`: as of `judged`."""
+        """Emits those of these changes that a watch must see. `offset`: the one after them. `highest`: as for `judged`."""
         again: list[tuple[int, bytes]] = []
         if self._whole and partition.strays:
             changes, again = await judged(partition, changes, offsets, highest)
@@ -391,7 +393,7 @@ class TableWatch:
     async def _emit_again(
         self, other: Viewed, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
     ) -> None:
-        """What a partition has of a key is the newest again, unless that has changed and is still to be told."""
+        """Emits a partition's entry of a key again, unless it has changed since and will be emitted anyway."""
         await room()
         entry, at = other.look_up(key), offsets[other.index]
         if entry is not None and entry_offset(entry) < at and not self._closed:
@@ -401,9 +403,8 @@ class TableWatch:
 async def history(
     partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int
 ) -> tuple[list[bytes], int | None]:
-    """Raw events of one key from `offset` on, as packed entries, and where the next page starts (None: the end).
-
-    A batch that does not hold the key's bytes anywhere is passed over without being decoded.
+    """The events of one key in the log from `offset` on, as packed entries, and the offset of the next page (None: the
+    end).
     """
     offset = max(offset, partition.start_offset)
     end = partition.last_stable_offset

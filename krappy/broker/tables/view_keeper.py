@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from krappy.broker.tables.snapshots import Snapshots
     from krappy.broker.upkeep.machine import Machine
 
-LOOK_S = 0.5  # between two looks whether they are damaged
-PAUSE_S = 5.0  # after they were opened anew
-REST_S = 60.0  # after they were made anew, for a disk that damages them again and again
+LOOK_S = 0.5  # how often it checks whether the views are damaged
+PAUSE_S = 5.0  # the pause after they were reopened
+REST_S = 60.0  # the pause after they were made anew: a disk may damage them again and again
 
 
 def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> tuple[Views, str]:
-    """The views, and why they are new ones if they were damaged. Blocks. Raises StorageError.
+    """Opens the views. If they are damaged, deletes them and gives new ones, with the reason; else "". Blocks. Raises
+    StorageError.
 
-    `numbers`: of the partitions whose state is about to be read, which is tried here.
+    `numbers`: the view numbers of all partitions; their state is read here, as a test.
     """
     try:
         views = Views(folder, *sizes)
@@ -85,7 +86,7 @@ class ViewKeeper:
                 await trio.sleep(PAUSE_S)
 
     async def _disk_takes(self) -> bool:
-        """Whether it is worth it: as they are, the views can be read."""
+        """Whether the disk can be written to. If not, the views are better left: they can still be read."""
         try:
             await self._machine.try_disk()
         except StorageError:
@@ -115,7 +116,7 @@ class ViewKeeper:
                 runtime.report("view_waits", error=str(error))
                 await trio.sleep(LOOK_S)
                 continue
-            runtime.views.begin()  # and in the same step nobody takes an empty one for one that is folded
+            runtime.views.begin()  # in the same turn as the rest: else an empty view could be taken for a folded one
             for partition in self._partitions():
                 begin(partition)
             return
