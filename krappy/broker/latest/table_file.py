@@ -52,7 +52,7 @@ class TableFile:
         self._positions, self._lasts, self._ends = array("q"), array("q"), array("q")
 
     async def append(self, data: bytes, marks: Iterable[Mark], limiter: trio.CapacityLimiter) -> None:
-        """Adds `data`, which covers the offsets from `end` to the last mark. A disk that is nearly full closes the file."""
+        """Adds `data`, which covers the offsets from `end` to the last mark. A nearly full disk closes the file."""
 
         def write() -> File | None:
             try:

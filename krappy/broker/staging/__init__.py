@@ -1,4 +1,4 @@
-"""Staged jobs: writes that are published as a whole, once.
+"""Staged jobs: writes of many tasks that are published together, once.
 
-May enter: topics and partitions, producers' ids.
+May import: topics and partitions, producers' ids.
 """

@@ -1,13 +1,13 @@
-"""How a committed job's batches get from their files into the logs, all of them and each once.
+"""Publishes a committed job: its batches are appended from their files to the logs, all of them and each once.
 
 Rules of this file:
 
-- They go through the ordinary append path, inside a transaction of a producer that the job alone has: so nobody who
-  reads committed events sees one of them before the markers are written, and the log itself tells, by the producer's
-  sequence, which of them it has already. After a crash, or when the disk refused, it goes on behind those.
-- The order is that of the tokens, and within a file the file's: so it comes to the same sequence numbers each time.
-- Markers are written when every batch is on disk and that is recorded. From then on there is only one way to go.
-- Memory: a window of bytes is under way, however large the job.
+- Batches are appended as any others, in a transaction of a producer id that only this job has. So readers of committed
+  events see none of them before the markers are written. The producer's sequence in the log tells which batches it has
+  already: after a crash, or when the disk refused, publishing goes on after those.
+- Batches are in the order of the tokens, and in that of each file. So each try gives them the same sequence numbers.
+- Markers are written once every batch is on disk and that is recorded. From then on the job can only be committed.
+- Memory: at most `WINDOW` bytes of a job are under way, however large it is.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from krappy.store.staging import StagedFiles
 
 WINDOW = 16 << 20  # bytes of one job on their way to the logs
-EPOCH = 0  # of its producer
+EPOCH = 0  # the producer epoch
 
 At = tuple[bytes, int]  # topic id, partition
 
 
 class Forgotten(Exception):
-    """The log does not know any more how much of the job it has: it is begun anew under another producer id."""
+    """The log has forgotten how much of the job it has. The job is published anew under another producer id."""
 
 
 class StagedBatch(NamedTuple):
@@ -58,7 +58,7 @@ class PublishedPlace:
             raise Forgotten
         self.done = 0 if state is None else state.sent[-1].last_sequence + 1  # records that the log has
         self.last = -1 if state is None else state.sent[-1].last_offset
-        self.seen = 0  # records of the files so far
+        self.seen = 0  # records read from the files so far
 
     def stored(self, offset: int, count: int) -> None:
         if self.first < 0:
@@ -67,7 +67,7 @@ class PublishedPlace:
 
 
 class Publication:
-    """`stagings`: of the job's tokens, in their order. `progress(bytes)`: so many more are behind us."""
+    """`stagings`: the job's tasks in the order of its tokens. `progress(bytes)`: called as bytes are published."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Publication:
         self._progress = progress
 
     async def write(self) -> list[PublishedPart]:
-        """Appends what is not in the logs yet; what they have then, on disk.
+        """Appends the batches that are not in the logs yet. Gives what the logs then have of the job, on disk.
 
-        Raises StorageError and ShuttingDown: to be called again; Forgotten; CorruptBatch and others for a job that
-        can't be published.
+        Raises StorageError and ShuttingDown, after which it may be called again; Forgotten; CorruptBatch and others for
+        a job that can't be published.
         """
         producer_id = self._job.producer_id
         places: dict[At, PublishedPlace] = {}
@@ -100,7 +100,7 @@ class Publication:
         try:
             await self._append_all(places, under_way)
         finally:
-            for _, later in under_way:  # nothing is on its way any more when this is begun again
+            for _, later in under_way:  # so that no append is under way when this is called again
                 with suppress(KrappyError):
                     await later.wait()
         for place in places.values():
@@ -128,13 +128,13 @@ class Publication:
             await self._oldest(under_way)
 
     async def _oldest(self, under_way: deque[tuple[int, Later[None]]]) -> int:
-        """Waits for it; its size. In each partition the first that fails is the one that says why."""
+        """Waits for the oldest append. Gives its size. In each partition, the first one that fails has the reason."""
         size, later = under_way.popleft()
         await later.wait()
         return size
 
     def _blocks(self, staging: StagedTask, places: dict[At, PublishedPlace]) -> Iterator[list[StagedBatch]]:
-        """What is to be appended, some MiB at a time. Runs in a worker thread."""
+        """The batches to append, some MiB at a time. Runs in a worker thread."""
         if not staging.size:
             return
         for frames in self._files.read(staging.id, staging.size):

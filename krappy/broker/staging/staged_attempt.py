@@ -1,7 +1,7 @@
-"""One attempt of a task as it stages: batches come in, are checked as a publish is, and go to its file in their order.
+"""One attempt of a task: its batches are checked like a publish, and written to its file in order.
 
-One drain at a time writes what waits. A batch that is sent again is known by its producer's sequence, as in a log.
-What is dropped is dropped for good: its error is told to whoever sends more.
+One drain at a time writes the waiting batches. A retry is recognized by its producer's sequence, as in a log. An
+attempt that was dropped stays so: later batches are refused with the reason.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Waiting(NamedTuple):
 
 
 class StagedAttempt:
-    """`claim(bytes)` takes room on the disk, or raises that there is none; a negative number gives it back. `touch()`
-    says that there was activity."""
+    """`claim(bytes)`: reserves room on the disk, or raises if there is none; negative bytes give it back. `touch()`:
+    called on each activity."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class StagedAttempt:
         self._files = files
         self._claim = claim
         self._touch = touch
-        self.staging = staging  # as it was begun, or as it was sealed
+        self.staging = staging  # as of its begin, or of its seal
         self.topic = topic  # None: sealed before the broker's start
         self.counts = dict(staging.counts)
         self.size = staging.size
@@ -72,11 +72,11 @@ class StagedAttempt:
         self._waiting: list[Waiting] = []
         self._running = False
         self._ended = Signal()
-        self._file = trio.Lock()  # held by whoever writes it, or removes it
+        self._file = trio.Lock()  # held while its file is written or removed
         self._dropped: KrappyError | None = None
 
     def publish(self, partition: int, data: bytes | memoryview) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once what is wrong with it; the rest comes through the Later.
+        """Queues one record batch. Raises at once if the batch is invalid; other errors come through the Later.
 
         The offset in the answer counts the attempt's records of that partition.
         """
@@ -91,7 +91,7 @@ class StagedAttempt:
         header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
-        keyless = not config.compact and (columns is None or None in columns.keys)  # for what can't be told: perhaps
+        keyless = not config.compact and (columns is None or None in columns.keys)  # True if not known
         later: Later[StoredAt] = Later(0 if columns is None else cost)
         self._waiting.append(Waiting(partition, header, data, keyless, later))
         self._touch()
@@ -135,7 +135,7 @@ class StagedAttempt:
         return items
 
     async def _write(self, items: list[Waiting]) -> None:
-        """Those that are not there yet. When the disk refuses, nothing is changed."""
+        """Writes the batches that the file does not have yet. When the disk refuses, nothing is changed."""
         self.check()
         before = {at: self._states(at).copy() for at in {item.partition for item in items}}
         counts = self.counts.copy()
@@ -186,7 +186,7 @@ class StagedAttempt:
         return self._producers.setdefault(partition, ProducerStates())
 
     async def sync(self) -> StagedTask:
-        """All that was staged is on disk; the attempt as it is there. Raises StorageError, or why it was dropped."""
+        """Syncs all that was staged. Gives the task as it is on disk. Raises StorageError, or why it was dropped."""
         await wait_any([self._ended], lambda: not self._running)
         async with self._file:
             self.check()
@@ -198,7 +198,7 @@ class StagedAttempt:
         return synced
 
     async def _sync(self) -> None:
-        """A sync that failed is never tried again: what is not sealed yet is lost with it."""
+        """Syncs the file. After a failed sync the attempt is lost: it is never tried again."""
         try:
             await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
         except SyncFailed as error:
@@ -207,7 +207,7 @@ class StagedAttempt:
             raise
 
     def drop(self, error: KrappyError) -> None:
-        """Takes no more, for this reason. `remove` gives its file's room back."""
+        """Refuses batches from now on, with this error. `remove` frees its file's room."""
         if self._dropped is None:
             self._dropped = error
             waiting, self._waiting = self._waiting, []
@@ -215,7 +215,7 @@ class StagedAttempt:
                 item.later.reject(error)
 
     async def remove(self) -> None:
-        """Raises StorageError: the file then goes with the next start."""
+        """Removes its file. Raises StorageError; then the next start removes the file."""
         async with self._file:
             size, self.size = self.size, 0
             self._claim(-size)

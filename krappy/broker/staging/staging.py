@@ -1,13 +1,13 @@
-"""The coordinator of staged writes: transitions made durable, and what follows from them.
+"""The coordinator of staged jobs: transitions made durable, and what follows from them.
 
 Rules of this file:
 
-- core/staging.py decides. The next state is on disk before anything follows from it, and in memory after that. What is
-  over is on disk alone, and looked up there.
-- One change of a job at a time. Nobody who leaves in the middle leaves it half done.
-- A publication is a task of its own: whoever asked for it may leave and ask again. When the disk refuses, it is tried
-  again; after a crash it goes on with the next start. A job that can't be published as a whole is aborted.
-- An attempt that is not sealed lives in memory, and ends with the broker; a job's time to live begins anew with it.
+- core/staging.py decides. The next state is first made durable, then set in memory, then acted on. Jobs that are over
+  are only on disk, and looked up there.
+- One change of a job at a time. A change is finished even if its client is gone.
+- A publication is a task of its own: its client may disconnect and ask again. When the disk refuses, it is tried again;
+  after a crash the next start goes on with it. A job that can't be published as a whole is aborted.
+- An attempt that is not sealed ends with the broker. A job's time to live starts anew when the broker starts.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
     from krappy.broker.topics.topic import Topic
     from krappy.broker.transactions.producer_ids import ProducerIds
 
-MAX_JOBS = 10_000  # that are not over
-MAX_ATTEMPTS = 50_000  # of all of them together
-MAX_OUTCOMES = 1_000_000  # of jobs that are over; beyond, the oldest are forgotten
+MAX_JOBS = 10_000  # jobs that are not over
+MAX_ATTEMPTS = 50_000  # attempts of all jobs together
+MAX_OUTCOMES = 1_000_000  # jobs that are over; beyond that, the oldest are forgotten
 FORGET_AT_ONCE = 1_000
 PUBLISHING = 4  # jobs that are published at a time
 RETRY_S = 1.0  # pause after the disk refused
 
 
 class LiveJob:
-    """A job that is not over, and when it is, for whoever still holds it."""
+    """A job that is not over. Tasks that hold it see here when it is."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.attempts: dict[str, StagedAttempt] = {}
         self.moved = Signal()  # the publication went on, or ended
-        self.done = 0  # bytes of it that are behind us
+        self.done = 0  # bytes of it that are published
         self.total = 0
-        self.trouble: KrappyError | None = None  # why it does not go on just now
-        self.stale: list[Job] = []  # as it was under producer ids whose transactions are still to be aborted
+        self.trouble: KrappyError | None = None  # why its publication waits now
+        self.stale: list[Job] = []  # its states under older producer ids, whose transactions must still be aborted
 
     @property
     def staged(self) -> dict[str, StagedTask]:
@@ -79,7 +79,7 @@ class StagingCoordinator:
         topic_for: Callable[[str], Awaitable[Topic]],
         check_room: Callable[[int], None],
     ) -> None:
-        """`topic_for`: as `Broker.topic_for_producer`. `check_room`: raises when the disk has no room for so much."""
+        """`topic_for`: `LocalBroker.topic_for_producer`. `check_room(bytes)`: raises when the disk has too little."""
         self._runtime = runtime
         self._producer_ids = producer_ids
         self._topic_for = topic_for
@@ -101,7 +101,7 @@ class StagingCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Takes up every job where it was left. Raises StorageError for a state that can't be read."""
+        """Loads all jobs and goes on with them. Raises StorageError for a state that can't be read."""
         now = self._runtime.clock.steady_ms()
         found = await self._runtime.in_thread(self._store.load_all)
         self._outcomes = await self._runtime.in_thread(self._store.count_outcomes)
@@ -119,7 +119,7 @@ class StagingCoordinator:
                 self._start(live)
 
     async def close(self) -> None:
-        """What is not published yet is published after the next start."""
+        """Stops. The next start goes on with publications that are not done."""
         self._turns.closed = True
         refusal = ShuttingDown("the broker is shutting down")
         for live in self._live.values():
@@ -134,9 +134,9 @@ class StagingCoordinator:
     async def stage(
         self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None
     ) -> StageOpened:
-        """An attempt of a task begins to stage for a topic; or, with `id`, goes on over a new connection.
+        """Begins an attempt of a task to stage for a topic; with `id`, goes on with one over a new connection.
 
-        Raises as core's `begin`; UnknownTopic; UnknownStaging for an attempt that is not there any more; Overloaded.
+        Raises as core's `begin`; UnknownTopic; UnknownStaging for an attempt that is gone; Overloaded.
         """
         core.check_name("task", task)
         core.check_name("attempt", attempt_name)
@@ -161,14 +161,14 @@ class StagingCoordinator:
             return StageOpened(staging.id, attempt, *attempt.producer)
 
     async def seal(self, name: str, id: str, records: int) -> str:
-        """Makes an attempt durable; its token. Sealing it again gives the same.
+        """Makes an attempt durable, and gives its token. Sealing it again gives the same token.
 
-        Raises `core.refusal`, UnknownStaging, InvalidRequest when not so many records are there, StorageError.
+        Raises `core.refusal`, UnknownStaging, InvalidRequest when it does not have `records` records, StorageError.
         """
         _, attempt = self._attempt(name, id)
         staged = await attempt.sync()
         async with self._turns.of(name):
-            live, attempt = self._attempt(name, id)  # again: it may be dropped by now, and the job may be published
+            live, attempt = self._attempt(name, id)  # again: meanwhile it may be dropped, or the job published
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
                 job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
@@ -177,10 +177,10 @@ class StagingCoordinator:
             return attempt.staging.id
 
     async def commit(self, name: str, tokens: Sequence[str], max_wait_ms: int) -> tuple[Job, int, int]:
-        """Publishes what is sealed under these tokens: the job, and how many bytes of how many are behind us.
+        """Publishes what is sealed under these tokens. Gives the job, the bytes published, and the bytes to publish.
 
-        Unless it is over within `max_wait_ms` the job comes as it is, and goes on. Raises as core's `commit`;
-        UnknownTopic, InvalidRecord for what a topic takes no more; StorageError when the disk refuses for so long.
+        It returns once the job is over, or after `max_wait_ms`, while publishing goes on. Raises as core's `commit`;
+        UnknownTopic, InvalidRecord for what a topic no longer takes; StorageError when the disk refuses all that time.
         """
         async with self._turns.of(name):
             found = self._find(name)
@@ -216,7 +216,8 @@ class StagingCoordinator:
         return None if found is None else found.id
 
     def _check_topic(self, staging: StagedTask) -> None:
-        """Before anything is decided: what is told now can still be mended."""
+        """Refuses a job that can't be published, before that is decided: its client can still correct it. Raises
+        UnknownTopic, InvalidRecord."""
         topic = self._runtime.topics.by_id.get(staging.topic_id)
         if topic is None:
             raise UnknownTopic(
@@ -229,7 +230,7 @@ class StagingCoordinator:
             )
 
     def _targets(self, stagings: Sequence[StagedTask]) -> list[Partition]:
-        """The partitions that these go to, as far as they are there."""
+        """The partitions that these tasks publish to, without those of deleted topics."""
         targets: dict[Partition, None] = {}
         for staging in stagings:
             topic = self._runtime.topics.by_id.get(staging.topic_id)
@@ -238,9 +239,9 @@ class StagingCoordinator:
         return list(targets)
 
     async def abort(self, name: str, id: str | None = None) -> None:
-        """Drops what a job has staged and refuses whatever comes of it; or, with `id`, drops one attempt alone.
+        """Aborts a job: drops all that it has staged, and refuses later attempts. With `id`: drops one attempt only.
 
-        Raises StagingCommitted. An attempt that is not there is no error.
+        Raises StagingCommitted. An unknown attempt is not an error.
         """
         async with self._turns.of(name):
             found = self._find(name)
@@ -256,7 +257,7 @@ class StagingCoordinator:
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
     def list(self) -> list[StagedJobRow]:
-        """Every job that is not over, by name."""
+        """All jobs that are not over, sorted by name."""
         return [
             StagedJobRow(
                 name,
@@ -270,7 +271,7 @@ class StagingCoordinator:
         ]
 
     async def tend(self) -> None:
-        """Drops jobs that were silent for too long; forgets those that were over long ago."""
+        """Expires jobs that were silent for too long, and forgets jobs that were over long ago."""
         now = self._runtime.clock.steady_ms()
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
             async with self._turns.of(name):
@@ -336,7 +337,7 @@ class StagingCoordinator:
             self._runtime.report("staged_file_not_removed", error=str(error))
 
     async def _end(self, live: LiveJob, job: Job) -> None:
-        """The job is over, durably so."""
+        """Makes the job's end durable, and drops what it staged."""
         await self._save_end(live, job)
         self._over(live)
 
@@ -348,7 +349,7 @@ class StagingCoordinator:
         self._outcomes += 1
 
     def _over(self, live: LiveJob) -> None:
-        """It is looked up on disk from now on; its files go."""
+        """Drops the job from memory, and its files. From now on it is looked up on disk."""
         self._live.pop(live.job.name, None)
         self._owners.discard(live.job.producer_id)
         refusal = core.refusal(live.job)
@@ -373,7 +374,7 @@ class StagingCoordinator:
         self._runtime.spawn(counted)
 
     async def _publish(self, live: LiveJob) -> None:
-        """Completes what was decided, whatever it takes."""
+        """Publishes a committed job, and tries again until that is done."""
         while not self._turns.closed:
             try:
                 async with self._slots:
@@ -416,7 +417,7 @@ class StagingCoordinator:
         live.trouble = None
         commit = live.job.state is JobState.MARKING
         await publication.mark(commit=commit)
-        if commit:  # should this be lost, the markers are found to be there on the next start
+        if commit:  # if this is lost, the next start finds the markers
             await self._save_end(live, core.complete(live.job, self._runtime.clock.steady_ms()), sync=False)
         self._over(live)
 
@@ -425,7 +426,8 @@ class StagingCoordinator:
         live.job = job
 
     async def _anew(self, live: LiveJob) -> None:
-        """What is in the logs is aborted, and all is appended again. After a crash, the next start aborts it."""
+        """Publishes the job again under another producer id, and aborts what the logs have of it. After a crash the
+        next start aborts that."""
         before = live.job
         targets = self._targets([live.attempts[token].staging for token in before.tokens])
         after = before._replace(producer_id=await self._producer_ids.new_own(targets))
@@ -436,7 +438,8 @@ class StagingCoordinator:
         await self._carry_out(live)
 
     async def _fail(self, live: LiveJob, error: KrappyError) -> None:
-        """Nothing of it will be published: decided first, then its transaction is aborted, now or by the next start."""
+        """Ends a job that can't be published. First makes that durable, then aborts its transaction: if that fails, the
+        next start does it."""
         failed = core.fail(live.job, self._runtime.clock.steady_ms(), error.text)
         self._runtime.report("staged_job_failed", job=failed.name, error=error.text)
         tokens = live.job.tokens

@@ -380,7 +380,7 @@ class TableWatch:
         emit: Emit,
         room: Callable[[], Awaitable[None]],
     ) -> None:
-        """Emits those of these changes that a watch must see. `offset`: the one after them. `highest`: as for `judged`."""
+        """Emits those of these changes that a watch must see. `offset`: the one after them. `highest`: see `judged`."""
         again: list[tuple[int, bytes]] = []
         if self._whole and partition.strays:
             changes, again = await judged(partition, changes, offsets, highest)

@@ -1,12 +1,12 @@
-"""Views whose files are damaged are made anew from the logs, by themselves.
+"""Makes views whose files are damaged anew from the logs.
 
-One RocksDB holds them all, and once it meets a damaged block in a compaction it takes no writes of any. So all of them
-are thrown away and folded again. Publishing goes on meanwhile; lookups wait, as they do after a start without views.
+One RocksDB holds all views. Once its compaction meets a damaged block, it takes no writes at all. Then all views are
+deleted and folded again. Publishing goes on meanwhile; lookups wait, as after a start without views.
 
-So it is with a table file that the disk can't read, while it takes what it is given: that place of it is lost.
+The same is done when the disk can't read one of RocksDB's files but can be written to: that part of the disk is lost.
 
-Nor does it take any after the disk has refused one, but for want of room. Then it is opened anew as soon as the disk
-takes what it is given, and what was not in its files is folded again.
+RocksDB takes no more writes either after the disk has refused one, other than for lack of room. Then it is reopened as
+soon as the disk can be written to, and what its files lack is folded again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Producer ids: who may write under which.
+"""Producer ids, and who may write under which.
 
-Clients are given theirs one after the other, and nobody may write under one that was not given yet: its log would take
-what its later owner sends for a retry. The broker's own, for the publications of staged jobs, come from a range that
-no client is given any of, so that what a log has under one of them is that job's and nobody else's.
+Clients get ascending ids. Nobody may write under an id that was not given out yet: the log would take the events of its
+later owner for retries. The broker's own ids, for publishing staged jobs, come from a range that clients never get. So
+all that a log has under such an id belongs to that job.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
 
-OWN = 1 << 62  # the broker's own begin here
+OWN = 1 << 62  # the broker's own ids begin here
 
 
 class ProducerIds:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._catalog = runtime.catalog
-        self.owned: set[int] = set()  # of staged jobs that are being published; a job of before has a client's
+        self.owned: set[int] = set()  # ids of staged jobs that are being published; old jobs may have a client's id
 
     async def open(self) -> None:
-        """Ids that stand in the logs are not given any more, whoever has written them there."""
+        """Makes sure that ids that stand in the logs are not given out."""
         partitions = [each for topic in self._runtime.topics.values() for each in topic.local.values()]
 
         def know() -> None:
@@ -37,20 +37,20 @@ class ProducerIds:
         await trio.to_thread.run_sync(know, limiter=self._runtime.disk_limiter)
 
     async def new(self) -> int:
-        """An id that no producer ever had, durably so."""
+        """A new id for a client. That it was given out is durable on return."""
         return await trio.to_thread.run_sync(self._catalog.next_producer_id, limiter=self._runtime.disk_limiter)
 
     async def new_own(self, partitions: Collection[Partition]) -> int:
-        """One of the broker's own, of which these partitions know nothing; a log of before there was such a range may
-        know anything."""
+        """A new id of the broker's own that these partitions do not know. Logs that are older than the broker's own
+        range may have any id."""
         while True:
             id = OWN + await self.new()
             if not any(partition.has_producer(id) for partition in partitions):
                 return id
 
     def check(self, id: int, *, transactional: bool) -> None:
-        """Whether a client may write under it. Raises InvalidTransaction for the broker's own, UnknownProducer. What is
-        `transactional` must be of an open transaction, too, which is looked at elsewhere."""
+        """Checks that a client may write under the id. Raises InvalidTransaction for the broker's own; UnknownProducer.
+        A `transactional` batch needs an open transaction too, which is checked elsewhere."""
         if id >= OWN or id in self.owned:
             raise InvalidTransaction(f"producer {id} is the broker's own, for a staged job")
         if not transactional and not self._catalog.was_given(id):

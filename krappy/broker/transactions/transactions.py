@@ -2,16 +2,14 @@
 
 Rules of this file:
 
-- core/transactions.py decides. The next state is on disk before anything follows from it, and in memory after that.
-- One request at a time for each transactional id; the next waits for it, until the transaction that it ended is
-  completed. Nobody who leaves in the middle leaves it half done.
-- To complete: a marker goes to every partition of the transaction, in order with what is published there; then the
-  groups' staged offsets are settled. All of it may be done twice. When the disk refuses, it is tried again; after a
+- core/transactions.py decides. The next state is first made durable, then set in memory, then acted on.
+- One request at a time for each transactional id. The next one waits until the transaction that was ended is completed.
+  A request is finished even if its client is gone.
+- To complete a transaction, a marker is written to each of its partitions, after all that was published there. Then the
+  groups' staged offsets are settled. All of this may be done twice. When the disk refuses, it is tried again; after a
   crash it is done on the next start. Only then does the same producer go on.
-- Nothing is decided, and no transaction begins, while a backup is taken (`Broker.decisions`): what is neither in its
-  catalog nor in all of its logs is not in it by half, and what its catalog has decided is not taken for an end of the
-  same producer's next transaction, which its logs might hold.
-- A transaction that is open in a partition and that nobody answers for is aborted on start.
+- Nothing is decided, and no transaction begins, while a backup is taken (`Runtime.decisions`): see `upkeep/backup.py`.
+- A transaction that is open in a partition and belongs to no transactional id is aborted on start.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class TransactionCoordinator:
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
         self._turns = IdTurns()
-        self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
+        self._due: dict[str, int] = {}  # when an ongoing transaction times out
         self._woken = trio.Event()
         self._looks_at = math.inf  # ms: when `_watch` wakes by itself
         self._watching = trio.CancelScope()
@@ -63,7 +61,7 @@ class TransactionCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Takes up every transaction where it was left. Raises StorageError for a state that can't be read."""
+        """Loads all transactions and goes on with them. Raises StorageError for a state that can't be read."""
         now = self._now()
         for transaction in self._store.load_all().values():
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
@@ -76,7 +74,8 @@ class TransactionCoordinator:
         self._runtime.spawn(self._watch)
 
     def _abort_orphans(self) -> None:
-        """As after a power loss with durability "os": nothing else would ever end them."""
+        """Aborts open transactions of no transactional id, as after a power loss with durability "os": nothing else
+        would end them."""
         for topic in self._runtime.topics.values():
             for partition in topic.local.values():
                 at = TopicPartition(topic.name, partition.index)
@@ -90,7 +89,7 @@ class TransactionCoordinator:
                         partition.end_transaction(producer_id, found.epoch if found else 0, commit=False)
 
     async def close(self) -> None:
-        """What is not completed yet is completed after the next start."""
+        """Stops. The next start completes transactions that are not complete yet."""
         self._turns.closed = True
         self._watching.cancel()
         if self._opened:
@@ -101,7 +100,7 @@ class TransactionCoordinator:
                         self._keep(transaction)
 
     def _set(self, transaction: Transaction) -> None:
-        """What has become durable."""
+        """Sets a state in memory that is durable."""
         before = self._all.get(transaction.name)
         if before is not None and before.producer_id != transaction.producer_id:
             self._names.pop(before.producer_id, None)
@@ -120,7 +119,7 @@ class TransactionCoordinator:
         return None if name is None else self._all[name]
 
     def _now(self) -> int:
-        """Of the clock that nobody sets: a transaction does not end because the wall's jumped."""
+        """Steady ms: setting the wall clock ends no transaction."""
         return self._runtime.clock.steady_ms()
 
     # --- requests
@@ -128,9 +127,9 @@ class TransactionCoordinator:
     async def init_producer(
         self, name: str, timeout_ms: int, expected_id: int = core.NO_ID, expected_epoch: int = core.NO_EPOCH
     ) -> tuple[int, int]:
-        """InitProducerId: (producer id, epoch) for whoever takes over this transactional id.
+        """InitProducerId: gives (producer id, epoch) to a producer that takes over this transactional id.
 
-        An open transaction of the one before is aborted first. Raises as core's `begin`; InvalidTransactionTimeout.
+        Its open transaction is aborted first. Raises as core's `begin`; InvalidTransactionTimeout.
         """
         core.check_timeout(timeout_ms, self._max_timeout_ms)
         async with self._turns.of(name):
@@ -161,7 +160,7 @@ class TransactionCoordinator:
             raise core.pending(found or begun)
 
     def _check_room(self) -> None:
-        """Raises Overloaded where there are as many transactional ids as may be."""
+        """Raises Overloaded when there are already as many transactional ids as allowed."""
         most = self._runtime.config.max_transactional_ids
         if len(self._all) >= most:
             text = f"there are {most} transactional ids (max_transactional_ids); those that nobody uses are forgotten "
@@ -178,15 +177,15 @@ class TransactionCoordinator:
     async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
         """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`.
 
-        Not synced: staging them is, and then this is on disk too, for it stands before them in the same database. Where
-        a power loss takes it, nothing was staged, and staging is refused.
+        Not synced: the sync of the staged offsets covers it too, as both are in one database. If a power loss takes it,
+        nothing was staged, and staging is refused.
         """
         await self._change(
             name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)), sync=False
         )
 
     async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
-        """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
+        """EndTxn: decides and completes; if the disk refuses the latter, a task tries again. Raises as core's `end`."""
         async with self._turns.of(name):
             found = self._all.get(name)
             ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
@@ -210,14 +209,14 @@ class TransactionCoordinator:
         )
 
     def check_write(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
-        """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
+        """Checks that a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
         core.check_write(self._of(producer_id), epoch, at)
 
     def find(self, name: str) -> Transaction | None:
         return self._all.get(name)
 
     def list(self) -> list[Transaction]:
-        """Every transactional id, by name."""
+        """The transactions of all transactional ids, sorted by name."""
         return [self._all[name] for name in sorted(self._all)]
 
     # --- how
@@ -234,9 +233,9 @@ class TransactionCoordinator:
                 await self._save(changed, sync=sync)
 
     async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
-        """Makes a state durable, then true; without `sync` so that it survives this process, and no power loss.
+        """Makes a state durable, and then sets it in memory. Without `sync` it survives the process, not a power loss.
 
-        Raises StorageError: then it is what it was, but for a crash just then, after which it may be either.
+        Raises StorageError: then the old state stays; but after a crash just then it may be either.
         """
         take_back = self._keep(transaction)
         if sync:
@@ -244,13 +243,14 @@ class TransactionCoordinator:
         self._set(transaction)
 
     def _keep(self, transaction: Transaction) -> Callable[[], None]:
-        """On disk its times are the wall's: by that the next start goes on. What it returns takes it back."""
+        """Writes a state with times of the wall clock, by which the next start goes on. Gives a function that takes the
+        write back."""
         ahead = self._runtime.clock.ahead_ms
         started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
         return self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
 
     async def _complete(self, transaction: Transaction) -> None:
-        """Does what was decided, or leaves it to a task that tries again until it is done."""
+        """Carries out the decision, or leaves it to a task that tries again until it is done."""
         try:
             await self._carry_out(transaction)
         except KrappyError as error:
@@ -269,18 +269,18 @@ class TransactionCoordinator:
             except (UnknownTopic, UnknownPartition):
                 continue  # deleted, and all of the transaction's events with it
             except StorageError as error:
-                refused = error  # one that is out of service does not keep the others from being decided
+                refused = error  # a partition that is out of service does not keep the others waiting
         await written(markers)
         if refused is not None:
             raise refused
         for group in sorted(transaction.groups):
             self._groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._now())
-        self._keep(completed)  # should it be lost, all of this is done again
+        self._keep(completed)  # if this is lost, all of this is done again
         self._set(completed)
 
     async def _finish(self, name: str) -> None:
-        """Completes a prepared transaction, whatever it takes."""
+        """Completes a prepared transaction, and tries again until that is done."""
         while not self._turns.closed:
             async with self._turns.although_closed(name):
                 found = self._all.get(name)
@@ -297,7 +297,7 @@ class TransactionCoordinator:
     # --- time
 
     async def _watch(self) -> None:
-        """Aborts transactions that take longer than their producers said; forgets ids that nobody uses."""
+        """Aborts transactions that exceed their timeout, and forgets unused ids."""
         try:
             with self._watching:
                 next_expiry = trio.current_time() + EXPIRY_CHECK_S
@@ -335,7 +335,7 @@ class TransactionCoordinator:
             await self._complete(fenced)
 
     async def expire(self, now_ms: int) -> int:
-        """Forgets transactional ids that nobody used for long; how many."""
+        """Forgets transactional ids that were unused for long. Gives how many."""
         old = [found for found in self._all.values() if core.expired(found, now_ms, self._life_ms)]
         for each in old:
             await self._guarded(self._forget, each.name)

@@ -1,4 +1,4 @@
-"""What the coordinators of transactions and of staged writes have in common: turns by name, and markers awaited."""
+"""Shared by the coordinators of transactions and of staged jobs: locks by name, and waiting for markers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from krappy.waiting import Later
 
 
 class IdTurns:
-    """One change at a time of what a name stands for."""
+    """One change at a time of each transactional id, or job."""
 
     def __init__(self) -> None:
         self._locks = NameLocks()
-        self.closed = False  # no turn is given any more
+        self.closed = False  # `of` raises ShuttingDown
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """What was begun is brought to its end, whoever leaves meanwhile. Raises ShuttingDown once it is closed."""
+        """Holds the name for the body, which can't be cancelled. Raises ShuttingDown once this is closed."""
         async with self._locks.of(name):
             if self.closed:
                 raise ShuttingDown("the broker is shutting down")
             yield
 
     def although_closed(self, name: str) -> AbstractAsyncContextManager[None]:
-        """For what goes on while everything closes."""
+        """As `of`, for work that goes on while the broker closes."""
         return self._locks.of(name)
 
 
 async def written(markers: Iterable[Later[Any]]) -> None:
-    """Waits for every marker. Raises the last trouble there was; a topic that was deleted meanwhile is none."""
+    """Waits for all markers. Raises the last error, but ignores topics that were deleted meanwhile."""
     trouble: KrappyError | None = None
     for marker in markers:
         try:

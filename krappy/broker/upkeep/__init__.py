@@ -1,4 +1,4 @@
-"""What keeps house: retention, compaction, room on the disk, backups, and what the broker asks of its machine.
+"""Housekeeping: retention, compaction, room on the disk, backups, and the state of the machine.
 
-May enter: everything below the broker itself.
+May import: everything below the broker itself.
 """

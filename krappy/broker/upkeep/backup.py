@@ -1,4 +1,4 @@
-"""Holding still for a backup: the files of one moment are linked aside, to be copied while the broker goes on."""
+"""Takes a backup: links all files of one moment into a folder, to be copied from there while the broker goes on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from krappy.store.staging import StagedFiles
 
 FOLDER = "backup"  # below the data folder: links need the same file system
-MOST_HELD = 4  # backups that are taken or held at a time: each links every file aside
-AT_ONCE = 16  # logs that wait for the disk
+MOST_HELD = 4  # backups that are taken or held at a time: each links every file
+AT_ONCE = 16  # logs that are linked at a time
 
 
 class Hold:
-    """Registration of a connection: the files stay until it is closed."""
+    """A backup that a connection has registered: its files stay until it is closed."""
 
     def __init__(self, runtime: Runtime, folder: Path, files: int, size: int) -> None:
         self.folder = folder
@@ -54,14 +54,13 @@ async def _remove(runtime: Runtime, folder: Path) -> None:
 
 
 async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
-    """While no topic comes or goes and nothing is taken out of a log. Raises StorageError, having left nothing, and
-    Overloaded while there are `MOST_HELD`.
+    """Links all files. Call it while no topic is created or deleted and nothing is removed from a log. Raises
+    StorageError, having left nothing, and Overloaded while there are `MOST_HELD`.
 
-    The order is that of store/hold.py. Staged files outlive their job's publication meanwhile: the catalog that is held
-    may be of a moment at which they were still needed. No transaction is decided meanwhile: the ends of the logs are
-    noted one after the other, and of one that was decided between two, and is open in the catalog that is held, there
-    would be a half. What was decided before is in that catalog, and completed after a restore; so none begins
-    meanwhile, for that completion would be its own.
+    The order is that of store/hold.py. Staged files are kept meanwhile, though their job may be published: the backup's
+    catalog may still need them. No transaction is decided meanwhile: the ends of the logs are noted one after another,
+    so the backup might have half of a transaction that its catalog has open. A transaction that was decided before is
+    completed after a restore. No transaction begins meanwhile: that completion would end the same producer's next one.
     """
     folder = runtime.config.data / FOLDER / secrets.token_hex(8)
 
@@ -81,7 +80,7 @@ async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
                 await run(partial(hold.hold_staged, staged, folder / "staging"))
             await _hold_logs(runtime, folder / "topics")
             facts = {"version": runtime.version, "cluster": runtime.catalog.cluster_id, "taken_ms": runtime.now_ms()}
-            finish = partial(hold.finish, folder, facts)  # which looks how far each log has come
+            finish = partial(hold.finish, folder, facts)  # it notes the end of each log
             files, size = await trio.to_thread.run_sync(finish, limiter=runtime.disk_limiter)
     except BaseException:
         with trio.CancelScope(shield=True):
@@ -96,7 +95,7 @@ def _make(folder: Path) -> None:
 
 
 async def _hold_logs(runtime: Runtime, folder: Path) -> None:
-    """Some at a time: each waits for the disk on its own. Raises the first StorageError."""
+    """Links the files of all logs, `AT_ONCE` logs at a time. Raises the first StorageError."""
     partitions = iter([partition for topic in runtime.topics.values() for partition in topic.local.values()])
     failed: list[KrappyError] = []
 

@@ -1,10 +1,10 @@
-"""Compaction of one partition: `store/cleaner.py` does it in a thread, the view says what survives.
+"""Compaction of one partition: `store/cleaner.py` does it in a thread, and asks the view which events survive.
 
-It may take long, all the more when it is told to be slow, so it holds up nobody. Its thread is its own, none of those
-that wait for the disk: it waits for locks, too, whose holders wait for such a thread. The lock that keeps logs still
-for a backup is held only around each swap of files. A broker that stops, or a topic that goes, ends it at its next
-pause. So does a topic that is not to be compacted any more, and a view that is turned off: one that is empty, or being
-folded anew, would let tombstones go while the events that they delete stay.
+It may take long, all the more when its rate is limited, so it must block nothing else. It has a thread of its own, not
+one of the disk's: it waits for locks whose holders may wait for a disk thread. It holds the lock that keeps logs
+unchanged for a backup only around each swap of files. It ends at its next pause when the broker stops, the topic is
+deleted or no longer compacted, or the view is turned off or begun anew: an incomplete view would let tombstones be
+removed while the events that they delete stay.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from krappy.waiting import wait_any
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
-LOOK_UP = 1000  # keys asked of the view at a time
+LOOK_UP = 1000  # keys looked up in the view at a time
 PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
 OTHERS_S = 5.0  # for which it waits for the views of other partitions
 
 
 class _Over(Exception):
-    """What the view was asked for may have been answered by an empty one, or the topic is not compacted any more."""
+    """The compaction must end: the view may have been begun anew, or the topic is not compacted any more."""
 
 
 class _Pace(CleaningPace):
-    """For the cleaner's thread, which trio started."""
+    """The pace of the cleaner, called in its thread, which trio started."""
 
     def __init__(self, runtime: Runtime, partition: Partition, throttle: Throttle) -> None:
         self._runtime = runtime
@@ -63,15 +63,14 @@ class _Pace(CleaningPace):
         self.check()
 
     def check(self) -> None:
-        """Raises _Over, or what the partition has become, unless it may go on: all that was asked of the view until now
-        was answered by the whole of it."""
+        """Raises _Over, or the partition's `gone`, unless all lookups until now were answered by a complete view."""
         if self._partition.gone is not None:
             raise self._partition.gone
         if self._applier.stopped or not self._partition.config.compact:
             raise _Over
 
     async def _still(self, markers: Sequence[int]) -> None:
-        with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
+        with trio.CancelScope(shield=True):  # else the rewritten segment would be for nothing
             await self._runtime.shrinking.acquire()
         try:
             self.check()
@@ -92,7 +91,7 @@ class _Pace(CleaningPace):
 async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Throttle) -> None:
     """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map.
 
-    Raises what keeps the view from being folded, and StorageError when that takes too long: housekeeping tells of it.
+    Raises why the view can't be folded, and StorageError when that takes too long; housekeeping reports it.
     """
     log, views, number = partition.log, partition.views, partition.number
     pace, stable = _Pace(runtime, partition, throttle), partition.last_stable_offset
@@ -131,7 +130,7 @@ async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Thro
     except _Over:
         return
     partition.stability.drop(result.markers)
-    # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
+    # The log first, then the view: else a crash between the two could bring a deleted key back.
     for start in range(0, len(forgotten), LOOK_UP):
         if partition.gone is None:
             _forget(partition, forgotten[start : start + LOOK_UP])
@@ -146,8 +145,8 @@ async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Thro
 
 
 async def _others_folded(partition: Partition) -> dict[int, int]:
-    """Where the other partitions end, by their indexes; where keys may be astray, once their views have all below that,
-    or after a while."""
+    """Where the other partitions end, by index. If the topic may have strays, waits a while for their views to get
+    there."""
     ends = {other.index: other.last_stable_offset for other in partition.strays.others(partition)}
     with trio.move_on_after(OTHERS_S):
         for other in partition.strays.others(partition) if partition.strays else ():
@@ -157,8 +156,8 @@ async def _others_folded(partition: Partition) -> dict[int, int]:
 
 
 def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[int, int]) -> set[bytes]:
-    """Those of these deleted keys that have a value in another partition, or may have: without the tombstone it might
-    be the newest again (strays.py). `ends`: the offsets below which all of the others counts."""
+    """Which of these deleted keys have, or may have, a value in another partition: without the tombstone it might
+    become the newest again (strays.py). `ends`: events of other partitions before these offsets count."""
     others = partition.strays.others(partition)
     if not keys or not (partition.strays or any(other.offline for other in others)):
         return set()
@@ -168,7 +167,7 @@ def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[i
         folded = applier.applied >= ends.get(other.index, 0)
         entries = partition.views.heads(other.number, keys)
         if not folded or other.gone is not None or applier.stopped or other.applier is not applier:
-            return set(keys)  # what it has, nobody knows now
+            return set(keys)  # what it has is not known now
         living = floor(other.expired_below)
         found.update(
             key
@@ -179,7 +178,7 @@ def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[i
 
 
 def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
-    """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
+    """Removes tombstones from the view that were removed from the log, unless their keys were written again."""
     found = partition.views.heads(partition.number, [key for key, _ in tombstones])
     deletes = [
         key

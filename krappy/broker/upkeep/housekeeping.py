@@ -1,6 +1,6 @@
-"""What a broker does by itself, now and then: roll, expire, compact, forget. core/retention.py decides, this does it.
+"""A broker's periodic work: roll segments, expire events, compact, forget. core/retention.py decides, this does it.
 
-A partition whose disk or view keeps it from that is passed over until the next round, and holds up no other.
+A partition whose disk or view prevents that is skipped until the next round.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Housekeeper:
             await self.look(work)
 
     async def _rest(self, seconds: float) -> None:
-        """Until then, or until settings change."""
+        """Sleeps for `seconds`, or until settings change."""
         runtime, config = self._runtime, self._runtime.config
         await wait_any([runtime.settings_changed], lambda: runtime.config is not config, seconds)
 
@@ -77,7 +77,7 @@ class Housekeeper:
             self._runtime.report("housekeeping_failed", part="staging", error=str(error))
 
     async def _reclaim(self) -> None:
-        """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""
+        """Frees the disk space of deleted topics' views, which else would wait for some later compaction."""
         runtime = self._runtime
         await self._changes.finish_deletions()
         while runtime.dropped_views:
@@ -90,7 +90,7 @@ class Housekeeper:
     async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
         """One round of `work` over all partitions.
 
-        What fails in one is reported and keeps none of the others waiting.
+        An error in one partition is reported, and the others go on.
         """
         for topic in list(self._runtime.topics.values()):
             for partition in list(topic.local.values()):
@@ -101,24 +101,24 @@ class Housekeeper:
                     pass  # it was deleted meanwhile
                 except KrappyError as error:
                     self._runtime.report("housekeeping_failed", partition=str(partition), error=str(error))
-                except Exception:  # a mistake of ours, which must not end housekeeping for all the others
+                except Exception:  # a bug of ours, which must not end housekeeping for the others
                     self._runtime.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
                 await trio.lowlevel.checkpoint()
 
     async def tend(self, partition: Partition) -> None:
-        """Retention and compaction of one partition, as its settings and the clock want it."""
+        """Retention and compaction of one partition, if due."""
         await self.retain(partition)
         await self.compact(partition)
 
     async def retain(self, partition: Partition) -> None:
-        """Rolls what is old, takes away what has expired, forgets producers that are gone."""
+        """Closes an old active segment, deletes expired segments, forgets producers that were silent for long."""
         log = partition.log
         if partition.shortening.retains():
             gone = await partition.shortening.retain()
             if gone:
                 start = partition.start_offset
                 self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
-        # When one was seen last is known by the wall's clock: where that was set, rather too late than too early.
+        # Producers' times are the wall clock's. If that was set, forget them too late rather than too early.
         now = min(self._runtime.now_ms(), self._runtime.clock.steady_ms())
         life = self._runtime.config.producer_id_expiration_ms
         if log.producers.silent(now, life):
@@ -127,20 +127,20 @@ class Housekeeper:
             await partition.reshape(log.checkpoint)
 
     async def sweep(self, partition: Partition) -> None:
-        """Takes entries of expired events out of its view, when there are many, and looks through one with strays."""
+        """Removes entries of expired events from its view, if there may be many, and looks for strays if needed."""
         partition.applier.strays.tend()
         left = await partition.sweep()
         if left is not None:
             self._runtime.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
 
     async def compact(self, partition: Partition) -> None:
-        """Compaction of one partition, when there is enough to win."""
+        """Compaction of one partition, if it frees enough."""
         log, now = partition.log, self._runtime.now_ms()
         if retention.must_clean(partition.config, log.segments, log.clean_upto, now):
             await self.clean(partition, now)
 
     async def clean(self, partition: Partition, now: int) -> None:
-        """Compacts the closed segments of a partition, whether that is worth it or not. `now` in ms."""
+        """Compacts the closed segments of a partition, even if it frees little. `now` in ms."""
         try:
             await cleaning.clean(self._runtime, partition, now, self._throttle)
         except KrappyError:

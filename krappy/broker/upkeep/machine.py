@@ -1,6 +1,6 @@
-"""What the broker can ask of its machine, for those who watch over it.
+"""The state of the machine and its disk, for health checks and metrics.
 
-Whether the disk takes what it is given is tried, because a file system that went read-only looks like any other.
+Whether the disk can be written to is tested by a write: a file system that became read-only looks like any other.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class Machine:
         await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
 
     def events_refused(self) -> str:
-        """Why events are refused for want of room; empty: they are not."""
+        """Why events are refused for lack of room; empty: they are not."""
         return self._room.refusal
 
     def catalog_failed(self) -> str:
-        """Why the catalog takes no changes, until it is opened anew; empty: it does."""
+        """Why the catalog takes no changes until it is reopened; empty: it does."""
         return self._runtime.meta.failure
 
     def tables_refused(self) -> str:
-        """Why the tables take no events, until they are opened anew; empty: they do."""
+        """Why the views take no events until they are reopened; empty: they do."""
         return self._runtime.views.stuck
 
     def failed_logs(self) -> Iterator[str]:
-        """Of each partition, why it takes no more events until the broker is started again; empty: it does."""
+        """For each partition, why it takes no more events until the broker is restarted; empty: it does."""
         for partition in self._runtime.topics.local():
             yield partition.log_failed
 
     def disk_bytes(self) -> tuple[int, int, int]:
-        """(of the disk, free of it, held by the ballast), as of half a second ago."""
+        """(bytes of the disk, free bytes, bytes of the ballast), at most half a second old."""
         room = self._room
         return *room.space, room.held
 

@@ -1,13 +1,13 @@
-"""Room on the disk: how much there is, what is kept of it for what makes room, and when publishes are refused.
+"""Room on the disk: how much is free, what is reserved for work that frees space, and when publishes are refused.
 
-A part of the disk is held by a file (store/ballast.py). Let `kept` be its size:
+A file, the ballast, reserves a part of the disk (store/ballast.py). Let `kept` be its size:
 
-- While less than an eighth of `kept` is free, events are refused with the reason, before the last byte is gone; all
-  else goes on: reads, lookups, commits, topics, deletions, retention, compaction.
-- When less than a sixteenth is free, because others fill the disk too, the file is given up. So it is at a start, and
-  before a deletion. Events are then refused until it is made again, with `kept` and a quarter free.
+- While less than an eighth of `kept` is free, events are refused with the reason. All else goes on: reads, lookups,
+  commits, changes of topics, deletions, retention, compaction.
+- When less than a sixteenth is free, because others fill the disk too, the ballast is deleted; this is checked at the
+  start and before a deletion too. Then events are refused until it is made again, once `kept` and a quarter is free.
 
-Without it (`ballast_bytes` is 0) nothing is refused before the disk does.
+Without a ballast (`ballast_bytes` is 0) events are refused only when the disk refuses them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from krappy.store.ballast import Ballast, Space, space
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
-LOOK_S = 0.5  # between two looks at how much is free
-IN_LOG_AND_TABLE = 2  # times that an event may come to stand on the disk
+LOOK_S = 0.5  # how often it looks how much is free
+IN_LOG_AND_TABLE = 2  # how many times an event may be stored on the disk
 
 
 class Room:
     def __init__(self, runtime: Runtime, drop_all: Callable[[], None]) -> None:
-        """`drop_all`: gives up files that can be made again."""
+        """`drop_all`: deletes files that can be made again."""
         self._drop_all = drop_all
         self.refusal = ""  # why events are refused; empty: they are taken
         self.space = Space(0, 0)  # as of the last look
-        self.kept = 0  # bytes that the ballast is to have
-        self.held = 0  # and that it has
-        self._left: float = math.inf  # bytes that may be taken before the next look
+        self.kept = 0  # bytes that the ballast should have
+        self.held = 0  # bytes that it has
+        self._left: float = math.inf  # bytes of events that may be accepted before the next look
         self._told = False  # whether events were refused as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
@@ -44,7 +44,7 @@ class Room:
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
 
     def check(self, size: int) -> None:
-        """Before events of `size` bytes are taken. Raises StorageError when they are not."""
+        """Call it before accepting events of `size` bytes. Raises StorageError when they are refused."""
         if not self.refusal:
             self._left -= IN_LOG_AND_TABLE * size
             if self._left < 0:
@@ -53,7 +53,7 @@ class Room:
             raise StorageError(self.refusal)
 
     async def look(self) -> None:
-        """How much is free now; gives the ballast up, or makes it. Raises StorageError."""
+        """Looks how much is free, and deletes or makes the ballast. Raises StorageError."""
         await trio.to_thread.run_sync(self._look, limiter=self._limiter)
         if self._told != bool(self.refusal):
             self._told = bool(self.refusal)
