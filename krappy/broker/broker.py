@@ -398,8 +398,6 @@ class LocalBroker(Runtime):
         tombstones: bool,
         whole: bool = False,
     ) -> table.TableScan:
-        """A snapshot of these partitions' tables, of the keys with `prefix`, or from `start` to before `end`. The caller
-        has waited for the views."""
         chosen = table.Chosen(prefix, start, end)
         return table.TableScan(self, partitions, chosen, tombstones=tombstones, whole=whole)
 

@@ -25,14 +25,14 @@ class ScanPage(NamedTuple):
 class ScanPort(Protocol):
     """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
 
-    offsets: list[tuple[int, int]]  # (partition, offset): the next one after what it includes
+    offsets: list[tuple[int, int]]  # (partition, offset up to which it is exact)
 
     async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
-        """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
-        passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
+        """The next page. Only the last one may be empty, and after it the scan is closed. Other tasks have their turn
+        while it skips tombstones and such. Raises UnknownHandle when the scan is closed, or is closed meanwhile."""
 
     def close(self) -> None:
-        """Whoever leaves it before its last page closes it: it pins old data."""
+        """Closes the scan. Call it when leaving before the last page: an open scan pins old data."""
 
     def describe(self) -> dict[str, Any]: ...
 
