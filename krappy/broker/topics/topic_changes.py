@@ -154,7 +154,7 @@ class TopicChanges:
             return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
-        """Makes the logs first, then changes the catalog: a log that cannot be made must not be in it on the next start.
+        """Makes the logs, then changes the catalog: a log that cannot be made must not be in it on the next start.
 
         Partitions that the catalog has already, since an earlier request failed after that step, are opened as on a
         start.
