@@ -1,4 +1,5 @@
 """Native groups: members that lease events, their positions, dead letters.
 
-`groups.GroupCoordinator` is the face. May enter: topics and partitions, the runtime, and the names of Kafka's groups.
+Other packages use `groups.GroupCoordinator`. May import: topics and partitions, the runtime, the names of Kafka's
+groups.
 """

@@ -1,10 +1,10 @@
-"""Events past their last delivery go to a dead-letter topic, as they were, with headers that say where from.
+"""Events that were delivered too often go to a dead-letter topic, unchanged, with headers that say where they are from.
 
-They count as settled once they are durable there, so a crash in between may put one there twice, never lose it. The
-topic is made when it is first needed: one partition, nothing expires (the events keep their own timestamps, which
-may be older than any retention), and events as large as those of their own topic fit in. One that was in a compressed
-batch may be larger than any that the topic takes: it is compressed anew. What the topic refuses all the same stays dead
-in its group, is reported (`dead_letter_failed`), and is tried again each minute, until the topic's settings let it in.
+They count as settled once they are durable there: a crash in between may write one twice, but loses none. The topic is
+made when it is first needed. It has one partition, nothing expires (the events keep their own timestamps, which may be
+older than any retention), and it takes events as large as their own topic does. An event from a compressed batch may be
+larger than that: it is compressed again. An event that the topic refuses all the same stays dead in its group, is
+reported (`dead_letter_failed`), and is tried again each minute, until the topic's settings allow it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 500  # events under way
 READ = 1 << 20
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts, while the topic can't take them
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts, while the topic refuses events
 HEADERS_ROOM = 4096  # bytes that the headers may add
 
 
 def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
-    """Where dead events of a topic go."""
+    """The dead-letter topic of a topic in a group."""
     return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
 
 
@@ -55,7 +55,7 @@ class Undertaker:
         self._idle.set()
 
     def bury(self, shared: SharedPartition) -> None:
-        """Sees to it that the dead of this partition get to their topic. Once it is started, it needs no reminder."""
+        """Begins to publish this partition's dead events, and goes on until there are none. Does nothing if it runs."""
         if not self._closing.is_set():
             shared.burying = True
             self._at_work += 1
@@ -63,7 +63,7 @@ class Undertaker:
             self._runtime.spawn(self._run, shared)
 
     async def close(self) -> None:
-        """Starts nothing more, and returns when what was under way is done. The other dead come after a restart."""
+        """Starts nothing more, and waits for what is under way. Other dead events are published after a restart."""
         self._closing.set()
         await self._idle.wait()
 
@@ -90,7 +90,7 @@ class Undertaker:
                 self._idle.set()
 
     async def _bury_all(self, shared: SharedPartition) -> None:
-        """Buries all that are dead now, but for those that their topic refuses. Raises the last trouble there was."""
+        """Publishes all events that are dead now. Those that the topic refuses stay dead. Raises the last error."""
         trouble: KrappyError | None = None
         shared.trim()
         at = 0
@@ -108,8 +108,8 @@ class Undertaker:
             raise trouble
 
     async def _bury_some(self, shared: SharedPartition, read: Read, target: Sequence[Partition]) -> KrappyError | None:
-        """Buries what a read has of the dead. What is refused stays, and the others do not wait for it, nor are they
-        written again for its sake: the last trouble there was."""
+        """Publishes the dead events of a read. Refused ones stay dead; others do not wait for them, and are not written
+        twice. Gives the last error."""
         trouble: KrappyError | None = None
         under_way: list[tuple[int, Later[StoredAt]]] = []
         size = 0
@@ -118,7 +118,7 @@ class Undertaker:
                 if self._closing.is_set():
                     break
                 columns = await large.decode(piece.data)
-                # A group that was moved meanwhile delivers these anew.
+                # Not the graves of before: a group that was reset meanwhile delivers its events anew.
                 for _, some in group_reads.touching([piece], shared.leases.graves()):
                     for row, grave in _rows(columns, some):
                         record = _record(shared, columns, row, grave)
@@ -150,7 +150,7 @@ class Undertaker:
 
 
 def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Lease]]:
-    """The records in these graves, each with its own."""
+    """The rows of the records in these graves, each with its grave."""
     for grave in graves:
         start = bisect_left(columns.offsets, grave.first)
         for row in range(start, bisect_right(columns.offsets, grave.last, start)):
@@ -158,7 +158,7 @@ def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Leas
 
 
 async def _settle(shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt]]]) -> KrappyError | None:
-    """Waits for these and buries them, but for those that were refused: the last trouble there was."""
+    """Waits for these publishes, and settles the events, except for refused ones. Gives the last error."""
     trouble: KrappyError | None = None
     for offset, later in under_way:
         try:
@@ -178,7 +178,7 @@ async def _publish(partition: Partition, record: Record) -> Later[StoredAt]:
 
 
 def _compressed(record: Record) -> bytes:
-    """A batch of its own."""
+    """The record in a compressed batch of its own."""
     headers, time = [record.headers], NO_TIMESTAMP if record.timestamp is None else record.timestamp
     return batches.encode([record.key], [record.value], timestamps=time, headers=headers, codec=codecs.ZSTD)
 
@@ -194,5 +194,5 @@ def _record(shared: SharedPartition, columns: Columns, row: int, grave: Lease) -
     }
     headers = () if columns.headers is None else columns.headers[row]
     added = tuple((f"krappy-origin-{name}", value.encode()) for name, value in origin.items())
-    time = max(NO_TIMESTAMP, columns.timestamps[row])  # any was taken once
+    time = max(NO_TIMESTAMP, columns.timestamps[row])  # its topic accepted any timestamp
     return Record(columns.values[row], columns.keys[row], (*headers, *added), time)

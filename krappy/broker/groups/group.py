@@ -104,7 +104,7 @@ class Group:
         return shared
 
     def remove(self, topic: str) -> list[SharedPartition]:
-        """The topic is gone. Returns what the group had of it."""
+        """Removes a deleted topic. Gives the partitions that the group had of it."""
         removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
         for shared in removed:
             shared.gone = True
@@ -118,7 +118,7 @@ class Group:
         return removed
 
     def check_order(self, order: str) -> None:
-        """Raises InvalidRequest when members are at work in another order."""
+        """Raises InvalidRequest when the group has members with another order."""
         if self.members and order != self.settings.order:
             raise InvalidRequest(
                 f"the group '{self.name}' runs with order '{self.settings.order}'; all its members must leave first",
@@ -126,7 +126,7 @@ class Group:
             )
 
     def adopt(self, settings: SharedSettings) -> bool:
-        """Takes other settings, of which the order changes only while nothing is leased. Whether any changed."""
+        """Takes other settings; the order changes only while nothing is leased. Gives whether any changed."""
         before, self.settings = self.settings, settings
         for shared in self.shared.values():
             if settings.order != before.order:
@@ -141,7 +141,8 @@ class Group:
     # --- waiting
 
     def stir(self, shared: SharedPartition | None = None) -> None:
-        """Something may be there to be leased (in `shared`, if given): wakes the first in line who can have it."""
+        """Call it when there may be events to lease (in `shared`, if given): wakes the first member in line that may
+        have them."""
         if not self._waiters:
             return
         now = self.keeper.now_ms()
@@ -174,13 +175,13 @@ class Group:
                 await waiter.event.wait()
         except trio.Cancelled:
             if waiter.event.is_set():
-                self.stir()  # it was this one's turn: it is the next one's now
+                self.stir()  # it was woken and leaves: now it is the next one's turn
             raise
         finally:
             self._waiters.pop(waiter, None)
 
     def in_turn(self, topics: tuple[str, ...]) -> list[SharedPartition]:
-        """The partitions of these topics, another one first each time. Raises UnknownTopic when all are gone."""
+        """The partitions of these topics; each call begins with another one. Raises UnknownTopic when all are gone."""
         order = self._order(topics)
         if not order:
             raise UnknownTopic(f"there is no topic {', '.join(map(repr, topics))} any more")

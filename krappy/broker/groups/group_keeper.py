@@ -1,4 +1,4 @@
-"""What all native groups have in common: a clock, what was read for them, how they get to the disk, who buries."""
+"""What all native groups share: a clock, alarms, kept reads, the writer to disk, and dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupKeeper:
         """`make_topic`: as `Broker.create_topic`, for dead letters."""
         self._runtime = runtime
         self.max_members = runtime.config.group_max_members
-        self.held_positions = 0  # of all groups: what they take in memory
+        self.held_positions = 0  # how many positions all groups have in memory
         self.reads = KeptReads()
         self.writer = GroupWriter(runtime, store)
         self.alarms = Alarms(self.now_ms)
@@ -32,16 +32,16 @@ class GroupKeeper:
         return self._runtime.stopped
 
     def now_ms(self) -> int:
-        """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
+        """Steady ms: setting the wall clock changes no lease or delay."""
         return self._runtime.clock.steady_ms()
 
     def changed(self, shared: SharedPartition) -> None:
-        """The leases of a partition have changed: they are written soon."""
+        """Call it when the leases of a partition have changed: they are written soon."""
         self.writer.mark(shared)
         self.attend(shared)
 
     def attend(self, shared: SharedPartition) -> None:
-        """Sees to what falls due, and to the dead."""
+        """Sets the alarm for the next end of a lease or delay, and has dead events published."""
         leases = shared.leases
         if leases.due is not None:
             self.alarms.set(shared, leases.due)

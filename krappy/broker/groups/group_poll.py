@@ -1,7 +1,7 @@
-"""One poll of a group: partitions looked at in turn, read, leased from, and put into one answer.
+"""One poll of a group: it goes through the partitions in turn, reads, leases events, and puts them into one answer.
 
-What can be read without waiting, for the disk or for a thread that opens large batches, is leased and answered in one
-step, with nothing in between.
+Events that can be read without waiting (for the disk, or a thread that decodes large batches) are leased and answered
+in one turn.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
     from krappy.broker.groups.shared import SharedPartition
 
-AHEAD_RECORDS = 200  # events that a read is for at least, since the next poll will want them
-AHEAD_BYTES = 128 << 10  # but then not more bytes than this, nor for what waits: often that is one event
+AHEAD_RECORDS = 200  # a poll for fewer events, or for redelivered ones, reads so many: the next poll will want them
+AHEAD_BYTES = 128 << 10  # but no more bytes than this
 
 
 class _Taken:
-    """What there is of one partition so far. Its batches are sent once, however often they were looked at."""
+    """What the answer has of one partition so far. Each batch is sent once, even if it was read several times."""
 
     def __init__(self) -> None:
         self.pieces: dict[int, LogPiece] = {}
@@ -35,7 +35,7 @@ class _Taken:
 
 
 class GroupPoll:
-    """One, for a member. `among`: the partitions in which it looks, in this order."""
+    """One poll of a member. `among`: the partitions that it goes through, in this order."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class GroupPoll:
         self._left = max_records
         self._room = max_bytes
         self._taken: dict[SharedPartition, _Taken] = {}
-        # One time for all of it: else a short lease could end, and the event be leased again, within one answer.
+        # One time for the whole poll: else a short lease could end, and its event be leased twice in one answer.
         self._now = self._keeper.now_ms()
 
     def gather(self) -> SharedPartition | None:
-        """Leases what can be read at once. When that is nothing because the disk would have to be waited for, returns
-        the partition that `gather_from` is to be called for. Raises CorruptBatch, StorageError."""
+        """Leases what can be read at once. If that is nothing because it would have to wait, gives the partition for
+        which to call `gather_from`. Raises CorruptBatch, StorageError."""
         trouble: KrappyError | None = None
         for shared in self._among:
             try:
@@ -84,7 +84,7 @@ class GroupPoll:
         return None
 
     async def gather_from(self, shared: SharedPartition, closed: Callable[[], bool]) -> None:
-        """Leases from one partition, waiting for the disk. `closed`: the member has left meanwhile."""
+        """Leases from one partition, and waits for the disk. `closed()`: whether the member has left meanwhile."""
         async with shared.reading:
             offset = shared.wanted(self._now)
             if offset is None:
@@ -93,7 +93,7 @@ class GroupPoll:
             try:
                 span = await shared.partition.read(offset, limits[0], max_records=limits[2])
             except OffsetOutOfRange:
-                return  # retention was faster
+                return  # retention has deleted the events
             try:
                 read = self._read(shared, offset, span)
             except BlockingIOError:

@@ -1,8 +1,8 @@
-"""What reads of the log are to a group: which events there are, and the bytes that a member is to get of them.
+"""Reads of the log for groups: which events there are, and which bytes a member gets.
 
-Members often get a small part of a batch: small polls of large batches, redeliveries, keys that went to others. Then
-a batch of just these events is made for them, so that a poll for ten events is not answered with ten thousand; and
-what was read beyond them is kept for a while, since the next poll is likely to want it.
+Members often get a small part of a batch: small polls of large batches, redeliveries, keys that other members have.
+Then a batch of just these events is made, so that a poll for ten events is not answered with ten thousand. The rest of
+the read is kept for a while, since the next poll is likely to want it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from krappy.broker.groups.shared import SharedPartition
 
 KEPT = 4 << 20  # bytes of reads that are kept, over all groups
-ROOM = 4 << 20  # bytes that the batches of one read may open to, about; a single one may to more
+ROOM = 4 << 20  # about the bytes that the batches of one read may unpack to; a single batch may exceed it
 TOKEN = 40  # bytes that a key's token takes
-CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
+CUT_FROM = 8 << 10  # smaller batches are not cut
 
 
 class LogPiece:
@@ -44,7 +44,7 @@ class LogPiece:
         self.spans = [(header.base_offset, header.last_offset)]
 
     def look(self, columns: Columns, keys: bool) -> int:
-        """Takes from its columns what leases go by; the bytes that the columns take."""
+        """Takes what leases need from its columns. Gives the bytes that the columns take."""
         if not self.header.dense:
             self.spans = []
             for offset in columns.offsets:
@@ -56,7 +56,7 @@ class LogPiece:
         return columns_cost(self.header, columns)
 
     def opened(self, room: int) -> Columns | None:
-        """Its columns, which are kept; None for those that are beyond `room` bytes."""
+        """Its columns, which are kept. None if they take more than `room` bytes."""
         if self._columns is None:
             self._columns = large.small(self.data, min(room, INLINE))
             if self._columns is not None:
@@ -64,8 +64,8 @@ class LogPiece:
         return self._columns
 
     def cut(self, leases: Sequence[Lease], room: int) -> bytes | None:
-        """A batch of just the events of these leases, which all touch this one; None when the whole does as well, or
-        takes less than opening it, which is more than `room` bytes."""
+        """A batch of just the events of these leases, which all touch this batch. None to send the whole batch: it is
+        small, more than a quarter of it is wanted, or its columns take more than `room` bytes."""
         header = self.header
         base, last = header.base_offset, header.last_offset
         mine = [(max(lease.first, base), min(lease.last, last)) for lease in leases]
@@ -96,8 +96,8 @@ class Read:
     """One read of a log, from `start` to before `end`."""
 
     def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0, inline: bool = True) -> None:
-        """`keys`: whether their order matters. `inline`: on the event loop; raises BlockingIOError for what is too
-        much there. Where its batches open to very much, it ends before what was read does. Raises CorruptBatch."""
+        """`keys`: whether leases are ordered by key. `inline`: on the event loop; raises BlockingIOError if that takes
+        too long there. If the batches unpack to very much, it has only the first of them. Raises CorruptBatch."""
         data = memoryview(read.data)
         self.pieces: list[LogPiece] = []
         self.end = max(offset, read.next_offset)
@@ -116,16 +116,16 @@ class Read:
         self._bases = [piece.header.base_offset for piece in self.pieces]
         self.start = min([offset, *self._bases[:1]])
         self._size = len(data)
-        self.cleaned = cleaned  # the log's clean point when it was read: what is beyond may not be there any more
+        self.cleaned = cleaned  # the log's clean point when it was read: later compaction may have removed events
         self._keys = keys
 
     @property
     def size(self) -> int:
-        """Bytes that keeping it takes, about."""
+        """About how many bytes of memory it takes."""
         return self._size + sum(piece.cost for piece in self.pieces)
 
     def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[LogPiece]]:
-        """What of it begins with the batch of `offset`: as many batches as reach one of the limits, at least one."""
+        """The batches from the one with `offset` on, until one of the limits is reached; at least one."""
         first = max(0, bisect_right(self._bases, offset) - 1)
         if self.pieces and self.pieces[first].header.last_offset < offset:
             first += 1
@@ -148,7 +148,7 @@ class Read:
 
 
 def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:
-    """Opens a batch and takes from it what leases go by; the bytes that it took. In a thread nothing else is kept."""
+    """Decodes a batch and takes what leases need from it. Gives the bytes of its columns; a thread keeps no columns."""
     if not inline:
         return piece.look(batches.decode(piece.data), keys)
     columns = piece.opened(room)
@@ -165,7 +165,7 @@ def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
 
 
 class KeptReads:
-    """The reads that were not used up, one for each partition of each group, the oldest of all going first."""
+    """Reads that were not used up: one for each partition of each group. The oldest is dropped first."""
 
     def __init__(self, limit: int = KEPT) -> None:
         self._limit = limit
@@ -175,7 +175,7 @@ class KeptReads:
         self._size = 0
 
     def find(self, shared: SharedPartition, offset: int) -> Read | None:
-        """A read that tells what is at `offset`."""
+        """The kept read, if it has `offset`."""
         held, _ = self._held.get(shared, (None, 0))
         if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
             return None
@@ -198,7 +198,7 @@ class KeptReads:
 
 
 def touching(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> Iterator[tuple[LogPiece, Sequence[Lease]]]:
-    """Each batch that leases touch, with these. Both ascend."""
+    """Each batch that leases touch, with these leases. Both arguments ascend by offset."""
     at = 0
     for piece in pieces:
         while at < len(leases) and leases[at].last < piece.header.base_offset:
@@ -211,7 +211,8 @@ def touching(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> Iterator[tu
 
 
 def join(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> bytes | memoryview:
-    """What a member gets of one partition. Both ascend. Batches that were read together are not copied."""
+    """The bytes that a member gets of one partition. Both arguments ascend by offset. Batches that were read together
+    are not copied."""
     parts: list[bytes | memoryview] = []
     end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in
     start, room = 0, INLINE

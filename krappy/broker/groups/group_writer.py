@@ -1,8 +1,8 @@
-"""How groups get to the disk: changes are marked, and one task writes them, many at a time.
+"""Writes groups to disk: changed states are marked, and one task writes many at a time.
 
-What is marked is written at once, without waiting for the disk. Who must know that it is durable (acks, commits,
-registrations, resets) waits for the sync of the pass that wrote it; one sync serves all that came meanwhile, of all
-groups. A state is written as it stands when its turn comes, so a partition marked ten times is written once.
+It writes them without waiting for the disk. Requests that need durability (acks, commits, joins, resets) wait for the
+sync after that write; one sync serves all requests of all groups that came meanwhile. A state is written as it is when
+its turn comes, so a partition that was marked ten times is written once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
-BETWEEN_TURNS = 100  # groups that are written, while others wait for their turn
+BETWEEN_TURNS = 100  # groups that are written in one turn
 RETRY_S = 1.0  # pause after a write that the disk refused
 
 
@@ -35,18 +35,18 @@ class GroupWriter:
         self._work = trio.Event()
 
     def mark(self, shared: SharedPartition) -> None:
-        """Its state is written soon."""
+        """Has its state written soon."""
         shared.version += 1
         self._states[shared] = None
         self._work.set()
 
     def mark_group(self, group: Owner) -> None:
-        """The group's settings are written soon, in one go with its states that are marked."""
+        """Has the group's settings written soon, together with its marked states."""
         self._groups[group] = None
         self._work.set()
 
     def durable(self, states: Iterable[SharedPartition] = (), *, always: bool = False) -> Later[None]:
-        """When these states, as they are now, are on disk. `always`: whatever was marked, too."""
+        """A Later that is set once these states, as they are now, are on disk. `always`: all marked ones too."""
         later: Later[None] = Later()
         unsynced = [shared for shared in states if shared.durable != shared.version]
         if not unsynced and not always:
@@ -90,7 +90,7 @@ class GroupWriter:
                     await trio.lowlevel.checkpoint()
 
     async def _write(self, groups: dict[Owner, None], states: Iterable[SharedPartition]) -> None:
-        """Each group's in one go, and of very many with turns for others: what is gone by its turn is left out."""
+        """Writes each group in one go, and gives other tasks their turn between. Skips what was deleted meanwhile."""
         changed: dict[Owner, list[SharedPartition]] = {group: [] for group in groups}
         for shared in states:
             changed.setdefault(shared.group, []).append(shared)
@@ -103,7 +103,7 @@ class GroupWriter:
 
 
 def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
-    """`ahead_ms`: of the clock by which the next start will read it."""
+    """`ahead_ms`: how far the wall clock, by which the next start reads the times, is ahead."""
     packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
     return packed
 

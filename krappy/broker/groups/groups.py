@@ -1,11 +1,11 @@
-"""All groups of the broker: who may join, where they start, what is kept of them; and their administration.
+"""All native groups of the broker: joining, first positions, what is stored, and administration.
 
-A group is either shared (members lease events; `group` and `core.leases`) or a holder of positions that readers commit
-to. Both are a state for each (topic, partition), the same kind of state; the first member to join makes a group
-shared, and it goes on from the positions that it finds.
+A group is either shared (members lease events; `group` and `core.leases`), or only holds positions that readers commit.
+Both have the same kind of state for each (topic, partition). The first member that joins makes a group shared; it goes
+on from the positions that it finds.
 
-After a restart nobody holds anything: connections do not outlive the broker, and an event whose member's
-connection is lost goes to the next who asks. What was leased counts as delivered.
+After a restart nothing is leased: connections end with the broker, and an event whose member has lost its connection
+goes to the next member that polls. What was leased counts as delivered.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
-MEMORY_SHARE = 2  # the groups' positions may take this part of the memory's budget beside it,
-EACH_POSITION = 1300  # at so many bytes each
-LONGEST_NAME = 249  # of a group, as of a topic
-BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their turn
+MEMORY_SHARE = 2  # groups' positions may take 1/MEMORY_SHARE of the memory budget, in addition to it
+EACH_POSITION = 1300  # bytes that count for each position
+LONGEST_NAME = 249  # characters of a group's name, as of a topic's
+BETWEEN_TURNS = 100  # groups that are checked in one turn
 
 Position = tuple[str, int, int]  # topic, partition, offset
 
@@ -52,19 +52,19 @@ Position = tuple[str, int, int]  # topic, partition, offset
 class GroupCoordinator(GroupKeeper):
     def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
         super().__init__(runtime, store, make_topic)
-        self.kafka: NativeView  # Kafka's groups: a name is of one kind
+        self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
         self._store = store
         self._groups: dict[str, Group] = {}
-        self._locks = NameLocks()  # one at a time joins a group, resets or deletes it
+        self._locks = NameLocks()  # by group: one join, reset or delete at a time
         self._opened = False
-        self._looking = False  # for partitions that topics have gained;
-        self._looked = True  # all groups, since topics changed last
+        self._looking = False  # whether `_take_up` runs
+        self._looked = True  # whether it has begun since topics changed last
         self._max_positions = runtime.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
 
     # --- life
 
     async def open(self) -> None:
-        """Takes up every group where it was left. Raises StorageError for a state that can't be read."""
+        """Loads all groups. Raises StorageError for a state that can't be read."""
         for name, stored in self._store.load_all().items():
             group = self._groups[name] = Group(self, name, _settings(name, stored.settings))
             lost: list[tuple[str, int]] = []
@@ -92,7 +92,7 @@ class GroupCoordinator(GroupKeeper):
         self._runtime.stopping.subscribe(self._wake_all)
 
     async def close(self) -> None:
-        """Answers what waits, and leaves every state on disk. What members hold is free again with the next start."""
+        """Answers what waits, and writes every state to disk. After the next start nothing is leased."""
         if not self._opened:
             return
         self._wake_all()
@@ -111,30 +111,32 @@ class GroupCoordinator(GroupKeeper):
         for group in self._groups.values():
             group.wake_all()
 
-    # --- topics come and go
+    # --- changes of topics
 
     async def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: groups have no positions in it any more. Whoever joins or moves one just now, and has
-        waited for the disk, finds that it is gone; and nobody gets one there meanwhile."""
+        """Deletes all groups' positions in a deleted topic. No new ones come meanwhile: a join or reset that waited for
+        the disk finds that the topic is gone."""
         with trio.CancelScope(shield=True):
             for number, group in enumerate([*self._groups.values()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
                 gone = [at for at in group.shared if at[0] == topic]
                 if gone and not group.gone:
-                    self._store.delete_states(group.name, gone)  # first: where the disk refuses, this is tried again
+                    self._store.delete_states(
+                        group.name, gone
+                    )  # first: if the disk refuses, all of this is tried again
                     group.remove(topic)
             await self._runtime.sync_meta()
 
     def _find_new_partitions(self) -> None:
-        """Groups with members take up partitions that their topics have gained, from the first event on."""
+        """Begins to give groups with members the partitions added to their topics, from the first event on."""
         self._looked = False
         if not self._looking:
             self._looking = True
             self._runtime.spawn(self._take_up)
 
     async def _take_up(self) -> None:
-        """Until all groups were looked at since topics changed last."""
+        """Goes through all groups, until topics have not changed meanwhile."""
         try:
             while not self._looked:
                 self._looked = True
@@ -156,7 +158,8 @@ class GroupCoordinator(GroupKeeper):
             group.stir()
 
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
-        """Without those that are out of service: a group keeps its position there, and gets none before they serve."""
+        """The partitions of these topics, without those out of service: there a group keeps its position, and gets no
+        new one."""
         return [each for topic in topics for each in self._runtime.topics.find(topic).all_led() if not each.offline]
 
     def has(self, name: str) -> bool:
@@ -164,8 +167,8 @@ class GroupCoordinator(GroupKeeper):
         return name in self._groups
 
     def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
-        """For a group that is to have a position in these partitions. Raises Overloaded where there are as many groups,
-        or positions, as may be."""
+        """Raises Overloaded when a position of `group` in each of these partitions would be too many groups, or too
+        many positions."""
         if group is None and len(self._groups) >= (most := self._runtime.config.max_groups):
             raise Overloaded(f"there are {most} groups (max_groups); delete some")
         held = {} if group is None else group.shared
@@ -210,8 +213,8 @@ class GroupCoordinator(GroupKeeper):
             _check_dead_letter(topic, name, wanted, dead_letter)
         async with self._locks.of(name):
             starts = await self._starts(name, wanted, start, start_at)
-            # Nothing is awaited from here to where the group and its positions are marked to be written: Commit and
-            # Kafka's clients, who do not wait for this lock, may have made it while the disk was waited for.
+            # Nothing is awaited from here until the group and its positions are marked to be written. Commit and
+            # Kafka's clients do not take this lock, and may have made the group before this.
             self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
             settings = SharedSettings("shared", order, max_deliveries, dead_letter)
@@ -235,7 +238,7 @@ class GroupCoordinator(GroupKeeper):
             return member
 
     async def _starts(self, name: str, topics: Sequence[str], start: str, start_at: int | None) -> dict[Partition, int]:
-        """Where the group is to begin in each partition that it has no position in, as of when this returns. Raises
+        """The first offset for each partition in which the group has no position when this returns. Raises
         UnknownTopic, OffsetOutOfRange."""
         asked: dict[Partition, int] = {}
         while True:
@@ -256,7 +259,7 @@ class GroupCoordinator(GroupKeeper):
         return sorted(self.each_group(), key=lambda each: str(each["group"]))
 
     def each_group(self) -> Iterator[dict[str, Any]]:
-        """The same one by one, in no order; others may come and go meanwhile."""
+        """As `list_groups`, in no order. Groups may be created and deleted during the iteration."""
         for group in list(self._groups.values()):
             yield group.describe(members=False)
         yield from self._kafka.each()
@@ -266,8 +269,8 @@ class GroupCoordinator(GroupKeeper):
         return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
 
     def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]:
-        """What members of a shared group have leased: (member, topic, partition, first offset, last, when it falls due
-        in ms), in the order of the log. Raises UnknownGroup."""
+        """What members of a shared group have leased: (member, topic, partition, first offset, last offset, when the
+        lease ends in ms), in the order of the log. Raises UnknownGroup."""
         if not self._kafka.has(name):
             for at, shared in sorted(self._find(name).shared.items()):
                 for run in shared.leases.runs():
@@ -322,7 +325,7 @@ class GroupCoordinator(GroupKeeper):
         """
         async with self._locks.of(name):
             targets: dict[tuple[str, Partition], int] = {}
-            while True:  # until nothing had to be waited for since the group was looked at
+            while True:  # until the group has not changed during an await
                 held = self._positions_to_move(name, dry_run=dry_run)
                 chosen = self._chosen({at for at, _ in held}, topic, partitions)
                 unasked = [each for each in chosen if each not in targets]
@@ -351,7 +354,7 @@ class GroupCoordinator(GroupKeeper):
         return {(topic, index): floor for topic, index, floor in self.positions(name)}
 
     def _chosen(self, held: set[str], topic: str | None, indexes: Sequence[int] | None) -> list[tuple[str, Partition]]:
-        """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
+        """The chosen partitions, with the topic's name as the group has it: Kafka's groups may read TOPIC@latest."""
         chosen: list[tuple[str, Partition]] = []
         for each in sorted(held) if topic is None else [topic]:
             found = self._runtime.topics.find((self._runtime.topics.table_of(each) or each) if each in held else each)
@@ -409,7 +412,7 @@ class GroupCoordinator(GroupKeeper):
 
 
 async def _target(partition: Partition, start: str, start_at: int | None) -> int:
-    """Where a reset moves a group to in this partition."""
+    """The offset to which a reset moves a group in this partition."""
     if start == "offset" and start_at is not None:
         return min(max(start_at, partition.start_offset), partition.high_watermark)
     return await partition.offset_for(start, start_at)

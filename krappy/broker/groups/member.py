@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from krappy.broker.groups.group import Group
     from krappy.broker.groups.shared import SharedPartition
 
-MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
+MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
 
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
 
 
 class Member:
-    """One registration of a group. It is closed with its connection; what it holds goes to others then."""
+    """A member: one registration of a connection. It is closed with the connection; its leases then go to others."""
 
     def __init__(self, group: Group, name: str, client: str, topics: tuple[str, ...], lease_ms: int) -> None:
         self.group = group
@@ -32,15 +32,15 @@ class Member:
         self.lease_ms = lease_ms
         self.closed = False
         self.bytes = 0  # of batches that it was given
-        self._polls = 0  # that brought it something,
-        self._latest: Sequence[Leased] = ()  # and what the last of them brought
+        self._polls = 0  # polls that gave it events
+        self._latest: Sequence[Leased] = ()  # what the last of them gave
 
     def describe(self) -> dict[str, Any]:
         told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
         return {**told, "bytes": self.bytes}
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
-        """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
+        """Leases what can be read at once. None when it must wait for the disk. Raises UnknownTopic, CorruptBatch, …"""
         poll = self._begin(max_records, max_bytes)
         if poll.gather() is not None:
             return None
@@ -75,14 +75,14 @@ class Member:
             self.bytes += sum(len(part[4]) for part in polled.parts)
             self._polls += 1
             self._latest = polled.leases
-            self.group.stir()  # there may be more, for the next in line
+            self.group.stir()  # there may be more events, for the next in line
         return polled
 
     def ack(self, ranges: Sequence[Range]) -> Later[None]:
-        """Settles events; the answer comes when that is durable.
+        """Settles events. The Later is set once that is durable.
 
-        What another has by now, or nobody was given, comes back as LeaseLost that names it (`details["lost"]`);
-        the rest is settled all the same. Raises InvalidRequest.
+        Events that it does not hold, as another member has them now or nobody had them, are named in a LeaseLost
+        (`details["lost"]`); the rest is settled all the same. Raises InvalidRequest.
         """
         lost: list[Range] = []
         asked: dict[SharedPartition, int] = {}  # how many events were unsettled
@@ -116,7 +116,7 @@ class Member:
             raise _lost(self, lost)
 
     def extend(self, ranges: Sequence[Range], lease_ms: int) -> None:
-        """Lets leases end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
+        """Extends leases, to end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
         now = self.group.keeper.now_ms()
         lost: list[Range] = []
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
@@ -127,9 +127,9 @@ class Member:
             raise _lost(self, lost)
 
     def uncount(self, unseen: Sequence[Range], polls: int | None) -> None:
-        """What it was given and nobody has looked at, as far as it holds it: these deliveries do not count.
+        """Does not count the deliveries of events that it holds but has not seen.
 
-        `polls`: how many of its polls that brought something it knows of. One more may have been answered.
+        `polls`: how many answers with events the client has got. The broker may have sent one more.
         """
         ranges = list(unseen)
         if polls is not None and polls < self._polls:
@@ -157,7 +157,7 @@ class Member:
 
 
 def _apart(ranges: Sequence[Range]) -> Sequence[Range]:
-    """The same events, none of them in two ranges: what is named a thousand times is done once."""
+    """The same events in ranges that do not overlap: an event that is named a thousand times is settled once."""
     if len(ranges) < 2:
         return ranges
     apart: list[Range] = []

@@ -1,4 +1,4 @@
-"""One partition as one group has it: the pure leases, and what follows from a change of them."""
+"""One partition in one group: its leases (core/leases.py), and what follows from a change of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SharedSettings(NamedTuple):
-    """What is kept of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
+    """What is stored of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
 
     kind: str = "shared"
     order: str = "none"
@@ -22,7 +22,7 @@ class SharedSettings(NamedTuple):
 
 
 class Owner(Protocol):
-    """The group that has it."""
+    """The group that has the partition."""
 
     name: str
     settings: SharedSettings
@@ -34,21 +34,21 @@ class Owner(Protocol):
 
 
 class SharedPartition:
-    """One partition as one group has it."""
+    """One partition in one group."""
 
     def __init__(self, group: Owner, partition: Partition, leases: Leases) -> None:
         self.group = group
         self.partition = partition
         self.at = (partition.topic, partition.index)
         self.leases = leases
-        self.alarm: int | None = None  # the Alarms' own
-        self.version = self.durable = 0  # the GroupWriter's: of the state now, of the state that is on disk
+        self.alarm: int | None = None  # set by Alarms
+        self.version = self.durable = 0  # set by GroupWriter: the version of the state now, and of that on disk
         self.burying = False
         self.gone = False
         self.reading = trio.Lock()  # one read from the disk at a time: the others would read the same
 
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
-        """Where to read for something to lease; None when there is nothing."""
+        """The offset at which to read for events to lease; None when there are none."""
         partition, leases = self.partition, self.leases
         if partition.gone is not None:
             return None
@@ -60,28 +60,28 @@ class SharedPartition:
         return None if offset is None or offset >= partition.last_stable_offset else offset
 
     def trim(self) -> None:
-        """Settles what retention took."""
+        """Settles events that were deleted from the log's start."""
         start = self.partition.start_offset
         if start > self.leases.floor:
             self.leases.trim(start)
             self.changed()
 
     def changed(self) -> None:
-        """To be called after every change of the leases."""
+        """Call it after every change of the leases."""
         self.group.changed(self)
 
     def attend(self) -> None:
-        """Sees to what falls due, and to the dead."""
+        """Sets the alarm for the next end of a lease or delay, and has dead events published."""
         self.group.attend(self)
 
     def ring(self, now: int) -> None:
-        """Time has come for a lease or a delay to end."""
+        """A lease or a delay has ended."""
         self.leases.expire(now)
         self.changed()
         self.group.stir(self)
 
     def moved(self) -> None:
-        """The last stable offset went up, perhaps."""
+        """Call it when the last stable offset may have gone up."""
         self.group.stir(self)
 
     def describe(self) -> dict[str, Any]:

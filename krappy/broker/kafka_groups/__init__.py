@@ -1,1 +1,1 @@
-"""The coordinator of Kafka's consumer groups: owns the state machines, their timers, offsets and what is kept."""
+"""The coordinator of Kafka's consumer groups: their state machines, timers, offsets, and what is stored of them."""

@@ -1,4 +1,4 @@
-"""Kafka's groups for people and their tools: what there are, what is in them, and taking them away."""
+"""Kafka's groups for admin tools: listing, describing and deleting them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Admin:
         self._runtime = owner.runtime
 
     def list_groups(self) -> Iterator[Listed]:
-        """Every group of the broker, native ones too, one by one; others may come and go meanwhile."""
+        """Every group of the broker, native ones too. Groups may be created and deleted during the iteration."""
         for name, group in [*self._owner.groups.items()]:
             machine = group.machine
             if isinstance(machine, ClassicGroup):
@@ -58,14 +58,14 @@ class Admin:
         )
 
     def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]:
-        """A KIP-848 group, and the names of its topics' ids. Raises Refused, GROUP_ID_NOT_FOUND."""
+        """A KIP-848 group, and its topics' names by id. Raises Refused, GROUP_ID_NOT_FOUND."""
         machine = self._owner.find(name).machine
         if not isinstance(machine, ModernGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a consumer group.")
         return machine, {topic.id: known for known, topic in self._owner.topics.items()}
 
     async def delete(self, name: str) -> None:
-        """Durable on return. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; for a native group
+        """Deletes a group durably. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; a native group:
         UnknownGroup, GroupNotEmpty."""
         if self._owner.natives.has(name):
             await self._owner.natives.delete(name)

@@ -1,12 +1,12 @@
-"""All Kafka groups of the broker: whose name they have, what members ask of them, and what is kept of them.
+"""All Kafka groups of the broker: their names, the requests of their members, and what is stored of them.
 
-Everything happens on the event loop, a request at a time. Who waits for others (JoinGroup, SyncGroup) waits as a
-`Later`: a small object, no task. One heap of alarms has the time of all groups. What an answer promises is on the disk
-before it leaves: a group's generation or epoch, and the members' of a KIP-848 group.
+Everything happens on the event loop, one request at a time. A JoinGroup or SyncGroup that waits for other members is a
+`Later`: a small object, no task. One heap of alarms has the timers of all groups. What an answer promises is on disk
+before it is sent: a group's generation or epoch, and the members' epochs of a KIP-848 group.
 
-Members survive a restart of the broker, so that it costs nobody a rebalance: those of a classic group as of its last
-stable generation (in mid-rebalance they are about to join anyway, and are told that they are unknown), those of a
-KIP-848 group always. Sessions begin anew then.
+Members survive a restart of the broker, so that it causes no rebalance: those of a classic group as of its last stable
+generation (in a rebalance they are about to join anyway, and get UNKNOWN_MEMBER_ID), those of a KIP-848 group always.
+Their sessions begin anew then.
 
 A name belongs to a Kafka group or to a native one (`krappy.broker.groups`), from the first member or offset on until
 the group is deleted or forgotten.
@@ -68,7 +68,7 @@ class KafkaGroups(GroupRegistry):
     # --- life
 
     async def open(self) -> None:
-        """Takes up every group where it was left. Raises StorageError for what can't be read."""
+        """Loads all groups. Raises StorageError for a state that can't be read."""
         now, wall = self.now(), self.runtime.clock.steady_ms()
         for name, kept in self.store.load_all().items():
             group = load(self.rang, name, kept, self.rules, self.settings.rules(name), now, wall)
@@ -82,13 +82,13 @@ class KafkaGroups(GroupRegistry):
         self._opened = True
 
     async def close(self) -> None:
-        """From here on nothing is written any more."""
+        """Stops: nothing is written any more."""
         self.closed = True
         if self._opened:
             self._answer_all()
 
     def _answer_all(self) -> None:
-        """The broker stops: who waits finds the group again elsewhere, or here later."""
+        """Answers all waiting members when the broker stops. They look for the group's coordinator again."""
         for group in self.groups.values():
             if isinstance(group.machine, ClassicGroup):
                 for member in group.machine.members.values():
@@ -102,7 +102,7 @@ class KafkaGroups(GroupRegistry):
     # --- the classic protocol
 
     def join(self, name: str, ask: Join) -> Later[Joined]:
-        """JoinGroup: answered when the rebalance is over. `ask.fresh_id` is given here."""
+        """JoinGroup: answered when the rebalance is over. `ask.fresh_id` is set here."""
         later: Later[Joined] = Later()
         fresh = ask._replace(fresh_id=f"{ask.instance_id or ask.client_id or 'member'}-{uuid.uuid4()}"[-255:])
         try:
@@ -129,7 +129,7 @@ class KafkaGroups(GroupRegistry):
         return later
 
     def _join(self, group: KafkaGroup, later: Later[Joined], ask: Join) -> list[Reply]:
-        """The answers that are known at once, beside those in the machine's `out`. Raises Refused."""
+        """Gives the answers that are known at once; others are in the machine's `out`. Raises Refused."""
         machine, now = group.machine, self.now()
         if isinstance(machine, ModernGroup) and not machine.empty:
             self.learn_special(subscribed_topics(ask.protocols[0][1]) or () if ask.protocols else ())
@@ -194,7 +194,7 @@ class KafkaGroups(GroupRegistry):
         return fault
 
     def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
-        """Each is (member id, instance id)."""
+        """LeaveGroup. `leaving`: (member id, instance id) of each; gives a fault for each."""
         group = self.groups.get(name)
         if group is None:
             return [Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID for _ in leaving]
@@ -212,7 +212,7 @@ class KafkaGroups(GroupRegistry):
         return str(uuid.uuid4())
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
-        """ConsumerGroupHeartbeat. Comes to the answer, or to the error that refuses it."""
+        """ConsumerGroupHeartbeat. The Later gives the answer, or the error that refuses it."""
         later: Later[Beaten | KrappyError] = Later()
         try:
             if self.runtime.stopped:
@@ -243,7 +243,7 @@ class KafkaGroups(GroupRegistry):
         return later
 
     def _for_beat(self, name: str, beat: Beat) -> KafkaGroup:
-        """The KIP-848 group of this name; a first heartbeat makes one, or turns a classic group into one."""
+        """The KIP-848 group of this name. A first heartbeat makes it, or turns a classic group into it."""
         group = self.groups.get(name)
         if beat.epoch != 0:
             group = self.find(name)
@@ -258,7 +258,7 @@ class KafkaGroups(GroupRegistry):
             machine = ModernGroup(self.settings.rules(name))
             machine.epoch = machine.target_epoch = classic.generation
         else:
-            check_beat(beat)  # a group does not move for one that can't be let in
+            check_beat(beat)  # an invalid heartbeat turns no group
             if beat.regex:
                 TopicRegex(beat.regex)
             self.learn_special(classic.topics() or ())
@@ -271,15 +271,15 @@ class KafkaGroups(GroupRegistry):
     # --- what follows
 
     def rang(self, group: KafkaGroup, now: int) -> None:
-        """Time has come for a session or a rebalance of a group to end."""
+        """A timer of the group has ended: a session's, or a rebalance's."""
         if not self.closed:
             group.machine.tick(now)
             self.after(group)
 
     def after(self, group: KafkaGroup, answers: Sequence[Reply] = ()) -> KrappyError | None:
-        """To be called after every change of a group's machine: keeps what changed, answers who waited, sets the alarm.
+        """Call it after every change of a group's machine: stores the change, answers waiting members, sets the alarm.
 
-        An error that kept it from being kept, if any; the answers say so too.
+        Gives the error that kept it from being stored, if any; the answers have it too.
         """
         machine = group.machine
         if isinstance(machine, ModernGroup) and self.policy.down and only_classic(machine):
@@ -308,10 +308,10 @@ class KafkaGroups(GroupRegistry):
                 replies = [_failed(reply) for reply in replies]
         self.count(group)
         self._attend(group)
-        if group.forgettable and not machine.turns:  # nobody ever got in
+        if group.forgettable and not machine.turns:  # it never had a member
             try:
                 self.forget(group)
-            except KrappyError as error:  # it goes when offsets are looked through
+            except KrappyError as error:  # the next check of offsets forgets it
                 self.runtime.report("group_write_failed", group=group.name, error=str(error))
         if must_sync and replies and self.runtime.fsync:
             self.runtime.spawn(self._resolve_synced, replies)
@@ -353,15 +353,15 @@ class KafkaGroups(GroupRegistry):
         await self.offsets.stage(name, producer_id, member_id, generation, instance_id, offsets)
 
     def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
-        """The producer's transaction is over: what it staged counts now, or never will. A second time it does nothing.
+        """Ends a producer's transaction: commits the offsets that it staged, or drops them. A second call does nothing.
 
-        Durable after the next sync: the decision is on disk already, and this is done again where it got lost. Raises
+        It is durable after the next sync. If a crash comes before, it is done again: the decision is on disk. Raises
         StorageError.
         """
         self.offsets.complete(name, producer_id, commit)
 
     async def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: nobody has a position in it any more. Durable after the next sync."""
+        """Deletes all groups' positions in a deleted topic. Durable after the next sync."""
         await self.offsets.forget_topic(topic)
 
 
@@ -372,6 +372,6 @@ def _failed(reply: Reply) -> Reply:
 
 
 def _check_own(*names: str | None) -> None:
-    """Raises Refused for a name of its own that is longer than a member's may be."""
+    """Raises Refused when an id that a client chose is too long."""
     if any(name is not None and len(name) > LONGEST_NAME for name in names):
         raise Refused(Fault.INVALID_REQUEST, f"a name of a member that has more than {LONGEST_NAME} characters")

@@ -1,4 +1,4 @@
-"""One Kafka group as the broker has it: its state machine, its offsets, and what is kept of it."""
+"""One Kafka group: its state machine, its offsets, and what is stored of it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from krappy.core.kafka.offset import At, Offset
 from krappy.errors import StorageError
 from krappy.store.group_offsets import KeptGroup
 
-EACH_GROUP = 1500  # bytes of memory that a group takes, beside its name,
-EACH_MEMBER = 1500  # and a member, beside what it brought along
-EACH_PROMISE = 500  # one who was told its id, and has not joined with it yet
+EACH_GROUP = 1500  # bytes of memory of a group, beside its name
+EACH_MEMBER = 1500  # bytes of a member, beside what it sent
+EACH_PROMISE = 500  # bytes of a member that was given an id, and has not joined with it yet
 EACH_PARTITION = 150
 
 
 class KafkaGroup:
-    """`empty_since`: when (ms, the clock that nobody sets) its last member left; None while it has some."""
+    """`empty_since`: when its last member left (steady ms); None while it has members."""
 
     def __init__(self, rang: Rang, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
         self._rang = rang
@@ -30,27 +30,27 @@ class KafkaGroup:
         self.offsets: dict[At, Offset] = {}
         self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
         self.empty_since: int | None = empty_since
-        self.alarm: int | None = None  # the Alarms' own
-        self.bytes = 0  # that its members brought along
+        self.alarm: int | None = None  # set by Alarms
+        self.bytes = 0  # of what its members sent
         self.gone = False
-        self._left: dict[str, bytes | None] = {}  # members kept for the machine before
+        self._left: dict[str, bytes | None] = {}  # stored members of the previous machine
 
     def ring(self, now: int) -> None:
-        """Time has come for a session or a rebalance to end."""
+        """A session's or a rebalance's timer has ended."""
         if not self.gone:
             self._rang(self, now)
 
     @property
     def forgettable(self) -> bool:
-        """Nothing is lost without it."""
+        """Whether it has no members and no offsets, so that it can be forgotten."""
         return self.machine.idle and not self.offsets and not self.pending
 
     def unstable(self, at: At) -> bool:
-        """Whether a transaction that is open will move this position."""
+        """Whether an open transaction has staged an offset for this partition."""
         return any(at in offsets for offsets in self.pending.values())
 
     def measure(self) -> int:
-        """Bytes of memory that it takes with its members, about; its offsets are counted elsewhere."""
+        """About how many bytes of memory it and its members take; its offsets are counted elsewhere."""
         machine = self.machine
         if isinstance(machine, ClassicGroup):
             named = taken(self.name, machine.protocol_type, machine.protocol)
@@ -64,7 +64,7 @@ class KafkaGroup:
         return size
 
     def move_to(self, machine: ClassicGroup | ModernGroup) -> None:
-        """It goes on as another machine. What is kept of the members of the one before goes with the next write."""
+        """Goes on with another machine. The next write deletes the stored members of the previous one."""
         if isinstance(self.machine, ModernGroup):
             self._left = dict.fromkeys([*self.machine.members, *self.machine.dirty], None)
         self.machine = machine
@@ -76,7 +76,7 @@ class KafkaGroup:
         return packed
 
     def changed_members(self) -> dict[str, bytes | None]:
-        """Members of a KIP-848 group whose kept state has changed; from then on they count as kept."""
+        """Members of a KIP-848 group whose state must be stored. After the call they count as stored."""
         found, self._left = self._left, {}
         if isinstance(self.machine, ClassicGroup):
             return found
@@ -87,18 +87,18 @@ class KafkaGroup:
         return found
 
     def not_kept(self, changed: dict[str, bytes | None]) -> None:
-        """What `changed_members` gave could not be written: it is with the next write."""
+        """Called when what `changed_members` gave could not be written: the next write has it again."""
         self._left = {**changed, **self._left}
         self.machine.saved = False
 
 
-Rang = Callable[[KafkaGroup, int], None]  # what a group's alarm does, at a time in ms
+Rang = Callable[[KafkaGroup, int], None]  # called when a group's alarm rings, with the time in ms
 
 
 def load(
     rang: Rang, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
 ) -> KafkaGroup:
-    """A group as it was kept. Raises StorageError for what can't be read."""
+    """A group as it was stored. Raises StorageError for what can't be read."""
     try:
         kind, empty_since, state = ("classic", wall, None) if kept.head is None else msgpack.unpackb(kept.head)
         machine = _machine(kind, state, kept.members, classic, modern, now)

@@ -1,4 +1,4 @@
-"""Kafka's groups as the native protocol tells of them, and as `krappy group` moves and deletes them."""
+"""Kafka's groups for the native protocol, with which `krappy group` describes, moves and deletes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NativeView:
-    """Every method that is given the name of a group raises UnknownGroup when there is none."""
+    """Methods that take a group's name, other than `has`, raise UnknownGroup when there is no such group."""
 
     def __init__(self, owner: GroupRegistry, offsets: KafkaOffsets, admin: Admin) -> None:
         self._owner = owner
@@ -47,7 +47,7 @@ class NativeView:
         return group
 
     def _describe(self, group: KafkaGroup) -> dict[str, Any]:
-        """As `krappy.broker.groups.group.Group.describe` tells of a native group."""
+        """As `krappy.broker.groups.group.Group.describe` describes a native group."""
         return {
             "group": group.name,
             "kind": group.machine.kind,

@@ -1,6 +1,6 @@
-"""The offsets of Kafka's groups: committed, staged by transactions, fetched, and forgotten when nobody needs them.
+"""The offsets of Kafka's groups: committed, staged by transactions, fetched, and forgotten after a while.
 
-A commit is acknowledged when it is on disk; commits that arrive together share a sync. Retention (KIP-211): an offset
+A commit is acknowledged when it is on disk. Commits that arrive together share a sync. Retention (KIP-211): an offset
 is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a
 group with members only if they do not subscribe to its topic.
 """
@@ -29,8 +29,8 @@ LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
 SOONEST_CHECK_MS = 250
 EACH = 300  # bytes of memory that an offset takes, beside its metadata
-MEMORY_SHARE = 2  # offsets may take this part of the broker's memory budget
-BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their turn
+MEMORY_SHARE = 2  # offsets may take 1/MEMORY_SHARE of the broker's memory budget
+BETWEEN_TURNS = 100  # groups that are checked in one turn
 EPOCH_SINCE = 9  # the version of OffsetCommit that a member of a KIP-848 group needs
 
 
@@ -82,14 +82,14 @@ class KafkaOffsets:
         return group
 
     async def commit(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> None:
-        """To a group that `check` gave. Durable on return. Raises Refused for want of memory, StorageError."""
+        """Commits to a group that `check` gave. Durable on return. Raises Refused for lack of memory, StorageError."""
         error = await self.commit_later(group, offsets).wait()
         if error is not None:
             raise error
 
     def commit_later(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> Later[KrappyError | None]:
-        """As `commit`, but comes to None when it is durable, or to what kept it from being: so commits that follow
-        each other on a connection share a sync. They count in the order in which they are made here."""
+        """As `commit`, but the Later gives None once it is durable, or the error. So commits that follow each other on
+        a connection share a sync. They take effect in the order of the calls."""
         later: Later[KrappyError | None] = Later()
         if not offsets:
             later.resolve(None)
@@ -144,14 +144,14 @@ class KafkaOffsets:
         del group.pending[producer_id]
 
     def _grown(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset], *, limited: bool = True) -> int:
-        """How many bytes more it takes to hold these too. Raises Refused when that is too many."""
+        """How many more bytes of memory these offsets take. Raises Refused when that is too many."""
         grown = sum(_size(offset) - _size(held.get(at)) for at, offset in offsets.items())
         if limited and grown > 0 and self._bytes + grown > self._max_bytes:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE, "offsets take all the memory that they may")
         return grown
 
     def count(self, group: KafkaGroup, sign: int = 1) -> None:
-        """A group with all its offsets comes, or goes (-1)."""
+        """Counts a group with all its offsets; `sign` -1: it is removed."""
         for offsets in (group.offsets, *group.pending.values()):
             self._bytes += sign * sum(map(_size, offsets.values()))
 
@@ -162,7 +162,7 @@ class KafkaOffsets:
     # --- fetching
 
     def readable(self, name: str, member_id: str | None, epoch: int) -> KafkaGroup | None:
-        """The group whose offsets are asked for; None: there is none, so there are no offsets. Raises Refused."""
+        """The group whose offsets are fetched. None: no such group, so it has no offsets. Raises Refused."""
         if not name:
             raise Refused(Fault.INVALID_GROUP_ID)
         group = self._owner.get(name)
@@ -176,8 +176,8 @@ class KafkaOffsets:
     # --- forgetting
 
     async def delete_from(self, name: str, wanted: Iterable[At]) -> dict[At, Fault]:
-        """OffsetDelete: positions in topics that no member subscribes to. Durable on return. Raises Refused,
-        StorageError."""
+        """OffsetDelete: deletes positions in topics that no member subscribes to. Gives a fault for each. Durable on
+        return. Raises Refused, StorageError."""
         group = self._owner.find(name)
         topics = set() if group.machine.empty else group.machine.topics()
         faults: dict[At, Fault] = {}
@@ -207,7 +207,7 @@ class KafkaOffsets:
                 del group.pending[producer_id]
 
     async def forget_topic(self, topic: str) -> None:
-        """Raises StorageError. The topic is gone, so that nobody gets a position in it meanwhile."""
+        """Deletes all positions in a deleted topic. As it is gone, no new ones come meanwhile. Raises StorageError."""
 
         def of_it(at: At) -> bool:
             return topic in (at[0], self._runtime.topics.table_of(at[0]))
@@ -221,7 +221,7 @@ class KafkaOffsets:
             self._drop(group, list(filter(of_it, group.offsets)), pending)
 
     async def run(self) -> None:
-        """Looks, now and then, for what has lapsed. Until cancelled."""
+        """Forgets expired offsets, again and again. Until cancelled."""
         every = min(CHECK_MS, max(SOONEST_CHECK_MS, self._retention_ms // 4))
         while True:
             await trio.sleep(every / 1000)
@@ -233,7 +233,7 @@ class KafkaOffsets:
                 await trio.lowlevel.checkpoint()
 
     def expire(self, group: KafkaGroup, now: int) -> None:
-        """Forgets what has lapsed, and the group with its last offset. Raises StorageError."""
+        """Forgets a group's expired offsets, and the group with its last one. Raises StorageError."""
         if group.gone or self._owner.closed:
             return
         machine = group.machine

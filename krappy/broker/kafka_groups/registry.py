@@ -1,6 +1,6 @@
-"""The Kafka groups that there are: whose name it is, what they take in memory, what their members may read.
+"""The registry of Kafka groups: their names, the memory that they take, and the topics that their members may read.
 
-What members ask of them is the coordinator's.
+Requests of members are served by the coordinator.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from krappy.store.overrides import OverrideStore
 
 LONGEST_GROUP = 1000  # characters of a group's name
-MEMORY_SHARE = 4  # groups and their members may take this part of the broker's memory budget
+MEMORY_SHARE = 4  # groups and their members may take 1/MEMORY_SHARE of the broker's memory budget
 MAX_SPECIAL = 1000  # names of tables that KIP-848 members may subscribe to
 
 
 class Natives(Protocol):
-    """The native groups, as far as Kafka's clients get to see them."""
+    """The native groups, as Kafka's clients see them."""
 
     def has(self, name: str) -> bool: ...
     def sizes(self) -> Mapping[str, int]: ...
@@ -71,16 +71,16 @@ class GroupRegistry:
 
     @staticmethod
     def now() -> int:
-        """Ms of a clock that nobody sets: sessions do not end because the wall's clock jumps."""
+        """Milliseconds of a clock that nobody sets: setting the wall clock ends no session."""
         return int(trio.current_time() * 1000)
 
     def rang(self, group: KafkaGroup, now: int) -> None:
-        """A group's alarm."""
+        """Called when a group's alarm rings."""
         raise NotImplementedError
 
     @property
     def topics(self) -> dict[str, KnownTopic]:
-        """Another one whenever topics came, went or grew: KIP-848 groups compare what they get by identity."""
+        """All topics, by name. A new dict after each change of topics: KIP-848 groups compare it by identity."""
         if self._topics is None:
             self._topics = self._known_topics()
         return self._topics
@@ -112,7 +112,7 @@ class GroupRegistry:
         return self.groups.get(name)
 
     def add(self, group: KafkaGroup) -> None:
-        """One as it was kept."""
+        """Adds a group that was loaded."""
         self.groups[group.name] = group
         self._bytes += group.bytes
 
@@ -147,7 +147,7 @@ class GroupRegistry:
         return group
 
     def check_room(self, size: int) -> None:
-        """Raises Refused where so many bytes more are more memory than groups and members may take."""
+        """Raises Refused when `size` more bytes are more memory than groups and members may take."""
         if self._bytes + size > self._max_bytes:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
 
@@ -157,7 +157,7 @@ class GroupRegistry:
         group.bytes = size
 
     def forget(self, group: KafkaGroup) -> None:
-        """Out of memory and store; not synced."""
+        """Removes a group from memory and from the store. Not synced."""
         self.store.delete(group.name)
         group.gone = True
         for each in self.on_forget:

@@ -1,6 +1,6 @@
-"""Settings of single Kafka groups (GROUP resources of KIP-848): how long a member may be silent, how often it speaks.
+"""Settings of single Kafka groups (GROUP resources of KIP-848): their session timeout and heartbeat interval.
 
-What is not set for a group is as the broker has it for all. A group need not exist to have settings.
+What is not set for a group is as the broker has it for all groups. A group need not exist to have settings.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-MAX_GROUPS = 50_000  # that have settings,
-MAX_NAMES = 8 << 20  # and characters of their names together
+MAX_GROUPS = 50_000  # groups that have settings
+MAX_NAMES = 8 << 20  # characters of their names together
 
 
 class GroupSettings:
     def __init__(
         self, runtime: Runtime, rules: ModernRules, get: Callable[[str], KafkaGroup | None], store: OverrideStore
     ) -> None:
-        """`rules`: of a group without settings. `get`: the group of a name."""
+        """`rules`: those of a group without settings. `get`: finds a group by name."""
         config = runtime.config
         longest = config.group_max_session_timeout_ms
         session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
@@ -81,7 +81,8 @@ class GroupSettings:
         return self._heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._heartbeat_ms))
 
     def check(self, group: str, changes: Mapping[str, Given]) -> dict[str, str]:
-        """What would be held for the group; None takes a setting back. Raises InvalidRequest, InvalidConfig."""
+        """What would be held for the group after these changes. None removes a setting. Raises InvalidRequest,
+        InvalidConfig."""
         if not group:
             raise InvalidRequest("Default group resources are not allowed.")
         after = {name: value for name, value in self.held(group).items() if name not in changes}
@@ -104,8 +105,9 @@ class GroupSettings:
         return after
 
     async def alter(self, group: str, wanted: Changes) -> None:
-        """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
-        async with whole(self._lock):  # threads may overtake each other: what is kept last must be what is in force
+        """Changes settings. Durable on return, and in force from the members' next heartbeats on. Raises as `check`,
+        StorageError."""
+        async with whole(self._lock):  # threads may overtake each other: what is stored last must be what is in force
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
             limiter = self._runtime.disk_limiter
             await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)
