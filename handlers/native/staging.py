@@ -15,12 +15,17 @@ from krappy.wire import messages
 @serves(messages.Stage, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
 async def stage(session: SessionPort, request: messages.Stage) -> messages.Staged:
     session.access.find_topic(request.topic, Op.WRITE)
-    opened = await session.access.job(request.job, Op.WRITE).stage(
-        request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage
-    )
+    job = session.access.job(request.job, Op.WRITE)
+    opened = await job.stage(request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage)
+    handle = 0
+    try:
+        handle = session.add(Stager(opened.attempt))
+    finally:
+        if not handle and request.stage is None:  # refused, or the peer left: nobody knows of this attempt
+            job.give_up(request.job, opened.id)
     topic = opened.attempt.topic
     return messages.Staged(
-        handle=session.add(Stager(opened.attempt)),
+        handle=handle,
         stage=opened.id,
         partitions=0 if topic is None else topic.count,  # None: the attempt was sealed before the broker's start
         producer_id=opened.producer_id,

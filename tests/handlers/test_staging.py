@@ -136,3 +136,19 @@ def test_kafkas_consumers_see_committed_jobs_alone(broker: RunningBroker, raw: R
     assert raw.call(m.CommitStaged("good", [token], max_wait=60_000)).done
     assert consumed(broker, "read_committed") == good
     assert consumed(broker, "read_uncommitted") == bad + good
+
+
+def test_an_attempt_that_a_full_connection_gets_no_handle_for_is_dropped(
+    raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would ever drop it, for nobody knows its id. One that its sender goes on with stays."""
+    raw.call(m.CreateTopic("t", 1))
+    kept = raw.call(m.Stage("t", "j", "0", "0"))
+    monkeypatch.setattr("krappy.server.session.MAX_HANDLES", 1)
+    with pytest.raises(errors.Overloaded):
+        raw.call(m.Stage("t", "j", "1", "0"))
+    with pytest.raises(errors.Overloaded):
+        raw.call(m.Stage("t", "j", "0", "0", stage=kept.stage))
+    assert [job["attempts"] for job in raw.call(m.StagedJobs()).jobs] == [1]
+    raw.call(m.Unregister(kept.handle))
+    assert raw.call(m.Stage("t", "j", "0", "0", stage=kept.stage)).stage == kept.stage

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,9 @@ events_logger = "file"
 """
 NEEDED = ("nix", "podman", "runc", "patchelf", "dpkg-deb", "apt-get")
 READY_S = 120
+NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2)
+SET_FLAGS = 0x8914  # SIOCSIFFLAGS of netdevice(7)
+UP_AND_RUNNING = 0x41
 
 
 def require() -> None:
@@ -32,6 +41,29 @@ def require() -> None:
         pytest.fail(f"CI must build and run the image, but {reason}")
     if reason:
         pytest.skip(reason)
+
+
+@contextmanager
+def own_network() -> Iterator[None]:
+    """This thread, and all threads and programs that it starts, in a network of their own.
+
+    Podman makes an interface for each container. Were that the machine's network, a browser of another test would see
+    it change, and give up what it is loading with ERR_NETWORK_CHANGED.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def must(result: int) -> None:
+        if result:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    with open("/proc/thread-self/ns/net") as before:
+        must(libc.unshare(NEW_NETWORK))
+        try:
+            with socket.socket() as any_socket:
+                fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14x", b"lo", UP_AND_RUNNING))
+            yield
+        finally:
+            must(libc.setns(before.fileno(), NEW_NETWORK))
 
 
 class Podman:

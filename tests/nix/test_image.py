@@ -17,7 +17,7 @@ import pytest
 
 from krappy import blocking
 from krappy.demos import flights
-from tests.nix.containers import Podman, require
+from tests.nix.containers import Podman, own_network, require
 
 ROOT = Path(__file__).parents[2]
 NIX = ROOT / "nix"
@@ -95,14 +95,15 @@ def test_it_says_what_it_is(podman: Podman) -> None:
 
 
 @pytest.fixture(scope="module")
-def podman(archive: bytes, tmp_path_factory: pytest.TempPathFactory) -> Podman:
+def podman(archive: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     folder = tmp_path_factory.mktemp("podman")
     found = Podman(folder)
     image = folder / "image.tar"
     image.write_bytes(archive)
     found("load", "--quiet", "--input", image)
     image.unlink()
-    return found
+    with own_network():
+        yield found
 
 
 @contextmanager

@@ -256,6 +256,12 @@ class StagingCoordinator:
                     await self._runtime.sync_meta(self._store.drop(name, id))
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
+    def give_up(self, name: str, id: str) -> None:
+        """Drops an attempt whose id nobody was told."""
+        live = self._live.get(name)
+        if live is not None and id in live.attempts:
+            self._drop(live, id, UnknownStaging("this attempt was dropped"))
+
     def list(self) -> list[StagedJobRow]:
         """All jobs that are not over, sorted by name."""
         return [
