@@ -273,6 +273,7 @@ class _Recovery(LogTail):
         file = self.disk.open(segment.path())
         learn = self.saved is None
         if learn:  # it may not be on disk, and the next checkpoint will say that it is
+            file.forget_cached()
             self.touched.append(file)
         try:
             for position, header in headers(file, 0, size, base, dense=segment.dense):

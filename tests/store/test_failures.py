@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from krappy.errors import StorageError
+from krappy.errors import CorruptBatch, StorageError
 from krappy.settings.topic import TopicConfig
+from krappy.store.log import Log
 from tests.store.faulty_disk import Everything, FaultyDisk
-from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
+from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, opened, rows
 
 
 def test_a_disk_that_is_full_at_every_byte_of_an_append() -> None:
@@ -218,3 +219,26 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_stored() -> 
     disk.crash()
     log = opened(FOLDER, disk=disk)
     assert offsets(rows(log)) == told
+
+
+def test_what_the_first_sync_of_a_new_log_lost_is_not_taken_for_stored() -> None:
+    """It has no checkpoint yet, and its closed segments are in the page cache alone."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+    for _ in range(6):
+        log.append([made(b"x" * 300)], 0, 1)
+    lost = log.segments[0].next_offset
+    disk.sync_fails = True
+    with pytest.raises(StorageError):
+        log.sync()
+    disk.sync_fails = False
+    disk.crash(Everything())  # the broker is started again, the machine is not
+    log = opened(FOLDER, disk=disk)
+    assert log.recovery.damage
+    with pytest.raises(CorruptBatch):
+        rows(log)
+    assert log.append([made(b"new")], 0, 1) == log.sync() - 1
+    told = offsets(rows(log, lost))
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log, lost)) == told == list(range(lost, 7))
