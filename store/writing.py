@@ -34,9 +34,8 @@ from krappy.store.segment import Segment
 from krappy.store.unsynced import Unsynced
 
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
-HOLES_AHEAD = (
-    1 << 20
-)  # offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole
+# Offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole.
+HOLES_AHEAD = 1 << 20
 
 Batch = tuple[BatchHeader, bytes | memoryview]
 Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # header, bytes, base offset, leader epoch

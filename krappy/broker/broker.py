@@ -30,7 +30,7 @@ from krappy.broker.latest.latest import LatestTables
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE, Report, Runtime
-from krappy.broker.settings import BrokerSetting, broker_settings
+from krappy.broker.settings import broker_settings
 from krappy.broker.staging.staging import StagingCoordinator
 from krappy.broker.tables import table
 from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
@@ -46,7 +46,7 @@ from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
 from krappy.errors import StorageError, UnknownTopic
-from krappy.ports import Bound, MovingPort
+from krappy.ports import Bound, BrokerSetting, MovingPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity

@@ -18,7 +18,7 @@ import trio
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
-from krappy.ports import Layer as Layer
+from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.settings.topic import OF_BROKER, Given, Setting
 from krappy.settings.topic_table import Changes, changes_of, integer

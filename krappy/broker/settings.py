@@ -14,7 +14,7 @@ from typing import Any
 
 from krappy.broker.dynamic import THREADS
 from krappy.broker.runtime import DISK_THREADS
-from krappy.ports import BrokerSetting as BrokerSetting
+from krappy.ports import BrokerSetting
 from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
 from krappy.settings.topic import OF_BROKER
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import trio
 
 from krappy.broker.broker import LocalBroker
-from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
+from krappy.ports import GroupPolled
 from krappy.records import batch
 from krappy.settings import server as settings
 from krappy.types import Headers

@@ -13,9 +13,8 @@ from trio.testing import trio_test
 
 from krappy import errors
 from krappy.broker.groups import dead_letters
-from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
-from krappy.broker.partition.queued import StoredAt
+from krappy.ports import GroupPolled, StoredAt
 from krappy.records import batch
 from krappy.types import Record
 from krappy.waiting import Later

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from krappy.broker.partition.raw_reads import Raw
+from krappy.ports import Raw
 from krappy.records import batch
 from krappy.types import FilePart
 from tests.broker import engine

@@ -19,9 +19,10 @@ import trio
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
-from krappy.broker.partition.queued import StoredAt, record_size
+from krappy.broker.partition.queued import record_size
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
+from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records import codecs
 from krappy.records.batch import Columns

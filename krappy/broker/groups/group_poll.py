@@ -15,7 +15,7 @@ from krappy.broker.groups.group_reads import LogPiece, Read
 from krappy.broker.partition import large
 from krappy.core.leases import Lease
 from krappy.errors import KrappyError, OffsetOutOfRange
-from krappy.ports import GroupPolled as GroupPolled
+from krappy.ports import GroupPolled
 from krappy.types import Span
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.broker.groups.group_poll import GroupPoll, GroupPolled
+from krappy.broker.groups.group_poll import GroupPoll
 from krappy.errors import InvalidRequest, LeaseLost
+from krappy.ports import GroupPolled
 from krappy.waiting import Later
 
 if TYPE_CHECKING:

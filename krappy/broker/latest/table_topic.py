@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.latest.latest import LatestTables
-from krappy.broker.partition.raw_reads import Raw
 from krappy.core.latest import SUFFIX, Readings, table_of, twin_id
 from krappy.errors import KrappyError
-from krappy.ports import ActiveProducer
+from krappy.ports import ActiveProducer, Raw
 from krappy.waiting import Signal
 
 if TYPE_CHECKING:

@@ -19,7 +19,13 @@ from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions
 from krappy.broker.partition.elsewhere import Elsewhere
-from krappy.broker.partition.queued import Accepted, Loose, Publish, StoredAt, demanded, record_size
+from krappy.broker.partition.queued import (
+    Accepted,
+    Loose,
+    Publish,
+    demanded,
+    record_size,
+)
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
@@ -32,6 +38,7 @@ from krappy.errors import (
     ShuttingDown,
     StorageError,
 )
+from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.store.producers import advance

@@ -16,9 +16,10 @@ from time import perf_counter
 
 import trio
 
-from krappy.broker.partition.queued import Accepted, StoredAt
+from krappy.broker.partition.queued import Accepted
 from krappy.broker.partition.replica import Replica
 from krappy.errors import KrappyError, StorageError
+from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
 

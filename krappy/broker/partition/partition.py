@@ -9,13 +9,12 @@ import trio
 from krappy.broker.partition import raw_reads
 from krappy.broker.partition.appender import Appender
 from krappy.broker.partition.lent import Lent
-from krappy.broker.partition.queued import StoredAt
-from krappy.broker.partition.raw_reads import Raw
 from krappy.broker.partition.shortening import Shortening
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.stability import marker
 from krappy.errors import KrappyError
+from krappy.ports import Raw, StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
-from krappy.ports import StoredAt as StoredAt
+from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records.batch import RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from krappy.errors import OffsetOutOfRange
-from krappy.ports import Raw as Raw
+from krappy.ports import Raw
 from krappy.types import FilePart
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from krappy.broker.partition.queued import StoredAt
 from krappy.broker.transactions.turns import written
 from krappy.core.staging import Job, PublishedPart, StagedTask
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
+from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records.batch import BatchHeader
 from krappy.waiting import Later

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
-from krappy.broker.partition.queued import StoredAt
 from krappy.core.admission import Times, admit
 from krappy.core.staging import StagedTask
 from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownStaging, UnknownTopic
+from krappy.ports import StoredAt
 from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import ProducerStates
 from krappy.store.staging import HEAD, StagedFiles, SyncFailed, framed

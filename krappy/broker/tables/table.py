@@ -21,8 +21,7 @@ from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
-from krappy.ports import Emit as Emit
-from krappy.ports import ScanPage
+from krappy.ports import Emit, ScanPage
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.waiting import Signal, wait_any

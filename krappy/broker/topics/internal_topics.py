@@ -10,13 +10,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from krappy.broker.partition.raw_reads import Raw
 from krappy.broker.topics.topic import not_led
 from krappy.core.cluster.image import PartitionImage, TopicImage
 from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
-from krappy.ports import ActiveProducer
+from krappy.ports import ActiveProducer, Raw
 from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
