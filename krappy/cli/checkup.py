@@ -182,7 +182,10 @@ def _check_partition(
 ) -> None:
     folder = data / "topics" / found.name
     if not folder.is_dir():
-        found.problems.append(f"{folder}: the partition's folder is missing, and its events with it")
+        if config.view and views is not None and _never_written(views, number):
+            found.notes.append("no folder yet, as after a kill while the topic was created: the next start makes it")
+        else:
+            found.problems.append(f"{folder}: the partition's folder is missing, and its events with it")
         return
     try:
         log = Log.open(folder, config)
@@ -210,6 +213,14 @@ def _check_partition(
             log.close()
         except StorageError as error:
             found.problems.append(str(error))
+
+
+def _never_written(views: Views, number: int) -> bool:
+    """Whether the view knows of nothing that was written to the partition."""
+    try:
+        return not views.applied(number)
+    except KrappyError:
+        return False
 
 
 def _scrub(log: Log, name: str, tell: Tell) -> list[str]:

@@ -187,6 +187,19 @@ def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path)
     assert not (data / "topics" / "kept-1").exists()
 
 
+def test_a_topic_that_was_created_when_the_broker_was_killed_is_no_fault(
+    doctor: Callable[..., Result], data: Path
+) -> None:
+    """The catalog knows of it before its folders are made."""
+    meta = Meta(data / "meta")
+    Catalog(meta).create("new", 2)
+    meta.close()
+    found = doctor("--json")
+    assert found.status == 0
+    rows = [row for row in found.json["partitions"] if row["topic"] == "new"]
+    assert ["no folder yet" in str(row["notes"]) for row in rows] == [True, True]
+
+
 def test_a_folder_of_no_topic_is_found(doctor: Callable[..., Result], data: Path) -> None:
     shutil.copytree(data / "topics" / "kept-0", data / "topics" / "stranger-0")
     found = doctor("--json")
