@@ -26,3 +26,6 @@ class BenchSettings:
     connections: int = 1
     window: int = 64  # requests in flight on each connection
     rate: int = 1_000  # events per second, for latency
+    grouped: bool = True  # for loop: by members of a group, or by one reader without a group
+    order: str = "none"  # of the group
+    work_us: int = 0  # microseconds that a member sleeps for each event

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from krappy.clients import admin, events
+from krappy.clients.acks import Acknowledged, Acks, runs
 from krappy.clients.backoff import Backoff
+from krappy.clients.choice import Choice
 from krappy.clients.events import EventBatch, LeasedEvents
 from krappy.clients.link import Link, PollSlot
 from krappy.clients.values import StartAt, start
@@ -28,54 +29,10 @@ from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
 REFRESH = 60.0  # seconds between two checks of a reader for new partitions
-MAX_LEASED = 500  # records that a member's poll leases at most, by default
-MAX_READ = 2**31 - 1  # records that a reader's poll brings at most, by default: `max_bytes` is its real limit
+QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
+QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
 SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
-Acknowledged = Event | EventBatch | Iterable[Event]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What to read and how. `end`: where to stop: an offset, "now" (the ends of the partitions when the consumer
-    opens), or None (never). `max_records` and `max_bytes` limit one poll."""
-
-    topics: list[str]
-    group: str | None = None
-    partitions: Sequence[int] | None = None
-    start: StartAt = "earliest"
-    end: str | int | None = None
-    order: str = "none"
-    lease_ms: int = 30_000
-    max_deliveries: int = 10
-    dead_letter: str | None = None
-    max_records: int | None = None
-    max_bytes: int = 1 << 20
-
-    def check(self) -> None:
-        """Raises InvalidRequest for bad values and combinations; the broker checks the rest."""
-        start(self.start)
-        if self.end is not None and self.end != "now" and (type(self.end) is not int or self.end < 0):
-            raise InvalidRequest(f"end={self.end!r}: give 'now', an offset, or None to go on for ever")
-        if self.group is not None and (self.partitions is not None or self.end is not None):
-            raise InvalidRequest("members of a group share all partitions and never end: give no `partitions` or `end`")
-        if self.records < 1 or self.max_bytes < 1 or self.lease_ms < 1:
-            raise InvalidRequest("max_records, max_bytes and lease_ms must be at least 1")
-
-    @property
-    def records(self) -> int:
-        """The most records of one poll. By default members lease a few at a time; readers are limited by bytes."""
-        if self.max_records is not None:
-            return self.max_records
-        return MAX_LEASED if self.group is not None else MAX_READ
-
-    def one(self, topic: str | None) -> str:
-        """The topic, or for None the only one there is. Raises InvalidRequest when there are several."""
-        if topic is not None:
-            return topic
-        if len(self.topics) != 1:
-            raise InvalidRequest("name the topic: this consumer has several")
-        return self.topics[0]
 
 
 class Consuming:
@@ -106,6 +63,8 @@ class Consuming:
         self._stale = False  # the registration is outdated, as after new partitions: register anew
         self._backoff = Backoff(lambda: 1.0)
         self._closed = False
+        self._acks = Acks(link, self._registered_as)
+        self.note = self._acks.note if choice.group is not None else _no_group
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -121,15 +80,30 @@ class Consuming:
             if self._closed:
                 return
             self._closed = True
+        self._acks.send(self._handle, self._generation)
+        self._acks.close()
         with suppress(ConnectionLost):
             self._unregister(self._handle, self._generation, parting=True)
         if self._poll is not None:
             self._poll(ConnectionLost("the consumer is closed"))
 
+    async def leave(self, kind: type[BaseException] | None) -> None:
+        """Waits until what was acknowledged is durable, and closes. `kind`: the class of the program's error; None: it
+        has none. Then this raises as `Acks.finish` and `Acks.check` do."""
+        try:
+            if kind is None or (issubclass(kind, Exception) and not issubclass(kind, ConnectionLost)):
+                await self._acks.finish(self._runtime.now() + self._link.timeout)
+                self._acks.check()
+        except KrappyError:
+            if kind is None:
+                raise
+        finally:
+            self.close()
+
     def _unregister(self, handle: int, generation: int, *, parting: bool = False) -> None:
         request = messages.Unregister(handle)
         if parting and self.choice.group is not None:
-            unseen = [leased for batch in self._unseen() for leased in _ranges(batch)]
+            unseen = [leased for batch in self._unseen() for leased in runs(batch)]
             request = messages.Unregister(handle, unseen, self._polls)
         self._link.post(request, messages.Unregistered, lambda _: None, generation)
 
@@ -162,6 +136,10 @@ class Consuming:
             finally:
                 self._registering = None
                 mine.set()
+
+    async def _registered_as(self, deadline: float) -> tuple[int, int]:
+        generation = await self._registered(deadline)
+        return self._handle, generation
 
     async def _register(self, deadline: float) -> None:
         choice, again = self.choice, bool(self._generation)
@@ -243,6 +221,7 @@ class Consuming:
     async def next_batch(self, seconds: float | None = None) -> EventBatch | None:
         """The next events, of one partition. An empty batch when none came for `seconds` (None: waits without a
         limit); None at the end."""
+        self._acks.check()
         self._drop_expired()
         left, self.events = list(self.events), iter(())
         if left:
@@ -352,10 +331,10 @@ class Consuming:
             return None
         now, wait = self._runtime.now(), MAX_WAIT
         if self.choice.group is not None:
+            self._acks.send(self._handle, self._generation)
             if deadline is not None:
                 wait = min(wait, max(0, int((deadline - now) * 1000)))
-            if self._expiry - now > self.choice.lease_ms / 2000:  # the last events were handed out quickly
-                self._most = min(self.choice.records, 2 * self._most)
+            self._most = self._next_most(now + self.choice.lease_ms / 1000 - self._expiry)
         slot = PollSlot(self._runtime, now + wait / 1000)
         request = messages.Poll(self._handle, self._most, self.choice.max_bytes, wait)
         try:
@@ -364,6 +343,15 @@ class Consuming:
             return None
         self._poll = slot
         return slot
+
+    def _next_most(self, took: float) -> int:
+        """How many records a member's next poll asks for. `took`: seconds since the last ones came."""
+        choice, most = self.choice, self._most
+        if took < QUICK:
+            return min(2 * most, max(QUICKLY_LEASED, most) if choice.max_records is None else choice.records)
+        if took < choice.lease_ms / 2000 and most < choice.records:
+            return min(2 * most, choice.records)
+        return most if took < SLOW else min(most, choice.records)
 
     def _take(self, polled: messages.Polled, came: float) -> None:
         if self.choice.group is not None:
@@ -385,14 +373,12 @@ class Consuming:
         leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
-        half = max(1, self.choice.records // 2)
         taken: list[EventBatch] = []
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])
             batches, _ = events.read(topic, partition, records, first, None)
             for batch in batches:
-                for some in events.leased(batch, mine):
-                    taken += (some.cut(row, row + half) for row in range(0, len(some), half))
+                taken += events.leased(batch, mine)
         self._polls += bool(polled.leases)
         self._leased = sum(map(len, taken))
         self._pending.extend(taken)
@@ -447,6 +433,12 @@ class Consuming:
         )
         self._fetched[tp] = sought.offset
 
+    async def ack(self, acknowledged: Acknowledged) -> None:
+        """Acknowledges events, and waits until these and all noted before are durable. Raises as `settle`, `note`."""
+        await self.settle(messages.Ack, acknowledged)
+        await self._acks.finish(self._runtime.now() + self._link.timeout)
+        self._acks.check()
+
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
         """Sends an Ack, Nack or Extend (`kind`). Raises LeaseLost when another member has some of the events by now.
 
@@ -454,8 +446,8 @@ class Consuming:
         that no other member got in the meantime, and answers LEASE_LOST for the others.
         """
         if self.choice.group is None:
-            raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")
-        ranges = _ranges(acknowledged)
+            _no_group(acknowledged)
+        ranges = runs(acknowledged)
         if not ranges:
             return
         answer = {messages.Ack: messages.Acked, messages.Nack: messages.Nacked}.get(kind, messages.Extended)
@@ -471,17 +463,5 @@ class Consuming:
                     raise
 
 
-def _ranges(acknowledged: Acknowledged) -> list[tuple[str, int, int, int]]:
-    """The events as runs without a gap: (topic, partition, first offset, last offset), both inclusive."""
-    if isinstance(acknowledged, EventBatch):
-        return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
-    if isinstance(acknowledged, Event):
-        return [(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.offset)]
-    offsets: dict[tuple[str, int], list[int]] = {}
-    for event in acknowledged:
-        offsets.setdefault((event.topic, event.partition), []).append(event.offset)
-    return [
-        (topic, partition, first, last)
-        for (topic, partition), some in offsets.items()
-        for first, last in events.spans(sorted(set(some)))
-    ]
+def _no_group(_: Acknowledged) -> None:
+    raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")

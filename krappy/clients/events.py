@@ -97,10 +97,10 @@ class LeasedEvents:
         return length_hint(self._events)
 
 
-def spans(offsets: Iterable[int]) -> list[Span]:
+def spans(offsets: Sequence[int]) -> list[Span]:
     """Ascending offsets as runs without a gap: (first, last) each, both inclusive."""
-    if isinstance(offsets, range):
-        return [(offsets.start, offsets.stop - 1)] if offsets else []
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:
+        return [(offsets[0], offsets[-1])]
     found: list[Span] = []
     first = last = None
     for offset in offsets:

@@ -41,11 +41,10 @@ class KeyedLeases(Leases):
     def _first_waiting(self) -> int | None:
         return min(self._keys.open, default=None)
 
-    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> list[Lease]:
+    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool, mine: set[Hashable]) -> list[Lease]:
         assert log.keys is not None, "key order needs keys"
         keys, runs, frontier = self._keys, self._runs, self.frontier
         learns = log.start <= keys.known < log.end  # whether it has keys of events beyond the known ones
-        mine: set[Hashable] = set()  # keys leased by this call: later events of them may be added
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
         offsets = (offset for first, last in log.spans for offset in range(first, last + 1))
         pairs: Iterator[tuple[int, Hashable | None]] = zip(offsets, log.keys, strict=True)

@@ -124,17 +124,27 @@ class Leases:
         return offset if alone or run.deliveries < self._suspect else None
 
     def lease(
-        self, now: int, member: str, lease_ms: int, log: LogSlice, max_records: int, *, alone: bool = True
+        self,
+        now: int,
+        member: str,
+        lease_ms: int,
+        log: LogSlice,
+        max_records: int,
+        *,
+        alone: bool = True,
+        mine: set[Hashable] | None = None,
     ) -> list[Lease]:
         """Leases to `member` the events of `log` that it may have, in the order of offsets, at most `max_records`.
 
-        `log` begins at or below the offset that `wanted` gave; `alone` as there. The answer may be empty: other members
-        were faster, events did not exist, or their keys were leased. Then ask `wanted` again.
+        `log` begins at or below the offset that `wanted` gave; `alone` as there. `mine`, for key order: the keys leased
+        so far at the same `now` for the same answer, to which this adds; later events of them may be leased too. The
+        answer may be empty: other members were faster, events did not exist, or their keys were leased. Then ask
+        `wanted` again.
         """
         self.expire(now)
         self.settle_missing(log)
         due = now + lease_ms
-        got = self._lease(member, due, log, max_records, alone)
+        got = self._lease(member, due, log, max_records, alone, set() if mine is None else mine)
         if got:
             self._alarm(due)
         return got
@@ -148,7 +158,7 @@ class Leases:
             return None
         return next(run.first for run in self._runs if run.state == WAITING)
 
-    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> list[Lease]:
+    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool, mine: set[Hashable]) -> list[Lease]:
         got: list[Lease] = []
         if self._counts[WAITING]:
             got, left = self._lease_waiting(member, due, log, left, alone)

@@ -26,6 +26,9 @@ SMALL: list[list[str]] = [
     ["scan", "--count", "3000", "--partitions", "2"],
     ["group", "--count", "3000", "--members", "3", "--batch", "50", "--partitions", "2"],
     ["group", "--count", "100", "--members", "20", "--batch", "1"],
+    ["loop", "--count", "2000", "--partitions", "2"],
+    ["loop", "--count", "2000", "--no-group"],
+    ["loop", "--count", "2000", "--members", "4", "--order", "key", "--keys", "10", "--work", "10"],
     ["latency", "--count", "200", "--rate", "2000"],
 ]
 

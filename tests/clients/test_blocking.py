@@ -209,7 +209,7 @@ def test_members(address: str, topic: str) -> None:
             with client.consumer(topic, group=topic) as two:
                 again = [next(two) for _ in range(5)]
                 with pytest.raises(LeaseLost):
-                    one.ack(again)
+                    one.ack(again, wait=True)
                 two.ack(again)
             one.ack(batch)
         assert client.group(topic).lag == 0

@@ -118,7 +118,7 @@ async def test_nack_extend_and_a_lease_that_is_lost(address: str, topic: str) ->
                 again = sorted([await anext(two), await anext(two)])
                 assert [event.offset for event in again] == [0, 1]
                 with pytest.raises(LeaseLost):
-                    await one.ack(events)
+                    await one.ack(events, wait=True)
                 await one.ack(events[2])  # said twice
                 await two.ack(again)
                 await one.ack(events[0])  # done by another: done

@@ -142,7 +142,7 @@ async def test_a_member_goes_on_under_another_name_and_misses_nothing(lossy: Pro
                     seen.append(event.offset)
                     if len(seen) % 50 == 25:
                         lossy.cut()
-                    await consumer.ack(event)
+                    await consumer.ack(event, wait=True)
                     if set(seen) == set(range(count)) and (await other.group(topic)).lag == 0:
                         break
         assert set(seen) == set(range(count))
@@ -162,7 +162,7 @@ async def test_an_ack_of_what_another_has_by_now_is_lost_to_its_caller_alone(
                 assert (again.offset, again.deliveries) == (0, 2)
                 lossy.refuse(False)
                 with pytest.raises(LeaseLost):
-                    await mine.ack(event)
+                    await mine.ack(event, wait=True)
                 await theirs.ack(again)
             async with other.producer(topic) as producer:
                 await producer.send(b"next")

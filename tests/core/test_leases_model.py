@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import pytest
@@ -68,8 +69,9 @@ class Model:
                     event.deliveries = min(event.deliveries, self.max_deliveries - 1)
 
     def lease(
-        self, now: int, member: str, due: int, start: int, end: int, left: int, alone: bool
+        self, now: int, member: str, due: int, start: int, end: int, left: int, before: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
+        """`before`: what the same answer has already."""
         self.expire(now)
         for offset in [o for o in self.events if start <= o < end and o not in self.log]:
             if self.events[offset].state != LEASED:
@@ -92,10 +94,10 @@ class Model:
             key = self.keys.get(offset)
             if self.by_key and key is not None:
                 ahead = [o for o in self.events if o < offset and self.keys[o] == key]
-                if not all(o in [taken for taken, _ in got] for o in ahead):
+                if not all(o in [taken for taken, _ in before + got] for o in ahead):
                     continue
             if event.deliveries >= self.suspect:
-                if got or not alone:
+                if before or got:
                     left = 0
                     continue
                 left = 1
@@ -185,6 +187,7 @@ class SharedPartition(RuleBasedStateMachine):
     def poll(self, member: str, max_records: int, read: int, back: int, lease_ms: int) -> list[tuple[int, int]]:
         """As the broker polls: read where the leases want it, take, until there is enough or nothing more."""
         got: list[tuple[int, int]] = []
+        mine: set[Hashable] = set()
         for _ in range(1000):
             alone = not got
             if len(got) == max_records:
@@ -198,9 +201,11 @@ class SharedPartition(RuleBasedStateMachine):
             start, end = max(self.start, offset - back), min(self.end, offset + read)
             wanted = max_records - len(got)
             due = self.now + lease_ms
-            found = self.leases.lease(self.now, member, lease_ms, self.slice(start, end), wanted, alone=alone)
+            found = self.leases.lease(
+                self.now, member, lease_ms, self.slice(start, end), wanted, alone=alone, mine=mine
+            )
             flat = [(o, lease.deliveries) for lease in found for o in range(lease.first, lease.last + 1)]
-            assert flat == self.model.lease(self.now, member, due, start, end, wanted, alone)
+            assert flat == self.model.lease(self.now, member, due, start, end, wanted, got)
             assert all(o in self.log for o, _ in flat), "leased an event that does not exist"
             got += flat
             if found and self.leases.comes_alone(found[-1]):

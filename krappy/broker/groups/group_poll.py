@@ -6,7 +6,7 @@ in one turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ class GroupPoll:
         self._left = max_records
         self._room = max_bytes
         self._taken: dict[SharedPartition, _Taken] = {}
+        self._keys: dict[SharedPartition, set[Hashable]] = {}  # with key order: of the events leased so far
         # One time for the whole poll: else a short lease could end, and its event be leased twice in one answer.
         self._now = self._keeper.now_ms()
 
@@ -125,7 +126,8 @@ class GroupPoll:
     def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
         log, pieces = read.part(offset, self._left, self._room)
         alone = not self._taken
-        leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone)
+        mine = self._keys.setdefault(shared, set())
+        leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone, mine=mine)
         shared.changed()
         count = sum(lease.size for lease in leases)
         there = sum(piece.header.count for piece in pieces)

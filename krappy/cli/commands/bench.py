@@ -191,6 +191,38 @@ def group(**given: Any) -> None:
 
 
 @bench.command()
+@count(200_000, "Events per round.")
+@SIZE
+@KEYS
+@PARTITIONS
+@click.option("--group/--no-group", "grouped", default=True, show_default=True, help="With acks, or a plain reader.")
+@click.option("--members", "connections", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N")
+@click.option("--order", type=click.Choice(["none", "key"]), default="none", show_default=True)
+@click.option(
+    "--work",
+    "work_us",
+    type=click.IntRange(0),
+    default=0,
+    metavar="µS",
+    help="Time for which a member sleeps an event.",
+)
+@common
+def loop(**given: Any) -> None:
+    """Measure the plain loop over a consumer's events, each acknowledged by itself.
+
+    Timed: from opening the consumers of the async client until they are left: reading, decoding, an object for each
+    event, and in a group leasing, one `await consumer.ack(event)` for each event, and making the acks durable.
+
+    \b
+    Examples:
+      krappy bench loop
+      krappy bench loop --no-group
+      krappy bench loop --members 8 --work 100 --order key
+    """
+    _run("loop", "events/s", {**given, "view": False})
+
+
+@bench.command()
 @count(5_000, "Events per round.")
 @SIZE
 @VIEW
@@ -223,9 +255,11 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("get", {"count": 10_000, "connections": 1, "window": 1, "batch": 1}),
     ("scan", {"count": 300_000}),
     ("group", {"count": 200_000, "view": False, "connections": 8, "batch": 500}),
+    ("loop", {"count": 200_000, "view": False, "grouped": False}),
+    ("loop", {"count": 200_000, "view": False}),
     ("latency", {"count": 5_000}),
 ]
-UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | {
+UNITS = dict.fromkeys(("produce", "consume", "group", "loop", "latency"), "events/s") | {
     "get": "keys/s",
     "scan": "entries/s",
 }
@@ -272,6 +306,7 @@ _SETTINGS = {
     "get": ("record_bytes", "keys", "history", "partitions", "connections", "window", "batch"),
     "scan": ("record_bytes", "partitions"),
     "group": ("record_bytes", "partitions", "connections", "batch"),
+    "loop": ("record_bytes", "keys", "partitions", "grouped", "connections", "order", "work_us"),
     "latency": ("record_bytes", "view", "rate"),
 }
 
@@ -291,6 +326,9 @@ def _words(setting: dict[str, Any]) -> str:
         "single": "single",
         "compression": "{}",
         "rate": "{}/s",
+        "grouped": "group",
+        "order": "order {}",
+        "work_us": "work {} µs",
     }
     shown = ((words.get(name, f"{name} {{}}"), value) for name, value in setting.items())
     return ", ".join(word.format(value) for word, value in shown if value)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
+from krappy.clients.acks import Acknowledged
 from krappy.clients.aio.connection import ClientConnection
-from krappy.clients.consuming import Acknowledged, Choice, Consuming
+from krappy.clients.choice import Choice
+from krappy.clients.consuming import Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.values import StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
-from krappy.wire.messages import Ack, Extend, Nack
+from krappy.wire.messages import Extend, Nack
 
 Order = Literal["none", "key"]
 End = Literal["now"] | int
@@ -101,12 +103,14 @@ class Consumer:
         self._opened = core
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         core, self._opened = self._opened, None
-        if core is not None:
-            core.close()
-        if self._owns:
-            await self._connection.close()
+        try:
+            if core is not None:
+                await core.leave(kind)
+        finally:
+            if self._owns:
+                await self._connection.close()
 
     @property
     def _core(self) -> Consuming:
@@ -147,12 +151,21 @@ class Consumer:
             await core.next_events(seconds)
         return list(core.events)
 
-    async def ack(self, events: Acknowledged) -> None:
+    async def ack(self, events: Acknowledged, *, wait: bool = False) -> None:
         """Acknowledges an event, several, or a batch: they will not be delivered again.
 
-        Raises LeaseLost when another member has one of them by now; the others are acknowledged all the same.
+        Returns at once. The broker is told with other acks, within milliseconds, before the next poll, and when the
+        consumer is left, which waits until they are durable. If the program dies before, the events are delivered
+        again. An ack that comes after another member got the event does nothing. Raises the error for which earlier
+        acks were given up, if there is one; so do the next poll and leaving.
+
+        `wait`: returns when these and all earlier acks are durable. Raises LeaseLost when another member has one of
+        the events by now; the others are acknowledged all the same.
         """
-        await self._core.settle(Ack, events)
+        if wait:
+            await self._core.ack(events)
+        else:
+            self._core.note(events)
 
     async def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
         """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`."""

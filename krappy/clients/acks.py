@@ -1,0 +1,171 @@
+"""The acks of a group's member, which are noted at once and sent together.
+
+An ack is sent with others after LINGER, before the member's next poll, and when it leaves. It is sent again after a
+lost connection, under the member's new name: the broker accepts a late ack for events that no other member got in the
+meantime. An ack for an event that another member has by now does nothing, since that member acknowledges it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from krappy.clients import events
+from krappy.clients.backoff import Backoff
+from krappy.clients.events import EventBatch
+from krappy.clients.link import Link
+from krappy.errors import ConnectionLost, KrappyError, LeaseLost, RequestTimeout, UnknownHandle
+from krappy.types import Event
+from krappy.wire import messages
+
+LINGER = 0.005  # seconds for which an ack waits for others
+MOST = 1000  # runs of events in one request
+Acknowledged = Event | EventBatch | Iterable[Event]
+_PARTITION, _OFFSET, _PLACE = itemgetter(0, 1), itemgetter(2), itemgetter(0, 1, 2)  # of an event
+Run = tuple[str, int, int, int]  # topic, partition, first offset, last offset: both inclusive
+
+
+class Acks:
+    """`registered`: registers the consumer if necessary, until a deadline, and returns (its handle, the generation of
+    the connection on which it is registered)."""
+
+    def __init__(self, link: Link, registered: Callable[[float], Awaitable[tuple[int, int]]]) -> None:
+        self._link = link
+        self._runtime = link.runtime
+        self._registered = registered
+        self._events: list[Event] = []  # noted, and not sent yet
+        self._runs: list[Run] = []  # the same, of batches, and what has to be sent again
+        self._under_way: dict[int, list[Run]] = {}  # by a number: what was sent, and is not confirmed yet
+        self._numbers = itertools.count()
+        self._moved = self._runtime.signal()  # set when something under way is answered
+        self._refused: KrappyError | None = None  # why acks were given up
+        self._retried = False  # whether the last answer was an error after which it is tried again
+        self._wanted = self._runtime.signal()
+        self._woken = False
+        self._begun = self._closed = False
+
+    def note(self, acknowledged: Acknowledged) -> None:
+        """Raises the error for which earlier acks were given up."""
+        if self._refused is not None:
+            self.check()
+        if isinstance(acknowledged, Event):
+            self._events.append(acknowledged)
+        elif isinstance(acknowledged, EventBatch):
+            self._runs += runs(acknowledged)
+        else:
+            self._events += acknowledged
+        if not self._woken:
+            self._wake()
+
+    def check(self) -> None:
+        """Raises, once, the error for which acks were given up: their events will be delivered again."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+
+    def _wake(self) -> None:
+        with self._runtime.lock:
+            self._woken = True
+            self._wanted.set()
+            begun, self._begun = self._begun, True
+            if not begun:
+                self._link.told_of_closing.add(self._end)
+        if not begun:
+            self._runtime.spawn(self._run, "krappy acks")
+
+    async def _run(self) -> None:
+        while not self._closed:
+            await self._wanted.wait()
+            await self._runtime.sleep(LINGER)
+            with self._runtime.lock:
+                self._wanted = self._runtime.signal()
+                self._woken = False
+            try:
+                await self.finish(self._runtime.now() + self._link.timeout)
+            except KrappyError as error:
+                with self._runtime.lock:
+                    self._events, self._runs = [], []
+                    self._refused = self._refused or error
+
+    def close(self) -> None:
+        """Ends the task that sends."""
+        self._end()
+        self._link.told_of_closing.discard(self._end)
+
+    def _end(self) -> None:
+        with self._runtime.lock:
+            self._closed = True
+            self._wanted.set()
+            self._moved.set()
+
+    async def finish(self, deadline: float) -> None:
+        """Returns when everything noted is durable, or was given up (`check` tells why). Raises ConnectionLost,
+        RequestTimeout, and why the consumer can't be registered."""
+        backoff = Backoff(lambda: 1.0)
+        while True:
+            with self._runtime.lock:
+                if self._moved.is_set():
+                    self._moved = self._runtime.signal()
+                moved, under_way, left = self._moved, bool(self._under_way), bool(self._events or self._runs)
+            if not under_way and not left:
+                return
+            if self._closed:
+                raise ConnectionLost(self._link.trouble)
+            if under_way:
+                if not await moved.wait(max(0.0, deadline - self._runtime.now())):
+                    raise RequestTimeout(
+                        f"no answer to Ack in {self._link.timeout:g} s", address=str(self._link.address)
+                    )
+                continue
+            if self._retried:
+                await self._runtime.sleep(backoff.pause())
+            self.send(*await self._registered(deadline))
+
+    def send(self, handle: int, generation: int) -> None:
+        """Sends what was noted. What can't be sent now stays noted."""
+        with self._runtime.lock:
+            some, self._runs = self._runs, []
+            noted = self._events[:]
+            del self._events[: len(noted)]
+            some += runs(noted)
+            for at in range(0, len(some), MOST):
+                self._post(some[at : at + MOST], handle, generation)
+
+    def _post(self, some: list[Run], handle: int, generation: int) -> None:
+        number = next(self._numbers)
+
+        def answered(result: Any) -> None:
+            with self._runtime.lock:
+                if self._under_way.pop(number, None) is None:
+                    return
+                again = isinstance(result, ConnectionLost | UnknownHandle)
+                self._retried = isinstance(result, KrappyError) and result.retriable
+                if again or self._retried:
+                    self._runs += some
+                elif isinstance(result, KrappyError) and not isinstance(result, LeaseLost):
+                    self._refused = result
+                self._moved.set()
+
+        self._under_way[number] = some
+        try:
+            self._link.post(messages.Ack(handle, some), messages.Acked, answered, generation, self._link.timeout)
+        except BaseException as error:  # also a signal's
+            answered(ConnectionLost(str(error)))
+            if not isinstance(error, ConnectionLost | RequestTimeout):
+                raise
+
+
+def runs(acknowledged: Acknowledged) -> list[Run]:
+    """The events as runs of offsets without a gap."""
+    if isinstance(acknowledged, EventBatch):
+        return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
+    if isinstance(acknowledged, Event):
+        return [(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.offset)]
+    return [
+        (topic, partition, first, last)
+        for (topic, partition), some in groupby(sorted(acknowledged, key=_PLACE), _PARTITION)
+        for first, last in events.spans(list(dict.fromkeys(map(_OFFSET, some))))
+    ]
