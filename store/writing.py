@@ -66,6 +66,7 @@ class WritableLog(ReadableLog):
         self._cache = disk.page_cache(folder)
         # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment.
         self._owed = found.saved is None or found.saved.cache != self._cache
+        self._first = found.saved is None  # no checkpoint was written yet
 
     def append(self, batches: Sequence[Batch], epoch: int, now_ms: int) -> int:
         """Gives the batches the next offsets and writes them; returns the first one's base offset. Blocks; one call at
@@ -75,6 +76,9 @@ class WritableLog(ReadableLog):
         durable before `sync`. All or nothing: raises StorageError when the disk refuses, CorruptBatch when a header
         does not fit its batch, and then nothing is changed.
         """
+        if self._first:
+            last = self.end_offset + sum(header.last_offset_delta + 1 for header, _ in batches) - 1
+            self._prepare_roll(batches, last, now_ms)
         with self._lock:
             first = self.end_offset
             self._write(_following(batches, first, epoch), now_ms)
@@ -97,6 +101,8 @@ class WritableLog(ReadableLog):
         holes = self._check_order(batches)
         if holes > self._sparse:
             self._expect_holes(holes)
+        if self._first and batches:
+            self._prepare_roll(batches, batches[-1][0].last_offset, now_ms)
         with self._lock:
             end = self.end_offset
             self._write([(header, data, header.base_offset, header.leader_epoch) for header, data in batches], now_ms)
@@ -136,6 +142,18 @@ class WritableLog(ReadableLog):
                 self._sparse = before
                 raise
             self._active.dense = False
+
+    def _prepare_roll(self, batches: Sequence[Batch], last_offset: int, now_ms: int) -> None:
+        """Writes the log's first checkpoint if these batches may need a second segment. Raises StorageError.
+
+        Without a checkpoint, recovery takes all segments but the last for whole. What a failed sync lost of them would
+        then be damage, though nobody was told that it is stored.
+        """
+        segment, size = self._active, sum(len(data) for _, data in batches)
+        created_ms = segment.created_ms if segment.size else now_ms
+        info = SegmentInfo(segment.base_offset, self.end_offset, max(1, segment.size), -1, created_ms)
+        if retention.must_roll(self.config, info, size, last_offset, now_ms):
+            self.checkpoint()
 
     def _write(self, batches: Iterable[Placed], now_ms: int) -> None:
         """Writes and publishes the batches, or none of them. `_lock` is held. Raises StorageError, CorruptBatch."""
@@ -207,6 +225,8 @@ class WritableLog(ReadableLog):
 
     def roll(self) -> None:
         """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
+        if self._first and self._active.size:
+            self.checkpoint()
         with self._lock:
             if self._broken:
                 raise StorageError(self._broken)
@@ -284,6 +304,7 @@ class WritableLog(ReadableLog):
                 return
             self._saved, self._owed = None, True  # a save that fails may have written one file of the two
             checkpoints.save(self._disk, self.folder, state)
+            self._first = False
             self._saved, self._owed = state, self._active.base_offset != state.segment
 
 

@@ -221,18 +221,67 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_stored() -> 
     assert offsets(rows(log)) == told
 
 
-def test_what_the_first_sync_of_a_new_log_lost_is_not_taken_for_stored() -> None:
-    """It has no checkpoint yet, and its closed segments are in the page cache alone."""
-    disk = FaultyDisk()
-    log = Log.open(FOLDER, SMALL, disk=disk, new=True)
-    for _ in range(6):
-        log.append([made(b"x" * 300)], 0, 1)
-    lost = log.segments[0].next_offset
-    disk.sync_fails = True
+def failed_sync(disk: FaultyDisk, log: Log, at: int) -> None:
+    """Six appends and a sync, of which number `at` and those after it meet a disk whose syncs fail."""
+
+    def work() -> None:
+        for number in range(7):
+            disk.sync_fails = number >= at
+            if number < 6:
+                log.append([made(b"x" * 300)], 0, 1)
+            else:
+                log.sync()
+
     with pytest.raises(StorageError):
-        log.sync()
+        work()
     disk.sync_fails = False
     disk.crash(Everything())  # the broker is started again, the machine is not
+
+
+@pytest.mark.parametrize("at", range(7))
+def test_what_a_failed_sync_of_a_new_log_lost_is_no_damage(at: int) -> None:
+    """Nobody was told that it is stored."""
+    disk = FaultyDisk()
+    failed_sync(disk, Log.open(FOLDER, SMALL, disk=disk, new=True), at)
+    log = opened(FOLDER, disk=disk)
+    assert not log.recovery.damage
+    assert log.append([made(b"new")], 0, 1) == log.sync() - 1
+    told = offsets(rows(log))
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == told
+    assert not log.recovery.damage
+
+
+@pytest.mark.parametrize("rolls", ["by size", "by age", "in one append", "when told to"])
+def test_a_log_has_a_checkpoint_before_its_second_segment(rolls: str) -> None:
+    """Recovery would take the first one for whole."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+    batch = made(b"x" * 300)
+    if rolls == "in one append":
+        log.append([batch] * 6, 0, 1)
+    else:
+        log.append([batch], 0, 1)
+        assert not [name for name in disk.log if "sync" in name]
+    if rolls == "by size":
+        log.append([batch] * 2, 0, 1)
+    elif rolls == "by age":
+        log.append([batch], 0, 1 + SMALL.segment_ms)
+    elif rolls == "when told to":
+        log.roll()
+    assert len(log.segments) > 1
+    second = disk.log.index(f"create {log.segments[1].base_offset:020}.log")
+    assert [name for name in disk.log[:second] if name.startswith("rename checkpoint")]
+
+
+def test_closed_segments_of_a_log_without_a_checkpoint_are_read_from_the_disk() -> None:
+    """They may be in the page cache alone."""
+    disk = FaultyDisk()
+    log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+    log._first = False  # earlier versions wrote no checkpoint before the second segment
+    failed_sync(disk, log, 6)
+    lost = log.segments[0].next_offset
     log = opened(FOLDER, disk=disk)
     assert log.recovery.damage
     with pytest.raises(CorruptBatch):
