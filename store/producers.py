@@ -11,6 +11,7 @@ the partition's own, which is as of the high watermark.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgpack
@@ -137,13 +138,17 @@ class ProducerStates:
         for number in silent[: max(1, MOST // 10)]:
             del self._states[number]
 
-    def silent(self, now_ms: int, older_than_ms: int) -> list[int]:
-        """The producers that appended nothing for `older_than_ms`."""
-        return [number for number, state in self._states.copy().items() if now_ms - state.seen_ms > older_than_ms]
+    def silent(self, now_ms: int, older_than_ms: int, kept: Collection[int] = ()) -> list[int]:
+        """The producers that appended nothing for `older_than_ms`, without those in `kept`."""
+        return [
+            number
+            for number, state in self._states.copy().items()
+            if now_ms - state.seen_ms > older_than_ms and number not in kept
+        ]
 
-    def expire(self, now_ms: int, older_than_ms: int) -> int:
+    def expire(self, now_ms: int, older_than_ms: int, kept: Collection[int] = ()) -> int:
         """Forgets the producers that are `silent`; how many. No append may run: it might be one of theirs."""
-        old = self.silent(now_ms, older_than_ms)
+        old = self.silent(now_ms, older_than_ms, kept)
         for number in old:
             self._states.pop(number, None)
         return len(old)

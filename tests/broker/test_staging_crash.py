@@ -139,6 +139,35 @@ async def test_a_catalog_that_is_older_than_the_logs(tmp_path: Path, monkeypatch
 
 
 @trio_test
+async def test_an_old_backup_does_not_publish_a_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logs have the whole job, its catalog does not say so, and its producers have been silent for long."""
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        tokens = await prepared(broker)
+        with monkeypatch.context() as patched:
+            copies = Copies(tmp_path / "data", tmp_path / "copies", patched)
+            copies.around(StagingStore, "put")
+            await commit(broker, "j", *tokens)
+    decided = copies.path(copies.steps.index("after StagingStore.put"))
+    shutil.rmtree(decided / "topics")
+    shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
+    real, tries = StagedFiles.read, []
+
+    def fail_once(files: StagedFiles, id: str, size: int) -> Any:
+        tries.append(id)
+        if len(tries) == 1:
+            raise StorageError("the disk refuses once")
+        return real(files, id, size)
+
+    monkeypatch.setattr(StagedFiles, "read", fail_once)
+    async with running(decided, producer_id_expiration_ms=1) as broker:
+        await until(lambda: tries)
+        for partition in broker.topic("t").local.values():
+            await broker.housekeeper.retain(partition)
+        await until(lambda: not broker.staging.list())
+        assert await there(broker) == EXPECTED
+
+
+@trio_test
 async def test_a_crash_at_any_step_of_sealing_and_aborting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path / "data", durability="fsync") as broker:
         await made(broker)

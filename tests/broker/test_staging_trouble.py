@@ -197,7 +197,7 @@ async def test_a_damaged_file_publishes_nothing(tmp_path: Path) -> None:
 async def test_nobody_else_writes_under_the_producer_id_of_a_publication(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
-        broker.staging._owners.add(77)
+        broker.staging.owners.add(77)
         for transactional in (False, True):
             stranger = batch.encode(
                 [b"k"],

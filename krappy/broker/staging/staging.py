@@ -90,7 +90,7 @@ class StagingCoordinator:
         self._outcome_ms = runtime.config.staging_outcome_ms
         self._live: dict[str, LiveJob] = {}
         self._turns = IdTurns()
-        self._owners = producer_ids.owned  # of jobs that are being published
+        self.owners = producer_ids.owned  # of jobs that are being published
         self._attempts = 0
         self._outcomes = 0
         self.used = 0  # bytes that the files take
@@ -115,7 +115,7 @@ class StagingCoordinator:
         for live in self._live.values():
             if live.job.publishing:
                 self._runtime.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
-                self._owners.add(live.job.producer_id)
+                self.owners.add(live.job.producer_id)
                 self._start(live)
 
     async def close(self) -> None:
@@ -196,7 +196,7 @@ class StagingCoordinator:
                 await self._runtime.sync_meta(self._store.put(job))
                 live = self._live.setdefault(name, LiveJob(job))
                 live.job = job
-                self._owners.add(job.producer_id)
+                self.owners.add(job.producer_id)
                 self._start(live)
         if live is None:
             return job, 0, 0
@@ -357,7 +357,7 @@ class StagingCoordinator:
     def _over(self, live: LiveJob) -> None:
         """Drops the job from memory, and its files. From now on it is looked up on disk."""
         self._live.pop(live.job.name, None)
-        self._owners.discard(live.job.producer_id)
+        self.owners.discard(live.job.producer_id)
         refusal = core.refusal(live.job)
         for id in list(live.attempts):
             self._drop(live, id, refusal)
@@ -406,7 +406,7 @@ class StagingCoordinator:
         for stale in list(live.stale):
             await Publication(self._runtime, self.files, stale, stagings, progress).mark(commit=False)
             live.stale.remove(stale)
-            self._owners.discard(stale.producer_id)
+            self.owners.discard(stale.producer_id)
         publication = Publication(self._runtime, self.files, job, stagings, progress)
         if job.state is JobState.PUBLISHING:
             try:
@@ -437,7 +437,7 @@ class StagingCoordinator:
         before = live.job
         targets = self._targets([live.attempts[token].staging for token in before.tokens])
         after = before._replace(producer_id=await self._producer_ids.new_own(targets))
-        self._owners.add(after.producer_id)
+        self.owners.add(after.producer_id)
         await self._runtime.decisions.wait()
         await self._save(live, after)
         live.stale.append(before)

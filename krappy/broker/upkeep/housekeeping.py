@@ -121,8 +121,9 @@ class Housekeeper:
         # Producers' times are the wall clock's. If that was set, forget them too late rather than too early.
         now = min(self._runtime.now_ms(), self._runtime.clock.steady_ms())
         life = self._runtime.config.producer_id_expiration_ms
-        if log.producers.silent(now, life):
-            await partition.reshape(lambda: log.producers.expire(now, life))
+        publishing = self._staging.owners  # only these states tell what of their jobs the log has already
+        if log.producers.silent(now, life, publishing):
+            await partition.reshape(lambda: log.producers.expire(now, life, publishing))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
 
