@@ -24,7 +24,7 @@ from krappy.wire import messages
 LINGER = 0.005  # seconds for which an ack waits for others
 MOST = 1000  # runs of events in one request
 Acknowledged = Event | EventBatch | Iterable[Event]
-_PARTITION, _OFFSET, _PLACE = itemgetter(0, 1), itemgetter(2), itemgetter(0, 1, 2)  # of an event
+_PARTITION, _OFFSET = itemgetter(0, 1), itemgetter(2)  # of an event
 Run = tuple[str, int, int, int]  # topic, partition, first offset, last offset: both inclusive
 
 
@@ -164,8 +164,7 @@ def runs(acknowledged: Acknowledged) -> list[Run]:
         return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
     if isinstance(acknowledged, Event):
         return [(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.offset)]
-    return [
-        (topic, partition, first, last)
-        for (topic, partition), some in groupby(sorted(acknowledged, key=_PLACE), _PARTITION)
-        for first, last in events.spans(list(dict.fromkeys(map(_OFFSET, some))))
-    ]
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for at, some in groupby(acknowledged, _PARTITION):
+        offsets.setdefault(at, []).extend(map(_OFFSET, some))
+    return [(*at, *span) for at, each in sorted(offsets.items()) for span in events.spans(sorted(set(each)))]

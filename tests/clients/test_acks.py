@@ -234,6 +234,29 @@ async def test_a_member_that_is_quick_leases_more_with_each_poll(
             assert [each.max_records for each in asked if isinstance(each, Poll)] == expected
 
 
+@pytest.mark.parametrize(
+    ("pause", "choice", "ahead"),
+    [(0.0, {}, True), (0.15, {}, False), (0.0, {"order": "key"}, False), (0.0, {"max_deliveries": 2}, False)],
+)
+async def test_who_was_quick_gets_the_next_events_ahead(
+    address: str, topic: str, asked: list[Request], pause: float, choice: dict[str, Any], ahead: bool
+) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 60)
+        async with client.consumer(topic, group=topic, max_records=20, **choice) as consumer:
+            for _ in range(20):
+                await consumer.ack(await anext(consumer))
+            await anyio.sleep(pause)
+            await consumer.ack(await anext(consumer))
+            polls = [each.max_wait for each in asked if isinstance(each, Poll)]
+            assert len(polls) == 2 + ahead
+            assert (polls[-1] == 0) is ahead
+            for _ in range(39):
+                await consumer.ack(await anext(consumer))
+            assert await consumer.poll() == []
+        assert await floor(client, topic) == 60
+
+
 def test_runs_of_events_in_any_order() -> None:
     def event(topic: str, partition: int, offset: int) -> Event:
         return Event(topic, partition, offset, 0, None, None)
