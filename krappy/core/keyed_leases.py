@@ -7,12 +7,12 @@ unsettled events are not known: `wanted` asks for them first, and no event beyon
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Self
 
 from krappy.core.key_order import KeyOrder
 from krappy.core.leases import WINDOW, Lease, Leases, LogSlice
-from krappy.core.runs import LEASED, WAITING, OffsetRun
+from krappy.core.runs import LEASED, WAITING, OffsetRun, Span
 
 
 class KeyedLeases(Leases):
@@ -46,8 +46,10 @@ class KeyedLeases(Leases):
         keys, runs, frontier = self._keys, self._runs, self.frontier
         learns = log.start <= keys.known < log.end  # whether it has keys of events beyond the known ones
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
-        offsets = (offset for first, last in log.spans for offset in range(first, last + 1))
-        pairs: Iterator[tuple[int, Hashable | None]] = zip(offsets, log.keys, strict=True)
+        pairs: Iterator[tuple[int, Hashable | None]] = zip(_offsets(log.spans), log.keys, strict=True)
+        if not self._counts[WAITING] and keys.known >= frontier:  # nothing below the frontier may be leased
+            passed = sum(min(last + 1, frontier) - first for first, last in log.spans if first < frontier)
+            pairs = islice(pairs, passed, None)
         for offset, key in pairs:
             if offset >= frontier:
                 if learns:
@@ -158,6 +160,10 @@ class KeyedLeases(Leases):
     def reset(self, offset: int) -> None:
         super().reset(offset)
         self._keys = KeyOrder(offset)
+
+
+def _offsets(spans: Sequence[Span]) -> Iterator[int]:
+    return chain.from_iterable(range(first, last + 1) for first, last in spans)
 
 
 def _spans(taken: list[tuple[int, int]]) -> list[Lease]:
