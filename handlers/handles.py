@@ -8,6 +8,8 @@ from krappy.ports import AttemptPort, MemberPort, PartitionPort, ScanPort, Topic
 from krappy.types import TopicPartition
 from krappy.waiting import Signal
 
+FOR_EACH_PARTITION = 250  # bytes that a reader, a scan or a watch keeps for each of its partitions, about
+
 
 class ProducerHandle:
     """A producer registration."""

@@ -11,7 +11,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
-from krappy.handlers.handles import Reader
+from krappy.handlers.handles import FOR_EACH_PARTITION, Reader
 from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
@@ -50,7 +50,7 @@ async def register_consumer(
             raise InvalidRequest(f"a position for {at}, which is not among the topics and partitions named")
         positions[at] = await partitions[at].offset_for("offset", offset)
     return messages.ConsumerRegistered(
-        handle=session.add(Reader(partitions, positions)),
+        handle=session.add(Reader(partitions, positions), FOR_EACH_PARTITION * len(partitions)),
         member=None,
         positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
         ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],

@@ -13,11 +13,17 @@ from krappy.types import Record
 from krappy.waiting import Later
 from krappy.wire import messages
 
+LONGEST_NAME = 1000  # characters of a producer's name
+
 
 @serves(messages.ProducerRegistration, needs=needs.topic(Op.WRITE, Op.CREATE) + needs.cluster(Op.IDEMPOTENT_WRITE))
 async def register_producer(
     session: SessionPort, request: messages.ProducerRegistration
 ) -> messages.ProducerRegistered:
+    if request.name is not None and len(request.name) > LONGEST_NAME:
+        raise InvalidRequest(
+            f"a producer's name has at most {LONGEST_NAME} characters, not {len(request.name)}", field="name"
+        )
     topic = await session.access.topic_for_producer(request.topic)
     id, epoch = request.producer_id, request.producer_epoch
     if request.idempotent and id < 0:

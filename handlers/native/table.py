@@ -8,7 +8,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
-from krappy.handlers.handles import ScanCursor
+from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
@@ -154,7 +154,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             tombstones=request.tombstones,
             whole=len(partitions) == topic.count,
         )
-        cursor = session.add(ScanCursor(scan))
+        cursor = session.add(ScanCursor(scan), _kept(request, partitions))
     await session.writable()
     await session.pause()  # a page takes some time
     page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
@@ -163,6 +163,15 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     return messages.Scanned(
         partition=page.partition, cursor=None if page.last else cursor, offsets=scan.offsets, entries=page.items
     )
+
+
+def _kept(request: messages.Scan | messages.Watch, partitions: list[PartitionPort]) -> int:
+    """About how many bytes a scan or a watch keeps."""
+    return bounds_size(request) + FOR_EACH_PARTITION * len(partitions)
+
+
+def bounds_size(request: messages.Scan | messages.Watch | messages.OpenSnapshot) -> int:
+    return sum(len(bound or b"") for bound in (request.prefix, request.start, request.end))
 
 
 @serves(messages.Watch, needs=needs.topic(Op.READ), streams=True)
@@ -187,7 +196,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
             wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
-    handle = session.add(watch)
+    handle = session.add(watch, _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
     async def emit(

@@ -52,8 +52,9 @@ class SessionPort(PacedPort, Protocol):
 
     @property
     def broker(self) -> BrokerPort: ...
-    def add(self, registration: Registered) -> int:
-        """A handle for a registration, which is closed with the connection. Raises Overloaded."""
+    def add(self, registration: Registered, kept: int = 0) -> int:
+        """A handle for a registration, which is closed with the connection. `kept`: about how many bytes of memory it
+        keeps, if it may be many. Raises Overloaded, having closed it."""
 
     def registration(self, handle: int) -> Registered:
         """Raises UnknownHandle."""

@@ -15,7 +15,7 @@ from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort
 from krappy.server.budget import Budget
 from krappy.server.places import HTTP, Places
-from krappy.server.session import Allowance
+from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
 from krappy.server.turns import Turns
 from krappy.settings.server import parse_address
@@ -29,7 +29,6 @@ TOGETHER = 16  # connections that are accepted in one turn: each may bring its f
 LOOK_SECONDS = 0.25
 LOOKED = 100  # connections looked at between two turns of the event loop
 PAGES = 4  # HTTP may take a quarter of the budget
-REGISTRATION = 2 << 10  # bytes of memory that one registration is assumed to take
 
 
 def _name(protocol: str, kind: int | str) -> str:

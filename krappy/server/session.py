@@ -11,10 +11,12 @@ import trio
 from krappy.errors import Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership
 from krappy.ports import AccessPort, BrokerPort, Registered
+from krappy.server.budget import FAIR
 
 MAX_HANDLES = 10_000
 FEW = 16  # members that leave in one turn: each may hold leases in all of the group's partitions
-FAIR_HANDLES = 8  # registrations that a connection may always hold, however many the others have
+FAIR_HANDLES = 8  # small registrations that a connection may always hold, however many the others have
+REGISTRATION = 2 << 10  # bytes of memory that a registration is assumed to take, beside what it says that it keeps
 T = TypeVar("T")
 
 
@@ -31,7 +33,8 @@ class Peer(Protocol):
 
 
 class Allowance:
-    """How many registrations all connections together may hold: a limit, because they take memory."""
+    """How many registrations all connections together may hold: a limit, because they take memory. One that keeps much
+    counts as several."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -75,23 +78,30 @@ class Session(Paced):
         self.client = client
         self.principal: str | None = None
         self.handles: dict[int, Registered] = {}
+        self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False
         self._next = 1
 
-    def add(self, registration: Registered) -> int:
+    def add(self, registration: Registered, kept: int = 0) -> int:
         if self.closed:
             registration.close()
             return 0
         if len(self.handles) >= MAX_HANDLES:
             registration.close()
             raise Overloaded(f"a connection holds at most {MAX_HANDLES} registrations; unregister some")
-        if self._allowance.used >= self._allowance.limit and len(self.handles) >= FAIR_HANDLES:
+        further = kept // REGISTRATION
+        if self._allowance.used + further >= self._allowance.limit and (
+            len(self.handles) >= FAIR_HANDLES or kept > FAIR
+        ):
             registration.close()
-            raise Overloaded(f"all connections together hold {self._allowance.limit} registrations, which is the limit")
-        self._allowance.used += 1
+            what = f", and this one would count as {1 + further}" if further else ""
+            raise Overloaded(f"all connections together may hold {self._allowance.limit} registrations{what}")
+        self._allowance.used += 1 + further
         handle = self._next
         self._next += 1
         self.handles[handle] = registration
+        if further:
+            self._further[handle] = further
         return handle
 
     def registration(self, handle: int) -> Registered:
@@ -110,7 +120,7 @@ class Session(Paced):
     def remove(self, handle: int) -> None:
         self.registration(handle).close()
         if self.handles.pop(handle, None) is not None:
-            self._allowance.used -= 1
+            self._allowance.used -= 1 + self._further.pop(handle, 0)
 
     def forget(self, handle: int) -> None:
         if handle in self.handles:
@@ -124,6 +134,8 @@ class Session(Paced):
         """Closes all registrations; more than a few members of groups in several turns."""
         self.closed = True
         handles, self.handles = list(self.handles.values()), {}
+        self._allowance.used -= sum(self._further.values())
+        self._further.clear()
         left: deque[Registered] = deque()
         for registration in handles:
             if isinstance(registration, Membership):

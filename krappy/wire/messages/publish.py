@@ -40,7 +40,7 @@ class ProducerRegistration(Request, kind=1):
     """
 
     topic: str
-    name: str | None = None  # for people: shown beside the connection
+    name: str | None = None  # for people: shown beside the connection; 1,000 characters at most
     idempotent: bool = False  # asks for a producer id
     producer_id: Expect = -1  # with `idempotent`: an id that the client has already
     producer_epoch: Annotated[int, Range(-1, 2**15 - 1)] = -1  # the epoch of that id
