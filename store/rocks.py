@@ -283,8 +283,9 @@ def values_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int)
     return found, following
 
 
-def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
-    """At most `count` keys from `first` to before `end`, in their order."""
+def keys_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int) -> tuple[list[bytes], bytes | None]:
+    """(at most `count` keys from `first` to before `end`, in their order, and no more once they have `max_bytes`; the
+    next key, or None)."""
     options = ReadOptions()
     options.fill_cache(False)  # type: ignore[call-arg]
     options.set_iterate_upper_bound(end)
@@ -293,15 +294,19 @@ def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
     key, go_on = iterator.key, iterator.next
     found: list[bytes] = []
     append = found.append
+    taken = 0
     for _ in repeat(None, count):
         held: Any = key()
-        if held is None:
-            iterator.status()  # a damaged block ends an iteration as the end of the data does
+        if held is None or taken >= max_bytes:
             break
         append(held)
+        taken += len(held)
         go_on()
+    following: Any = key()
+    if following is None:
+        iterator.status()  # a damaged block ends an iteration as the end of the data does
     del iterator, key, go_on  # before the options that hold its bound
-    return found
+    return found, following
 
 
 def all_from(db: Rdict, first: bytes) -> Iterator[tuple[bytes, bytes]]:

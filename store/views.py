@@ -43,6 +43,7 @@ STALL_LIMIT_S = 60.0
 RENEWING = "the tables are being made anew, because their files were damaged; try again"
 REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
+MAX_KEYS = 4 << 20  # bytes of keys read in one go
 HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
 
 
@@ -358,13 +359,14 @@ class Views:
         except Exception as error:
             raise self._failure("reading a view", error) from error
 
-    def keys(self, first: bytes, end: bytes, count: int) -> list[bytes]:
-        """At most `count` stored keys (`store/keys.py`) as they are now, tombstones' too, from `first` to before `end`.
+    def keys(self, first: bytes, end: bytes, count: int) -> tuple[list[bytes], bytes | None]:
+        """(at most `count` stored keys (`store/keys.py`) from `first` to before `end` as they are now, tombstones' too,
+        and no more once they have MAX_KEYS bytes; the next one, or None).
 
         Holds the GIL for a quarter of a microsecond a key.
         """
         try:
-            return rocks.keys_from(self._db, first, end, count)
+            return rocks.keys_from(self._db, first, end, count, MAX_KEYS)
         except Exception as error:
             raise self._failure("reading a view", error) from error
 

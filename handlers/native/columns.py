@@ -18,6 +18,7 @@ from krappy.handlers.native.table import (
     MAX_ANSWER,
     MAX_PAGE_BYTES,
     SLICE,
+    bounds_size,
     check_size,
     chosen_partitions,
     look_up_spread,
@@ -40,6 +41,7 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     snapshots = session.access.snapshots(Op.READ)
     topic = _topic(session, request)
     partitions = chosen_partitions(topic, request.partitions)
+    check_size(bounds_size(request) * len(partitions), session.answer_bytes, "ranges")
     await broker.wait_for_views(partitions)
     snapshot = broker.open_snapshot(
         partitions,
@@ -52,6 +54,7 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
         with snapshots.reading(snapshot.id):
             size = None if request.measure is None else await snapshot.measure(request.measure)
             ranges = await snapshot.ranges(request.splits)
+        check_size(sum(len(bound or b"") for each in ranges for bound in each[1:]), session.answer_bytes, "ranges")
     except BaseException:  # for example: the client has left
         snapshots.close(snapshot.id)
         raise

@@ -128,13 +128,13 @@ async def look_up_spread(
     return where, found
 
 
-def check_size(size: int, room: int) -> None:
+def check_size(size: int, room: int, what: str = "entries") -> None:
     """Checks the bytes of an answer, which is sent as a whole. Raises RecordTooLarge when no answer may be so large,
     Overloaded when memory is short now (`room`)."""
     if size > MAX_ANSWER:
-        raise RecordTooLarge(f"the entries take more than {MAX_ANSWER} bytes; ask for fewer at once", limit=MAX_ANSWER)
+        raise RecordTooLarge(f"the {what} take more than {MAX_ANSWER} bytes; ask for fewer at once", limit=MAX_ANSWER)
     if size > room:
-        raise Overloaded("the broker is short of memory now; ask for fewer keys at once, or again later")
+        raise Overloaded(f"the broker is short of memory now; ask for fewer {what} at once, or again later")
 
 
 @serves(messages.Scan, needs=needs.topic(Op.READ))

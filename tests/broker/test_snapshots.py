@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
+from krappy.broker.runtime import SHARE
 from krappy.broker.tables import snapshots, splits
 from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.broker.tables.table import Chosen
 from krappy.entries.entry import unpack_entry
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
 from krappy.records import batch
+from krappy.store import rocks, views
 from tests.broker.engine import publish, running, until
 
 ALL = Chosen()
@@ -165,13 +167,15 @@ def test_ranges_are_about_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     trio.run(main)
 
 
-def in_broker(tmp_path: Path, test: Callable[[LocalBroker], Any], events: list[str] | None = None) -> None:
+def in_broker(
+    tmp_path: Path, test: Callable[[LocalBroker], Any], events: list[str] | None = None, **given: Any
+) -> None:
     def report(event: str, **facts: Any) -> None:
         if events is not None:
             events.append(event)
 
     async def main() -> None:
-        async with running(tmp_path / "data", report) as broker:
+        async with running(tmp_path / "data", report, **given) as broker:
             await many(broker, 1000)
             await test(broker)
 
@@ -217,6 +221,48 @@ def test_only_so_many_are_held_and_each_gives_its_place_back(tmp_path: Path, mon
             broker.open_snapshot([], None, None, None, 1, tombstones=False)
         with pytest.raises(InvalidRequest):
             broker.open_snapshot(broker.topic("t").all_led(), b"a", b"b", None, 1, tombstones=False)
+
+    in_broker(tmp_path, test)
+
+
+def test_the_bounds_of_their_keys_have_a_share_of_memory(tmp_path: Path) -> None:
+    most = (1 << 20) // SHARE
+
+    async def test(broker: LocalBroker) -> None:
+        first = await taken(broker, "t", Chosen(start=b"a" * (most // 2)))
+        for bounds in (Chosen(prefix=b"a" * most), Chosen(None, b"a" * (most // 2), b"b")):
+            with pytest.raises(Overloaded, match=f"may take {most} bytes"):
+                await taken(broker, "t", bounds)
+        await taken(broker, "t", Chosen(end=b"b" * (most // 2)))
+        await taken(broker, "t")
+        broker.snapshots.close(first.id)
+        await taken(broker, "t", Chosen(prefix=b"a" * (most // 2)))
+
+    in_broker(tmp_path, test, memory_bytes=1 << 20)
+
+
+def test_large_keys_are_counted_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "MAX_KEYS", 10_000)
+    monkeypatch.setattr(splits, "ROOM", 20_000)
+
+    async def test(broker: LocalBroker) -> None:
+        partition = broker.topic("t").led(0)
+        keys: list[bytes | None] = [b"large%02d" % number + bytes(1000) for number in range(90)]
+        await publish(partition, len(keys), keys)
+        snapshot = await taken(broker, "t")
+        read_at_once = []
+        keys_from = rocks.keys_from
+
+        def counting(*args: Any) -> tuple[list[bytes], bytes | None]:
+            found = keys_from(*args)
+            read_at_once.append(sum(map(len, found[0])))
+            return found
+
+        monkeypatch.setattr(rocks, "keys_from", counting)
+        for parts in (2, 5, 90):
+            ranges = await snapshot.ranges(parts)
+            assert [row[1] for row in read(snapshot, ranges, 1 << 20) if row[1] in keys] == keys
+        assert max(read_at_once) < 10_000 + 1_100
 
     in_broker(tmp_path, test)
 

@@ -9,9 +9,11 @@ import pytest
 
 from krappy import arrow_layout
 from krappy.arrow_layout import Binary
+from krappy.broker.tables import splits
 from krappy.errors import (
     InvalidRequest,
     OffsetOutOfRange,
+    RecordTooLarge,
     SnapshotGone,
     UnknownPartition,
     UnknownTopic,
@@ -230,3 +232,30 @@ def test_readers_that_never_take_their_answers_hold_up_nobody(address: str, tmp_
         raw.call(m.CloseSnapshot(opened.snapshot))
         with pytest.raises(SnapshotGone):
             raw.call(m.ReadSnapshot(opened.snapshot, 0))
+
+
+def test_ranges_that_would_take_a_large_answer_are_refused(raw: Raw) -> None:
+    """Each partition has a range, with the bounds that the request had once."""
+    raw.call(m.CreateTopic("wide", 400, if_absent=True))
+    for request in (
+        m.OpenSnapshot("wide", start=b"\0" * 50_000),
+        m.OpenSnapshot("wide", end=b"z" * 50_000, splits=1000),
+        m.OpenSnapshot("wide", prefix=b"z" * 50_000, splits=1000),
+    ):
+        with pytest.raises(RecordTooLarge, match="the ranges take more than 16777216 bytes"):
+            raw.call(request)
+    assert len(raw.call(m.OpenSnapshot("wide", start=b"\0" * 10_000)).ranges) == 400
+
+
+def test_ranges_cut_at_large_keys_are_refused_when_there_are_too_many(
+    raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = raw.producer("large").handle
+    for number in range(40):
+        raw.call(m.Message(handle, b"v", b"%02d" % number + bytes(500_000)))
+    monkeypatch.setattr(splits, "STEP", 1)
+    monkeypatch.setattr(splits, "ROOM", 40 << 20)
+    monkeypatch.setattr("krappy.core.splits.LEAST", 1)
+    with pytest.raises(RecordTooLarge, match="the ranges take more than 16777216 bytes"):
+        raw.call(m.OpenSnapshot("large", splits=40))
+    assert len(raw.call(m.OpenSnapshot("large", splits=4)).ranges) == 4

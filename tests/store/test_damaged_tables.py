@@ -43,7 +43,7 @@ def test_a_catalog_does_not_end_there(tmp_path: Path) -> None:
 
 
 def all_keys(views: Views) -> object:
-    return views.keys(view_prefix(1), view_end(1), 10_000)
+    return views.keys(view_prefix(1), view_end(1), 10_000)[0]
 
 
 @pytest.mark.parametrize("read", [all_keys, lambda views: views.highest_number()], ids=["keys", "highest"])

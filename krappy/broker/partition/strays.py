@@ -188,12 +188,12 @@ class ViewStrays:
         self._tell()
         at, end, step = view_prefix(number), view_end(number), LEAST
         while not self._met and count == self._count:
-            keys = replica.views.keys(at, end, step)
+            keys, following = replica.views.keys(at, end, step)
             if any_elsewhere([key[PREFIX_SIZE:] for key in keys], count, replica.index):
                 return True
-            if len(keys) < step:
+            if following is None:
                 break
-            at = keys[-1] + b"\0"
+            at = following
             step = max(LEAST, min(AT_ONCE, 2 * step, BYTES * step // (1 + sum(map(len, keys)))))
             await trio.lowlevel.checkpoint()
         return self._met

@@ -1,7 +1,7 @@
 """Snapshots of tables that the broker holds under an id. Any connection may read one, so that many readers share it.
 
 They pin old data in RocksDB's files. So there are at most `MOST`, and each ends when neither a read nor a `keep` has
-used it for its time to live. It does not end during a read.
+used it for its time to live. It does not end during a read. The bounds of their keys have a share of memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition.partition import Partition
+from krappy.broker.runtime import SHARE
 from krappy.broker.tables import splits
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.broker.tables.table import Chosen
@@ -140,6 +141,9 @@ class Snapshots:
             raise ShuttingDown("the broker is shutting down")
         if len(self._held) >= MOST:
             raise Overloaded(f"{MOST} snapshots are held already; close some, or wait until their time is over")
+        most = self._runtime.config.memory_bytes // SHARE
+        if chosen.size + sum(each.chosen.size for each in self._held.values()) > most:
+            raise Overloaded(f"the bounds of the snapshots that are held may take {most} bytes: close some of these")
         found = LeasedSnapshot(self._runtime, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones, whole=whole)
         self._held[found.id] = found
         self.opened += 1

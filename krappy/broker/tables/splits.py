@@ -26,6 +26,7 @@ Range = tuple[int, bytes | None, bytes | None]
 FEW = 1_000_000  # up to so many entries, all are counted, in a quarter of a second
 STRETCH = 2_048  # keys counted at a time: half a millisecond
 STEP = 16  # keys that a counted piece holds
+ROOM = 4 << 20  # bytes of the keys where counted pieces begin; those behind them belong to the last piece
 TINY = 16  # a half with so few keys is not split further: its keys are counted
 SAMPLES = 2  # estimates of a half's size
 MOST, MOST_IN_ALL = 32, 512  # the most pieces that sampling makes of one piece, and of all, about
@@ -65,12 +66,13 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     heavy = max(total, unflushed) / parts / FINE
     sampled = sum(piece.weight > heavy or len(some) == 1 for some in known for piece in some)
     most = max(2, min(MOST, MOST_IN_ALL // max(1, sampled)))
+    room = max(1, ROOM // max(1, sum(map(len, known))))
     found: list[list[WeightedPiece]] = []
     for some, (_, end) in zip(known, bounds, strict=True):
         fine: list[WeightedPiece] = []
         for piece, following in zip(some, [*(each.start for each in some[1:]), end], strict=True):
             if few:
-                fine += await _counted(views, piece.start, following)
+                fine += await _counted(views, piece.start, following, room)
             elif piece.weight > heavy or len(some) == 1:
                 fine += await _sampled(views, piece, following, heavy, most)
             else:
@@ -79,13 +81,17 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     return found
 
 
-async def _counted(views: Views, first: bytes, end: bytes) -> list[WeightedPiece]:
+async def _counted(views: Views, first: bytes, end: bytes, room: int) -> list[WeightedPiece]:
+    """The first key always begins a piece, and others until they have `room` bytes."""
     found: list[WeightedPiece] = []
     start: bytes | None = first
     while start is not None:
-        keys = views.keys(start, end, STRETCH)
-        found += [WeightedPiece(keys[at], min(STEP, len(keys) - at)) for at in range(0, len(keys), STEP)]
-        start = keys[-1] + b"\0" if len(keys) == STRETCH else None
+        keys, start = views.keys(start, end, STRETCH)
+        if room > 0:
+            found += [WeightedPiece(keys[at], min(STEP, len(keys) - at)) for at in range(0, len(keys), STEP)]
+            room -= sum(map(len, keys[::STEP]))
+        else:
+            found[-1] = WeightedPiece(found[-1].start, found[-1].weight + len(keys))
         await trio.lowlevel.checkpoint()
     return found
 
@@ -143,7 +149,7 @@ async def _estimate(views: Views, start: bytes, end: bytes, chance: random.Rando
 
 def _halve(views: Views, start: bytes, end: bytes) -> _Halves:
     tiny: list[_Part] = []
-    keys = views.keys(start, end, TINY)
+    keys, _ = views.keys(start, end, TINY)
     for _ in range(PROBES):
         if len(keys) < TINY:
             break
@@ -152,9 +158,9 @@ def _halve(views: Views, start: bytes, end: bytes) -> _Halves:
             following = keys[-1] + b"\0"
             tiny.append(_Part(len(keys), start, following, True))
             start = following
-            keys = views.keys(start, end, TINY)
+            keys, _ = views.keys(start, end, TINY)
             continue
-        right = len(views.keys(middle, end, TINY))
+        right = len(views.keys(middle, end, TINY)[0])
         if right == TINY:
             return _Halves(tiny, ((start, middle), (middle, end)))
         if right:

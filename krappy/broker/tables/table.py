@@ -48,6 +48,11 @@ class Chosen(NamedTuple):
     start: bytes | None = None
     end: bytes | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(bound or b"") for bound in self)
+
     def check(self) -> None:
         if self.prefix is not None and (self.start is not None or self.end is not None):
             raise InvalidRequest("either a prefix or a range from start to end, not both")
