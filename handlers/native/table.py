@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
+from krappy.errors import InvalidRequest, KrappyError, Overloaded, RecordTooLarge, UnknownHandle
 from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
@@ -141,7 +142,11 @@ def check_size(size: int, room: int, what: str = "entries") -> None:
 async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
     if request.cursor is not None:
         cursor = request.cursor
-        scan = session.find(cursor, ScanCursor).scan
+        try:
+            scan = session.find(cursor, ScanCursor).scan
+        except UnknownHandle as unknown:
+            closed = "it ended, or nobody asked for its next page in time"
+            raise UnknownHandle(f"{unknown.text}: if it was a scan, {closed}", handle=cursor) from None
     else:
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
@@ -155,11 +160,15 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             whole=len(partitions) == topic.count,
         )
         cursor = session.add(ScanCursor(scan), _kept(request, partitions))
+        scan.ended = partial(session.forget, cursor)
     await session.writable()
     await session.pause()  # a page takes some time
-    page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
-    if page.last:
-        session.remove(cursor)
+    try:
+        page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
+    except KrappyError:
+        if request.cursor is None:
+            session.forget(cursor)  # the client does not know of it
+        raise
     return messages.Scanned(
         partition=page.partition, cursor=None if page.last else cursor, offsets=scan.offsets, entries=page.items
     )

@@ -26,6 +26,7 @@ class ScanPort(Protocol):
     """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
 
     offsets: list[tuple[int, int]]  # (partition, offset up to which it is exact)
+    ended: Callable[[], None]  # called when it is closed, by whomever; to be set
 
     async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
         """The next page. Only the last one may be empty, and after it the scan is closed. Other tasks have their turn

@@ -144,6 +144,7 @@ class TableScan:
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = [partition.expired_below for partition in partitions]
         self.used_ms = runtime.clock.steady_ms()
+        self.ended: Callable[[], None] = lambda: None
         if resumable:
             runtime.scans.add(self)
 
@@ -201,7 +202,8 @@ class TableScan:
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
-        self._runtime.scans.discard(self)
+            self._runtime.scans.discard(self)
+            self.ended()
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
