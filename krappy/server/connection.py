@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
+FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
 ELEMENT = 150  # about how many bytes an element of a request's array takes
 
@@ -56,6 +57,7 @@ class Connection(Channel):
         self._served = registry.served
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance)
         self._tasks = 0
+        self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
     def _broken(self, error: KrappyError) -> None:
         self._send(error_frame(0, error))
@@ -123,12 +125,17 @@ class Connection(Channel):
         error: Exception | None = None
         try:
             with self._until_it_leaves():
+                if self._tasks > FEW:  # hundreds may have come at once; the server's turns are others' too
+                    async with self._beginning:
+                        await self.writable()
+                        await self.turn()
                 value = await answer
         except KrappyError as refused:
             error = refused
         except Exception as fault:
             error = self._server.fault(fault, kind)
         finally:
+            answer.close()  # it may not have begun
             self._tasks -= 1
             self._park(-size)
             self._times.observe(kind, perf_counter() - since)

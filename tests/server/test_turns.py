@@ -13,7 +13,8 @@ import trio.testing
 
 import krappy
 from krappy.server import channel
-from krappy.server.connection import Connection
+from krappy.server.connection import FEW, Connection
+from krappy.server.pace import OUTBOX
 from krappy.server.turns import PROOF, SMALL, Turns
 from krappy.waiting import MANY, Signal
 from krappy.wire import messages as m
@@ -190,3 +191,43 @@ def test_a_signal_wakes_very_many_in_several_rounds() -> None:
     assert sum(woken.values()) == count - 1 + MANY  # who was called before it fired again is called again
     assert max(woken.values()) <= 2 * MANY
     assert len(woken) >= 3
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["a peer that reads", "a peer that does not"])
+def test_many_requests_of_one_peer_that_wait_begin_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """A thousand came in one read, and each took a millisecond until it first waited, or made an answer at once."""
+    rounds = Rounds()
+    begun: Counter[int] = Counter()  # in each round
+    large = 100_000
+
+    async def long(session: Any, request: m.StagedJobs) -> m.StagedJobsFound:
+        begun[rounds.now] += 1
+        await trio.lowlevel.checkpoint()
+        return m.StagedJobsFound([{"job": "j" * large}])
+
+    async def main() -> None:
+        async with topic(tmp_path) as broker:
+            stream, connection = await opened(broker, broker.address)
+            assert isinstance(connection, Connection)
+            served = connection._served[m.StagedJobs]
+            monkeypatch.setitem(connection._served, m.StagedJobs, served._replace(handler=long))
+            trio.lowlevel.add_instrument(rounds)
+            await stream.send_all(b"".join(m.StagedJobs().frame(number) for number in range(200)))
+            if reads:
+                got = 0
+                while got < 200 * large:
+                    got += len(await stream.receive_some())
+                assert sum(begun.values()) == 200
+            else:
+                await until(lambda: connection._outbox.size > OUTBOX, "its answers wait")
+                await trio.sleep(0.05)
+                assert sum(begun.values()) < 200
+                assert connection._outbox.size < OUTBOX + (FEW + 3) * large
+            await stream.aclose()
+            await until(lambda: not broker.server.connections, "the connection has ended")
+            assert broker.server.budget.used == broker.server.budget.parked == 0
+        assert max(begun.values()) <= FEW
+
+    trio.run(main)
