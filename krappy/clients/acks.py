@@ -42,7 +42,7 @@ class Acks:
         self._numbers = itertools.count()
         self._moved = self._runtime.signal()  # set when something under way is answered
         self._refused: KrappyError | None = None  # why acks were given up
-        self._retried = False  # whether the last answer was an error after which it is tried again
+        self._trouble: KrappyError | None = None  # the last answer, if it is an error after which it is tried again
         self._wanted = self._runtime.signal()
         self._woken = False
         self._begun = self._closed = False
@@ -53,10 +53,9 @@ class Acks:
             self.check()
         if isinstance(acknowledged, Event):
             self._events.append(acknowledged)
-        elif isinstance(acknowledged, EventBatch):
-            self._runs += runs(acknowledged)
         else:
-            self._events += acknowledged
+            with self._runtime.lock:
+                self._runs += runs(acknowledged)
         if not self._woken:
             self._wake()
 
@@ -70,7 +69,7 @@ class Acks:
         with self._runtime.lock:
             self._woken = True
             self._wanted.set()
-            begun, self._begun = self._begun, True
+            begun, self._begun = self._begun or self._closed, True
             if not begun:
                 self._link.told_of_closing.add(self._end)
         if not begun:
@@ -87,7 +86,8 @@ class Acks:
                 await self.finish(self._runtime.now() + self._link.timeout)
             except KrappyError as error:
                 with self._runtime.lock:
-                    self._events, self._runs = [], []
+                    self._events.clear()
+                    self._runs, self._under_way = [], {}
                     self._refused = self._refused or error
 
     def close(self) -> None:
@@ -102,8 +102,8 @@ class Acks:
             self._moved.set()
 
     async def finish(self, deadline: float) -> None:
-        """Returns when everything noted is durable, or was given up (`check` tells why). Raises ConnectionLost,
-        RequestTimeout, and why the consumer can't be registered."""
+        """Returns when everything noted is durable, or was given up (`check` tells why). Raises ConnectionLost, what
+        the broker said last, RequestTimeout, and why the consumer can't be registered."""
         backoff = Backoff(lambda: 1.0)
         while True:
             with self._runtime.lock:
@@ -114,44 +114,45 @@ class Acks:
                 return
             if self._closed:
                 raise ConnectionLost(self._link.trouble)
+            seconds = deadline - self._runtime.now()
+            if seconds <= 0:
+                text = f"no answer to Ack in {self._link.timeout:g} s"
+                raise self._trouble or RequestTimeout(text, address=str(self._link.address))
             if under_way:
-                if not await moved.wait(max(0.0, deadline - self._runtime.now())):
-                    raise RequestTimeout(
-                        f"no answer to Ack in {self._link.timeout:g} s", address=str(self._link.address)
-                    )
+                await moved.wait(seconds)
                 continue
-            if self._retried:
-                await self._runtime.sleep(backoff.pause())
+            if self._trouble is not None:
+                await self._runtime.sleep(min(backoff.pause(), seconds))
             self.send(*await self._registered(deadline))
 
     def send(self, handle: int, generation: int) -> None:
         """Sends what was noted. What can't be sent now stays noted."""
         with self._runtime.lock:
-            some, self._runs = self._runs, []
-            noted = self._events[:]
-            del self._events[: len(noted)]
-            some += runs(noted)
-            for at in range(0, len(some), MOST):
-                self._post(some[at : at + MOST], handle, generation)
+            count = len(self._events)
+            some = self._runs + runs(self._events[:count])
+            self._runs = []
+            del self._events[:count]
+            parts = {next(self._numbers): some[at : at + MOST] for at in range(0, len(some), MOST)}
+            self._under_way.update(parts)
+        for number, part in parts.items():
+            self._post(number, part, handle, generation)
 
-    def _post(self, some: list[Run], handle: int, generation: int) -> None:
-        number = next(self._numbers)
-
+    def _post(self, number: int, part: list[Run], handle: int, generation: int) -> None:
         def answered(result: Any) -> None:
             with self._runtime.lock:
                 if self._under_way.pop(number, None) is None:
                     return
                 again = isinstance(result, ConnectionLost | UnknownHandle)
-                self._retried = isinstance(result, KrappyError) and result.retriable
-                if again or self._retried:
-                    self._runs += some
-                elif isinstance(result, KrappyError) and not isinstance(result, LeaseLost):
+                refused = isinstance(result, KrappyError) and not isinstance(result, LeaseLost)
+                self._trouble = result if refused and result.retriable and not again else None
+                if again or self._trouble is not None:
+                    self._runs += part
+                elif refused:
                     self._refused = result
                 self._moved.set()
 
-        self._under_way[number] = some
         try:
-            self._link.post(messages.Ack(handle, some), messages.Acked, answered, generation, self._link.timeout)
+            self._link.post(messages.Ack(handle, part), messages.Acked, answered, generation, self._link.timeout)
         except BaseException as error:  # also a signal's
             answered(ConnectionLost(str(error)))
             if not isinstance(error, ConnectionLost | RequestTimeout):

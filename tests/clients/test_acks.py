@@ -13,9 +13,10 @@ import pytest
 
 import krappy
 from krappy import blocking
+from krappy.broker.groups.member import Member
 from krappy.clients.acks import runs
 from krappy.clients.link import Link
-from krappy.errors import ConnectionLost, LeaseLost
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, LeaseLost, StorageError
 from krappy.types import Event
 from krappy.wire.messages import Ack, Poll, Request
 from tests.clients.helpers import fill
@@ -176,6 +177,58 @@ async def test_acks_that_are_given_up_are_told(lossy: Proxy, address: str, topic
             await until(connected)
             await consumer.ack(event, wait=True)
         assert await floor(other, topic) == 1
+
+
+@pytest.mark.parametrize("error", [StorageError, InvalidRequest])
+async def test_what_the_broker_refuses_for_long_is_given_up(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch, error: type[KrappyError]
+) -> None:
+    """StorageError is retriable: it is tried again, and stored once the broker takes it."""
+    async with krappy.connect(address, timeout=0.5) as client:
+        await fill(client, topic, 3)
+        left = client.consumer(topic, group=topic)
+        consumer = await left.__aenter__()
+        with monkeypatch.context() as refused:
+            refused.setattr(Member, "ack", refuse(error))
+            await consumer.ack(await anext(consumer))
+            with pytest.raises(error, match="not now"), anyio.fail_after(10):
+                await left.__aexit__(None, None, None)
+        before = await floor(client, topic)  # leaving sent it once more
+        async with client.consumer(topic, group=topic) as consumer:
+            with monkeypatch.context() as refused:
+                refused.setattr(Member, "ack", refuse(StorageError))
+                await consumer.ack(await anext(consumer))
+                await anyio.sleep(0.1)
+        assert await floor(client, topic) == before + 1
+
+
+def refuse(error: type[KrappyError]) -> Callable[..., Any]:
+    def ack(*_: object) -> None:
+        raise error("not now")
+
+    return ack
+
+
+def test_no_lock_is_held_while_acks_are_sent(address: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that reads answers needs it, and a send may wait for the broker, which may wait for that thread."""
+    held = []
+    post = Link.post
+
+    def noted(self: Link, request: Request, *more: Any) -> int:
+        if isinstance(request, Ack):
+            held.append(self.runtime.lock._is_owned())  # type: ignore[attr-defined]
+        return post(self, request, *more)
+
+    monkeypatch.setattr(Link, "post", noted)
+    with blocking.connect(address) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_many([(None, b"v")] * 1200)
+        with client.consumer(topic, group=topic) as consumer:
+            for _ in range(1200):
+                consumer.ack(next(consumer))
+    assert held
+    assert not any(held)
 
 
 async def test_waiting_for_one_ack_waits_for_those_before(address: str, topic: str) -> None:
