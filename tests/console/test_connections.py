@@ -14,7 +14,7 @@ def test_a_connection_tells_what_it_registered_and_sent(web: Web, console: Runni
         client.consumer("registered", group="books") as consumer,
     ):
         producer.send(b"x" * 10_000).result()
-        consumer.ack(next(iter(consumer)))
+        consumer.ack(next(iter(consumer)), wait=True)
         found = web.get("/connections", filter="registered", protocol="native")
         kinds = {each["kind"]: each for one in found["connections"] for each in one["registrations"]}
         sent = kinds["producer"].pop("bytes")

@@ -15,7 +15,7 @@ def test_members_leases_and_lag_are_told(web: Web, console: RunningBroker) -> No
         web.publish(path, None, str(number), partition=0)
     with console.connect() as client, client.consumer("orders", group="billing", max_records=3) as consumer:
         event = next(iter(consumer))
-        consumer.ack(event)
+        consumer.ack(event, wait=True)
         told = web.get("/groups/billing")
         assert (told["kind"], told["lag"]) == ("shared", 3)
         (member,) = told["members"]

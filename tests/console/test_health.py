@@ -107,7 +107,7 @@ def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
             for number in range(100):
                 producer.send(b"x" * 100, key=str(number))
         with client.consumer("measured", group="readers", max_records=10) as consumer:
-            consumer.ack(next(iter(consumer)))
+            consumer.ack(next(iter(consumer)), wait=True)
         client.table("measured").get("1")
     web.get(f"{path}/table")  # waits for the views of all partitions
     after = metrics(web)

@@ -262,7 +262,7 @@ def test_hostile_text_everywhere(page: Page, console: RunningBroker, web: Web) -
         client.consumer("evil", group=HOSTILE, dead_letter="evil.dead") as consumer,
         client.producer("evil", name=HOSTILE),
     ):
-        consumer.ack(next(consumer))
+        consumer.ack(next(consumer), wait=True)
         for where in ("#/topics/evil/stream", "#/topics/evil/table", "#/topics/evil/events/0/0", "#/groups"):
             visit(page, console, where)
             expect(page.get_by_text("onerror").first).to_be_visible()

@@ -62,7 +62,7 @@ class Load:
                 with client.producer("t") as producer, client.consumer("t", group="g", max_records=1) as consumer:
                     while not self._stop.is_set():
                         producer.send_columns([b"k"] * 100, [b"v" * 100] * 100)
-                        consumer.ack(next(iter(consumer)))
+                        consumer.ack(next(iter(consumer)), wait=True)
                         assert client.table("t").get("k") is not None
                         kafka.produce("t", b"from a Kafka client", b"k")
                         assert kafka.flush(60) == 0

@@ -76,7 +76,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
                 producer.send("1", key="k").result()
                 producer.send("2", key="k").result()
             with client.consumer("t", group="g", max_records=1) as consumer:
-                consumer.ack(next(iter(consumer)))
+                consumer.ack(next(iter(consumer)), wait=True)
             assert client.table("t").get("k") is not None
         text = httpx.get(f"http://{broker.http_address}/metrics", timeout=60, trust_env=False).text
     return list(text_string_to_metric_families(text))
