@@ -13,9 +13,6 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -23,8 +20,9 @@ from krappy.clients import admin, events
 from krappy.clients.acks import Acknowledged, Acks, runs
 from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
-from krappy.clients.events import EventBatch, LeasedEvents
+from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import Link, PollSlot
+from krappy.clients.received import Received
 from krappy.clients.values import StartAt, start
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
@@ -45,9 +43,7 @@ class Consuming:
         self.choice = choice
         self.member: str | None = None
         self.ends: dict[TopicPartition, int] = {}  # the partitions' ends when it first registered
-        self.events: Iterator[Event] = iter(())  # the events of `_current` that are not handed out yet
-        self._current: EventBatch | None = None
-        self._pending: deque[EventBatch] = deque()
+        self.received = Received(link.runtime.now, leased=choice.group is not None)
         self._link = link
         self._runtime = link.runtime
         self._generation = 0
@@ -57,7 +53,6 @@ class Consuming:
         self._until: dict[TopicPartition, int] | None = None
         self._poll: PollSlot | None = None
         self._polls = 0  # polls of this registration that brought leases
-        self._expiry = 0.0  # when the leases of the last poll expire
         self._began = 0.0  # when the last poll's events began to be handed out
         self._took = math.inf  # seconds for which the caller had the events of the poll before
         self._leased = 0  # events that the last poll brought a member
@@ -77,6 +72,9 @@ class Consuming:
         await self._registered(self._runtime.now() + self._link.timeout)
         if self.choice.group is None:
             self._send_poll()
+        else:
+            with self._runtime.lock:
+                self._link.told_of_loss.add(self._end_leases)
 
     def close(self) -> None:
         """Ends the registration. A member's leases go to other members at once."""
@@ -84,6 +82,7 @@ class Consuming:
             if self._closed:
                 return
             self._closed = True
+            self._link.told_of_loss.discard(self._end_leases)
         self._acks.send(self._handle, self._generation)
         self._acks.close()
         with suppress(ConnectionLost):
@@ -107,15 +106,13 @@ class Consuming:
     def _unregister(self, handle: int, generation: int, *, parting: bool = False) -> None:
         request = messages.Unregister(handle)
         if parting and self.choice.group is not None:
-            unseen = [leased for batch in self._unseen() for leased in runs(batch)]
+            unseen = [leased for batch in self.received.all() for leased in runs(batch)]
             request = messages.Unregister(handle, unseen, self._polls)
         self._link.post(request, messages.Unregistered, lambda _: None, generation)
 
-    def _unseen(self) -> list[EventBatch]:
-        """The events that were received but not handed out."""
-        left, current = operator.length_hint(self.events), self._current
-        begun = [current.cut(len(current) - left, len(current))] if left and current is not None else []
-        return [*begun, *self._pending]
+    def _end_leases(self) -> None:
+        """They end with the connection: the broker leases the events again, to the first member that asks."""
+        self.received.lease.at = 0.0
 
     async def _registered(self, deadline: float) -> int:
         """Registers if necessary. Returns the generation of the connection on which this consumer is registered.
@@ -199,7 +196,7 @@ class Consuming:
             self._refresh = self._runtime.now() + REFRESH
             added: list[TopicPartition] = []
             if choice.group is not None:
-                self._drop()
+                self._end_leases()
             else:
                 fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
                 added = [tp for tp in fetched if again and tp not in self._fetched]
@@ -227,20 +224,18 @@ class Consuming:
         limit); None at the end."""
         self._acks.check()
         self._drop_expired()
-        left, self.events = list(self.events), iter(())
-        if left:
-            first = len(self._current) - len(left) if self._current is not None else 0
-            batch = self._current.cut(first, first + len(left)) if self._current is not None else None
-            self._current = None
-            return batch
+        received = self.received
+        begun = received.take_begun()
+        if begun is not None:
+            return begun
         now = self._runtime.now()
         deadline = None if seconds is None else now + seconds
-        if self._leased and not self._pending:
+        if self._leased and not received.batches:
             self._took = now - self._began
         while True:
-            if self._pending:
-                batch = self._pending.popleft()
-                if seconds is None and not self._pending and self._poll is None and self._polls_ahead:
+            if received.batches:
+                batch = received.batches.popleft()
+                if seconds is None and not received.batches and self._poll is None and self._polls_ahead:
                     self._send_poll(self._runtime.now())
                 return batch
             if self._finished():
@@ -250,34 +245,20 @@ class Consuming:
             self._drop_expired()
 
     async def next_events(self, seconds: float | None = None) -> bool:
-        """Puts the next events in `events`: none when none came for `seconds`. Returns False at the end."""
+        """Puts the next events in `received.events`: none when none came for `seconds`. Returns False at the end."""
         batch = await self.next_batch(seconds)
-        if batch is None:
-            return False
-        self._pending.appendleft(batch)  # an interrupt while its events are made must not lose it
-        events = iter(batch.events())
-        if self.choice.group is not None:
-            events = LeasedEvents(events, self._expiry, self._runtime.now)
-        self._current, self.events = batch, events
-        self._pending.popleft()
-        return True
-
-    @property
-    def waiting(self) -> int:
-        """How many events can be handed out without waiting."""
-        return 0 if self._expired else operator.length_hint(self.events)
-
-    @property
-    def _expired(self) -> bool:
-        return self.choice.group is not None and self._runtime.now() >= self._expiry
+        if batch is not None:
+            self.received.hand_out(batch)
+        return batch is not None
 
     def _drop_expired(self) -> None:
         """Drops the events that were not handed out in time. The next poll asks for as many as were."""
-        if self._expired:
-            unseen = sum(map(len, self._unseen()))
-            if unseen:
+        received = self.received
+        if received.over:
+            unseen = sum(map(len, received.all()))
+            if unseen and received.lease.at:
                 self._most = max(1, self._leased - unseen)
-                self._drop()
+            received.drop()
 
     def _finished(self) -> bool:
         until = self._until
@@ -301,8 +282,10 @@ class Consuming:
         if not await poll.wait(left):
             return False
         result = poll.result
+        if self._poll is not poll:
+            return True  # another task has taken it, or the consumer was registered anew
         if isinstance(result, messages.Polled):
-            self._take(result, poll.came)  # before `_poll` is cleared: after an interrupt the next call takes it again
+            self._take(result, poll)  # before `_poll` is cleared: after an interrupt the next call takes it again
             self._backoff.reset()
         if self._poll is poll:
             self._poll = None
@@ -311,7 +294,7 @@ class Consuming:
             if self.choice.group is None:
                 self._send_poll()
             await self._runtime.checkpoint()
-            if self.choice.group is not None and not self._pending:  # at the deadline the next poll would be too late
+            if self.choice.group is not None and not self.received.batches:  # a poll at the deadline would be too late
                 return deadline is None or self._runtime.now() < deadline
         elif isinstance(result, ConnectionLost) and not self._closed:
             pass
@@ -370,11 +353,9 @@ class Consuming:
             return min(2 * most, choice.records)
         return most if took < SLOW else min(most, choice.records)
 
-    def _take(self, polled: messages.Polled, came: float) -> None:
+    def _take(self, polled: messages.Polled, poll: PollSlot) -> None:
         if self.choice.group is not None:
-            if polled.leases:
-                self._expiry = came + self.choice.lease_ms / 1000
-            self._take_leased(polled)
+            self._take_leased(polled, poll)
             return
         for topic, partition, first, _, records in polled.parts:
             tp = TopicPartition(topic, partition)
@@ -384,9 +365,9 @@ class Consuming:
             # The answer may begin below `at`; then `read` leaves out what was handed out already.
             end = None if self._until is None else self._until.get(tp)
             batches, self._fetched[tp] = events.read(topic, partition, records, at, end)
-            self._pending.extend(batches)
+            self.received.batches.extend(batches)
 
-    def _take_leased(self, polled: messages.Polled) -> None:
+    def _take_leased(self, polled: messages.Polled, poll: PollSlot) -> None:
         leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
@@ -396,27 +377,22 @@ class Consuming:
             batches, _ = events.read(topic, partition, records, first, None)
             for batch in batches:
                 taken += events.leased(batch, mine)
-        self._polls += bool(polled.leases)
-        self._began = self._runtime.now()
-        self._leased = sum(map(len, taken))
-        self._pending.extend(taken)
-
-    def _drop(self) -> None:
-        self._pending.clear()
-        self.events = iter(())
-        self._current = None
+        with self._runtime.lock:
+            if self._poll is not poll:
+                return  # the thread that sends acks has registered the member anew
+            if polled.leases:
+                until = poll.came + self.choice.lease_ms / 1000
+                self.received.lease = LeaseEnd(until if self._link.lives(self._generation) else 0.0)
+                self._polls += 1
+            self._began = self._runtime.now()
+            self._leased = sum(map(len, taken))
+            self.received.batches.extend(taken)
 
     # --- what was handed out ------------------------------------------------------------------------------------
 
     def positions(self) -> dict[TopicPartition, int]:
         """By partition, the offset of the next event to be handed out. Only for readers without a group."""
-        found = dict(self._fetched)
-        for batch in reversed(self._pending):
-            found[TopicPartition(batch.topic, batch.partition)] = batch.offsets[0]
-        left, current = operator.length_hint(self.events), self._current
-        if left and current is not None:
-            found[TopicPartition(current.topic, current.partition)] = current.offsets[-left]
-        return found
+        return {**self._fetched, **self.received.firsts()}
 
     async def seek(self, topic: str, partition: int, to: StartAt) -> int:
         """Goes on from `to` in a partition, and returns the offset found. Raises OffsetOutOfRange, UnknownTopic, and
@@ -434,9 +410,7 @@ class Consuming:
             except ConnectionLost:
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
-        self._pending = deque(b for b in self._pending if (b.topic, b.partition) != tp)
-        if self._current is not None and (self._current.topic, self._current.partition) == tp:
-            self.events, self._current = iter(()), None
+        self.received.drop(topic, partition)
         return self._fetched[tp]
 
     async def _go(self, tp: TopicPartition, name: str, at: int | None, deadline: float) -> None:
@@ -456,6 +430,15 @@ class Consuming:
         await self.settle(messages.Ack, acknowledged)
         await self._acks.finish(self._runtime.now() + self._link.timeout)
         self._acks.check()
+
+    async def nack(self, refused: Acknowledged, delay_ms: int) -> None:
+        """Gives events back. With key order, later events of their keys go back too, so those that were received but
+        not handed out are dropped. Raises as `settle`."""
+        if not isinstance(refused, Event | EventBatch):
+            refused = list(refused)
+        if self.choice.order == "key":
+            self.received.drop_keys(events.keyed(refused))
+        await self.settle(messages.Nack, refused, delay_ms=delay_ms)
 
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
         """Sends an Ack, Nack or Extend (`kind`). Raises LeaseLost when another member has some of the events by now.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
@@ -77,24 +77,53 @@ class EventBatch:
         )
 
 
+class LeaseEnd:
+    """When the leases of a poll's events end, by the client's clock. 0: they are over."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+
 class LeasedEvents:
     """Events to be handed out for as long as their leases last, by the clock `now`."""
 
-    def __init__(self, events: Iterator[Event], expiry: float, now: Callable[[], float]) -> None:
+    def __init__(self, events: Iterator[Event], lease: LeaseEnd, now: Callable[[], float]) -> None:
         self._events = events
-        self._expiry = expiry
+        self._lease = lease
         self._now = now
 
     def __iter__(self) -> LeasedEvents:
         return self
 
     def __next__(self) -> Event:
-        if self._now() >= self._expiry:
+        if self._now() >= self._lease.at:
             raise StopIteration
         return next(self._events)
 
     def __length_hint__(self) -> int:
         return length_hint(self._events)
+
+
+def keyed(some: EventBatch | Event | Iterable[Event]) -> set[tuple[str, int, bytes]]:
+    """The (topic, partition, key) of events that have a key."""
+    if isinstance(some, EventBatch):
+        return {(some.topic, some.partition, key) for key in some.keys if key is not None}
+    each = [some] if isinstance(some, Event) else some
+    return {(event.topic, event.partition, event.key) for event in each if event.key is not None}
+
+
+def without(batch: EventBatch, keys: Set[tuple[str, int, bytes]]) -> Iterator[EventBatch]:
+    """The rows whose (topic, partition, key) is not among these: a batch for each run of them."""
+    first = 0
+    for row, key in enumerate(batch.keys):
+        if key is not None and (batch.topic, batch.partition, key) in keys:
+            if first < row:
+                yield batch.cut(first, row)
+            first = row + 1
+    if first < len(batch):
+        yield batch.cut(first, len(batch))
 
 
 def spans(offsets: Sequence[int]) -> list[Span]:

@@ -103,6 +103,7 @@ class Link:
         self.closed = False  # True for good after `close`
         self._closing = runtime.signal()  # set by `close`
         self.told_of_closing: set[Callable[[], object]] = set()  # called by `close`: for those who wait for no reply
+        self.told_of_loss: set[Callable[[], object]] = set()  # called when a connection is lost, before its replies
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
 
@@ -239,6 +240,8 @@ class Link:
             self._stream = None
             if self._up.is_set() and not self.closed:
                 self._up = self.runtime.signal()
+            for tell in self.told_of_loss:
+                tell()
         if conversation is not None:
             conversation.end(lambda: ConnectionLost(why, address=str(self.address)))
 

@@ -17,7 +17,7 @@ from krappy.clients.sync.opened import Opened
 from krappy.clients.values import StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
-from krappy.wire.messages import Extend, Nack
+from krappy.wire.messages import Extend
 
 Order = Literal["none", "key"]
 End = Literal["now"] | int
@@ -137,10 +137,10 @@ class Consumer(Opened):
 
     def __next__(self) -> Event:
         core = self._core
-        for event in core.events:
+        for event in core.received.events:
             return event
         while run(core.next_events()):
-            for event in core.events:
+            for event in core.received.events:
                 return event
         raise StopIteration
 
@@ -151,9 +151,9 @@ class Consumer(Opened):
     def poll(self, seconds: float = 0.0) -> list[Event]:
         """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
         core = self._core
-        if not core.waiting:
+        if not core.received.waiting:
             run(core.next_events(seconds))
-        return list(core.events)
+        return list(core.received.events)
 
     def ack(self, events: Acknowledged, *, wait: bool = False) -> None:
         """Acknowledges an event, several, or a batch: they will not be delivered again.
@@ -172,8 +172,11 @@ class Consumer(Opened):
             self._core.note(events)
 
     def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
-        """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`."""
-        run(self._core.settle(Nack, events, delay_ms=delay_ms))
+        """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`.
+
+        With order="key" the later events of their keys that this member has go back too, and come after them.
+        """
+        run(self._core.nack(events, delay_ms))
 
     def extend(self, events: Acknowledged, *, lease_ms: int | None = None) -> None:
         """Extends leases: they end `lease_ms` from now (None: the consumer's own). Raises LeaseLost as `ack`."""

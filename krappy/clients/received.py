@@ -1,0 +1,75 @@
+"""The events that a consumer has received and not handed out yet. No I/O."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from krappy.clients.events import EventBatch, LeasedEvents, LeaseEnd, without
+from krappy.types import Event, TopicPartition
+
+
+class Received:
+    """`events`: the rest of the batch that is being handed out, one by one. `batches`: those behind it.
+
+    `leased`: the consumer is a member of a group. Its events are its own until their leases end, by the clock `now`;
+    then they may be with another member, and are not handed out any more."""
+
+    def __init__(self, now: Callable[[], float], *, leased: bool) -> None:
+        self.events: Iterator[Event] = iter(())
+        self.batches: deque[EventBatch] = deque()
+        self.lease = LeaseEnd(0.0 if leased else math.inf)
+        self._leased = leased
+        self._now = now
+        self._current: EventBatch | None = None  # the batch of `events`
+
+    @property
+    def over(self) -> bool:
+        """Whether the leases of these events have ended."""
+        return self._now() >= self.lease.at
+
+    @property
+    def waiting(self) -> int:
+        """How many events can be handed out without another batch."""
+        return 0 if self.over else operator.length_hint(self.events)
+
+    def hand_out(self, batch: EventBatch) -> None:
+        """Puts the events of this batch in `events`."""
+        self.batches.appendleft(batch)  # an interrupt while its events are made must not lose it
+        events = iter(batch.events())
+        self._current, self.events = batch, LeasedEvents(events, self.lease, self._now) if self._leased else events
+        self.batches.popleft()
+
+    def _begun(self) -> EventBatch | None:
+        """What `events` still has."""
+        left, current = operator.length_hint(self.events), self._current
+        return current.cut(len(current) - left, len(current)) if left and current is not None else None
+
+    def take_begun(self) -> EventBatch | None:
+        """Takes what `events` still has."""
+        begun = self._begun()
+        self.events, self._current = iter(()), None
+        return begun
+
+    def all(self) -> list[EventBatch]:
+        begun = self._begun()
+        return [*self.batches] if begun is None else [begun, *self.batches]
+
+    def drop(self, topic: str | None = None, partition: int = 0) -> None:
+        """Drops the events of a partition; topic None: all."""
+        kept = [] if topic is None else self.all()
+        self._keep(batch for batch in kept if (batch.topic, batch.partition) != (topic, partition))
+
+    def drop_keys(self, keys: set[tuple[str, int, bytes]]) -> None:
+        """Drops the events of these (topic, partition, key)."""
+        self._keep(part for batch in self.all() for part in without(batch, keys))
+
+    def _keep(self, batches: Iterable[EventBatch]) -> None:
+        self.batches = deque(batches)
+        self.events, self._current = iter(()), None
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """By partition, the offset of its first event."""
+        return {TopicPartition(batch.topic, batch.partition): batch.offsets[0] for batch in reversed(self.all())}

@@ -1,0 +1,111 @@
+"""What a member has received and not handed out is handed out once, and only while it is the member's."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+import krappy
+from krappy import blocking
+from krappy.clients.events import EventBatch
+from tests.clients.helpers import fill
+from tests.clients.proxy import Proxy
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_with_key_order_later_events_of_a_key_go_back_with_a_nack(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.producer(topic) as producer:
+            for key in (b"a", b"b", None, b"a", b"a", b"b"):
+                await producer.send(b"v", key=key)
+                await producer.flush()
+        async with client.consumer(topic, group=topic, order="key") as consumer:
+            first = await anext(consumer)
+            await consumer.nack(first, delay_ms=300)
+            came: list[tuple[int, int]] = []
+            while len(came) < 6:
+                event = await anext(consumer)
+                came.append((event.offset, event.deliveries))
+                await consumer.ack(event)
+            assert came == [(1, 1), (2, 1), (5, 1), (0, 2), (3, 2), (4, 2)]
+
+
+async def test_with_key_order_the_rest_of_a_batch_goes_back_too(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.producer(topic) as producer:
+            await producer.send_many([(key, b"v") for key in (b"a", b"b", b"a", b"b", b"a")])
+        async with client.consumer(topic, group=topic, order="key") as consumer:
+            await consumer.nack([await anext(consumer)], delay_ms=300)
+            assert [(await anext(consumer)).offset for _ in range(2)] == [1, 3]
+            assert [(await anext(consumer)).offset for _ in range(3)] == [0, 2, 4]
+
+
+async def test_what_was_received_is_dropped_with_its_connection(lossy: Proxy, address: str, topic: str) -> None:
+    """The broker leases it to others at once."""
+    async with krappy.connect(lossy.address) as client, krappy.connect(address) as other:
+        await fill(other, topic, 400)
+        async with (
+            client.consumer(topic, group=topic) as cut,
+            other.consumer(topic, group=topic, max_records=300) as member,
+        ):
+            mine = await cut.poll(5)
+            assert 0 < len(mine) < 300  # there are more, which it has received
+            one = await anext(cut)
+            lossy.cut()
+            theirs = [await anext(member) for _ in range(300)]
+            assert theirs[0].offset == mine[0].offset
+            assert one.offset in {event.offset for event in theirs}
+            assert (await anext(cut)).offset == 300
+
+
+def test_leases_that_end_while_events_are_made(
+    lossy: Proxy, address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that sends acks registers the member anew, while another makes events of the old leases."""
+    made = EventBatch.events
+    with blocking.connect(lossy.address) as client, blocking.connect(address) as other:
+        other.create_topic(topic)
+        with other.producer(topic) as producer:
+            for _ in range(3):
+                producer.send(b"v")
+                producer.flush()
+        with client.consumer(topic, group=topic) as consumer:
+            [first] = consumer.poll(5)
+            core = consumer._core
+
+            def slow(self: EventBatch) -> list[krappy.Event]:
+                monkeypatch.setattr(EventBatch, "events", made)
+                generation = core._generation
+                lossy.cut()
+                consumer.ack(first)
+                while core._generation == generation:
+                    time.sleep(0.01)
+                return made(self)
+
+            monkeypatch.setattr(EventBatch, "events", slow)
+            came = [event for _ in range(3) for event in consumer.poll(1)]
+            assert [(event.offset, event.deliveries) for event in came] == [(1, 2), (2, 2)]
+
+
+async def test_two_tasks_share_what_a_poll_brings(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.consumer(topic, group=topic) as consumer, client.producer(topic) as producer:
+            came: list[int] = []
+
+            async def take() -> None:
+                while len(came) < 5:
+                    came.extend(event.offset for event in await consumer.poll(1))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(take)
+                tasks.start_soon(take)
+                await anyio.sleep(0.1)
+                for _ in range(5):
+                    await producer.send(b"v")
+            assert came == [0, 1, 2, 3, 4]
