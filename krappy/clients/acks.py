@@ -48,7 +48,7 @@ class Acks:
         self._begun = self._closed = False
 
     def note(self, acknowledged: Acknowledged) -> None:
-        """Raises the error for which earlier acks were given up."""
+        """Raises the error for which earlier acks were given up, and ConnectionLost when nothing is sent any more."""
         if self._refused is not None:
             self.check()
         if isinstance(acknowledged, Event):
@@ -56,6 +56,8 @@ class Acks:
         else:
             with self._runtime.lock:
                 self._runs += runs(acknowledged)
+        if self._closed or self._link.closed:
+            raise ConnectionLost(self._link.trouble if self._link.closed else "this consumer is closed")
         if not self._woken:
             self._wake()
 
@@ -67,13 +69,12 @@ class Acks:
 
     def _wake(self) -> None:
         with self._runtime.lock:
-            self._woken = True
             self._wanted.set()
-            begun, self._begun = self._begun or self._closed, True
-            if not begun:
+            if not self._begun and not self._closed:
                 self._link.told_of_closing.add(self._end)
-        if not begun:
-            self._runtime.spawn(self._run, "krappy acks")
+                self._runtime.spawn(self._run, "krappy acks")
+                self._begun = True
+            self._woken = True  # last: after an interrupt the next ack does all of this again
 
     async def _run(self) -> None:
         while not self._closed:
@@ -86,14 +87,16 @@ class Acks:
                 await self.finish(self._runtime.now() + self._link.timeout)
             except KrappyError as error:
                 with self._runtime.lock:
-                    self._events.clear()
-                    self._runs, self._under_way = [], {}
-                    self._refused = self._refused or error
+                    if not self._closed:
+                        self._events.clear()
+                        self._runs, self._under_way = [], {}
+                        self._refused = self._refused or error
 
     def close(self) -> None:
-        """Ends the task that sends."""
-        self._end()
-        self._link.told_of_closing.discard(self._end)
+        """Ends the task that sends: what was noted by now can still be sent, and no more is noted."""
+        with self._runtime.lock:
+            self._end()
+            self._link.told_of_closing.discard(self._end)
 
     def _end(self) -> None:
         with self._runtime.lock:
@@ -112,7 +115,7 @@ class Acks:
                 moved, under_way, left = self._moved, bool(self._under_way), bool(self._events or self._runs)
             if not under_way and not left:
                 return
-            if self._closed:
+            if self._closed or self._link.closed:
                 raise ConnectionLost(self._link.trouble)
             seconds = deadline - self._runtime.now()
             if seconds <= 0:
@@ -125,22 +128,26 @@ class Acks:
                 await self._runtime.sleep(min(backoff.pause(), seconds))
             self.send(*await self._registered(deadline))
 
-    def send(self, handle: int, generation: int) -> None:
-        """Sends what was noted. What can't be sent now stays noted."""
+    def send(self, handle: int, generation: int, patience: float | None = None) -> None:
+        """Sends what was noted. What can't be sent now, within `patience` seconds (None: the link's timeout) for each
+        request, stays noted."""
         with self._runtime.lock:
             count = len(self._events)
-            some = self._runs + runs(self._events[:count])
-            self._runs = []
+            self._runs += runs(self._events[:count])
             del self._events[:count]
-            parts = {next(self._numbers): some[at : at + MOST] for at in range(0, len(some), MOST)}
-            self._under_way.update(parts)
-        for number, part in parts.items():
-            self._post(number, part, handle, generation)
+            requests = -(-len(self._runs) // MOST)
+        for _ in range(requests):
+            if not self._post(handle, generation, self._link.timeout if patience is None else patience):
+                return
 
-    def _post(self, number: int, part: list[Run], handle: int, generation: int) -> None:
+    def _post(self, handle: int, generation: int, patience: float) -> bool:
+        """Sends one request. Returns whether it was sent."""
+        number = next(self._numbers)
+
         def answered(result: Any) -> None:
             with self._runtime.lock:
-                if self._under_way.pop(number, None) is None:
+                part = self._under_way.pop(number, None)
+                if part is None:
                     return
                 again = isinstance(result, ConnectionLost | UnknownHandle)
                 refused = isinstance(result, KrappyError) and not isinstance(result, LeaseLost)
@@ -152,11 +159,18 @@ class Acks:
                 self._moved.set()
 
         try:
-            self._link.post(messages.Ack(handle, part), messages.Acked, answered, generation, self._link.timeout)
-        except BaseException as error:  # also a signal's
+            with self._runtime.lock:
+                if not self._runs:  # another thread was faster
+                    return False
+                part = self._under_way[number] = self._runs[:MOST]
+                del self._runs[:MOST]
+            self._link.post(messages.Ack(handle, part), messages.Acked, answered, generation, patience)
+        except BaseException as error:  # also a signal's: then the part is noted again, and perhaps sent twice
             answered(ConnectionLost(str(error)))
             if not isinstance(error, ConnectionLost | RequestTimeout):
                 raise
+            return False
+        return True
 
 
 def runs(acknowledged: Acknowledged) -> list[Run]:

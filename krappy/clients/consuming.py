@@ -24,7 +24,7 @@ from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import Link, PollSlot
 from krappy.clients.received import Received
 from krappy.clients.values import StartAt, start
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle, UnknownTopic
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
@@ -32,6 +32,8 @@ REFRESH = 60.0  # seconds between two checks of a reader for new partitions
 QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
 QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
+PATIENCE = 1.0  # seconds that the end of a registration that nobody uses waits for room to send it
+LEAST_PATIENCE = 0.1  # seconds that a poll waits for room to send it, even if its caller would not wait so long
 SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
 
 
@@ -83,10 +85,10 @@ class Consuming:
                 return
             self._closed = True
             self._link.told_of_loss.discard(self._end_leases)
-        self._acks.send(self._handle, self._generation)
         self._acks.close()
-        with suppress(ConnectionLost):
-            self._unregister(self._handle, self._generation, parting=True)
+        end = self._runtime.now() + self._link.timeout
+        self._acks.send(self._handle, self._generation)
+        self._unregister(self._handle, self._generation, max(0.0, end - self._runtime.now()), parting=True)
         if self._poll is not None:
             self._poll(ConnectionLost("the consumer is closed"))
 
@@ -103,12 +105,13 @@ class Consuming:
         finally:
             self.close()
 
-    def _unregister(self, handle: int, generation: int, *, parting: bool = False) -> None:
+    def _unregister(self, handle: int, generation: int, patience: float, *, parting: bool = False) -> None:
         request = messages.Unregister(handle)
         if parting and self.choice.group is not None:
             unseen = [leased for batch in self.received.all() for leased in runs(batch)]
             request = messages.Unregister(handle, unseen, self._polls)
-        self._link.post(request, messages.Unregistered, lambda _: None, generation)
+        with suppress(ConnectionLost, RequestTimeout):
+            self._link.post(request, messages.Unregistered, lambda _: None, generation, patience)
 
     def _end_leases(self) -> None:
         """They end with the connection: the broker leases the events again, to the first member that asks."""
@@ -160,12 +163,10 @@ class Consuming:
         )
         generation = await self._link.ready(deadline)
         if self._stale and generation == self._generation:
-            with suppress(ConnectionLost):
-                self._unregister(self._handle, generation)
+            self._unregister(self._handle, generation, PATIENCE)
 
         def abandoned(answer: messages.ConsumerRegistered) -> None:
-            with suppress(ConnectionLost):
-                self._unregister(answer.handle, generation)
+            self._unregister(answer.handle, generation, PATIENCE)
 
         try:
             answer = await self._link.ask(
@@ -274,8 +275,8 @@ class Consuming:
         # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._registered(self._runtime.now() + self._link.timeout)
         poll = self._poll or self._send_poll(deadline)
-        if poll is None:
-            return True  # the connection was lost in the meantime
+        if poll is None:  # the connection was lost in the meantime, or has no room
+            return deadline is None or self._runtime.now() < deadline
         left = None if deadline is None else max(0.0, deadline - self._runtime.now())
         if left is not None and self.choice.group is not None and poll.until <= self._runtime.now() + left:
             left += SEEN_THROUGH
@@ -322,17 +323,21 @@ class Consuming:
         """`deadline`: until when a member's caller waits for events."""
         if self._closed or self._stale or self._finished():
             return None
-        now, wait = self._runtime.now(), MAX_WAIT
+        with self._runtime.lock:
+            handle, generation = self._handle, self._generation  # another thread may register a member anew
+        now, wait, patience = self._runtime.now(), MAX_WAIT, self._link.timeout
+        if deadline is not None:
+            patience = min(patience, max(LEAST_PATIENCE, deadline - now))
         if self.choice.group is not None:
-            self._acks.send(self._handle, self._generation)
+            self._acks.send(handle, generation, patience)
             if deadline is not None:
                 wait = min(wait, max(0, int((deadline - now) * 1000)))
             self._most = self._next_most()
         slot = PollSlot(self._runtime, now + wait / 1000)
-        request = messages.Poll(self._handle, self._most, self.choice.max_bytes, wait)
+        request = messages.Poll(handle, self._most, self.choice.max_bytes, wait)
         try:
-            self._link.post(request, messages.Polled, slot, self._generation)
-        except ConnectionLost:
+            self._link.post(request, messages.Polled, slot, generation, patience)
+        except (ConnectionLost, RequestTimeout):
             return None
         self._poll = slot
         return slot

@@ -36,8 +36,9 @@ with blocking.connect(address) as client:
                 refused(client.table(topic).watch)
                 refused(lambda: producer.send("child"))
                 refused(lambda: consumer.poll(0.1))
+                refused(lambda: consumer.ack(event))
                 producer.__exit__(None, None, None)
-                consumer.__exit__(None, None, None)
+                refused(lambda: consumer.__exit__(None, None, None))  # what it noted is not sent
                 client.__exit__(None, None, None)
                 with blocking.connect(address) as own, own.producer(topic) as another:
                     another.send("child", key="k").result()

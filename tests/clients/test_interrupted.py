@@ -8,7 +8,9 @@ import pytest
 
 from krappy import blocking
 from krappy.clients import events
+from krappy.clients.acks import Acks
 from krappy.clients.events import EventBatch
+from krappy.clients.link import Link
 from krappy.clients.sync.io import ThreadStream
 
 
@@ -142,3 +144,32 @@ def test_an_interrupted_poll_loses_no_events(
                 if len(taken) >= 100:
                     break
             assert taken == [(number, 1) for number in range(100)]
+
+
+@pytest.mark.parametrize("where", ["post", "_post"])
+def test_an_interrupted_call_loses_no_acks(
+    address: str, topic: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while the first of several requests is sent, before a poll."""
+    changed: type[Any] = Link if where == "post" else Acks
+    real = getattr(changed, where)
+    with blocking.connect(address, timeout=5) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_columns(None, [b"v"] * 5000)
+        with client.consumer(topic, group=topic, max_records=5000) as consumer:
+            events = [next(consumer) for _ in range(5000)]
+            acks = consumer._core._acks
+
+            def interrupted(*_: Any) -> Any:
+                monkeypatch.setattr(changed, where, real)
+                raise Interrupt
+
+            with monkeypatch.context() as patched:
+                patched.setattr(acks, "_woken", True)  # the thread that sends acks does not
+                for event in [*events[::2], *events[1::2]]:
+                    consumer.ack(event)
+                monkeypatch.setattr(changed, where, interrupted)
+                with pytest.raises(Interrupt):
+                    consumer.poll()
+        assert [row.floor for row in client.group(topic).partitions] == [5000]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import krappy
 from krappy import blocking
 from krappy.clients.events import EventBatch
+from krappy.errors import ConnectionLost, RequestTimeout
 from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
 
@@ -109,3 +112,33 @@ async def test_two_tasks_share_what_a_poll_brings(address: str, topic: str) -> N
                 for _ in range(5):
                     await producer.send(b"v")
             assert came == [0, 1, 2, 3, 4]
+
+
+def test_a_connection_without_room_holds_no_poll_and_no_leaving_up(lossy: Proxy, address: str, topic: str) -> None:
+    """The broker takes nothing, and large requests of other threads have filled the socket."""
+    with blocking.connect(lossy.address, timeout=2) as client, blocking.connect(address) as other:
+        other.create_topic(topic)
+        with other.producer(topic) as producer:
+            producer.send_columns(None, [b"v"] * 20)
+
+        def fill() -> None:
+            with suppress(RequestTimeout, ConnectionLost):
+                client.table(topic).get(b"k" * 900_000)
+
+        consumer = client.consumer(topic, group=topic).open()
+        mine = consumer.poll(5)
+        lossy.stall()
+        threads = [threading.Thread(target=fill) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)  # until one of them stands in its send
+        began = time.monotonic()
+        consumer.ack(mine)
+        assert consumer.poll(0.1) == []
+        assert time.monotonic() - began < 1.5
+        with pytest.raises(RequestTimeout):
+            consumer.close()
+        assert time.monotonic() - began < 8
+        client.close()
+        for thread in threads:
+            thread.join()
