@@ -16,9 +16,10 @@ from krappy.wire.kafka.reading import MOST, Reader, compile_reader, skip_tags
 from krappy.wire.kafka.schema import TABLE
 from krappy.wire.kafka.writing import Part, Writer, compile_writer
 
-# Elements of all arrays of a request together. The limit bounds the memory that a small frame takes once it is decoded,
-# and the time to decode it (about 100 ms).
+# Elements of all arrays and tagged fields of a request together. The limit bounds the memory that a small frame takes
+# once it is decoded, and the time to decode it (about 100 ms).
 MOST_ELEMENTS = 40_000
+MOST_TAGS = 1_000  # tagged fields of a header; Kafka knows one
 LONGEST_CLIENT_ID = 249  # characters of a client id; the rest is cut
 _ANY_NUMBER = 1 << 31
 # librdkafka (at least 2.16) asks for all topics by a null array of four bytes, though in this version it has one byte.
@@ -63,7 +64,7 @@ def parse_header(frame: memoryview) -> Header:
             tags = frame[pos]
             pos += 1
             if tags:
-                pos = skip_tags(frame, pos, len(frame), tags)
+                pos, _ = skip_tags(frame, pos, len(frame), tags, MOST_TAGS)
     except (struct.error, IndexError):
         raise ProtocolError("a request header that ends early") from None
     except UnicodeDecodeError:
@@ -77,7 +78,7 @@ def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str,
 
 
 def read_request(api_key: ApiKey, version: int, body: memoryview) -> tuple[dict[str, Any], int]:
-    """(body of a request, how many elements its arrays have together).
+    """(body of a request, how many elements of arrays and tagged fields it has together).
 
     The body has every key of the API; a field that the version lacks has its default. Bytes after the last field are
     ignored, as by Kafka: some clients pad. The body of an ApiVersions request of an unknown version is ignored: such a
@@ -99,7 +100,7 @@ def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[i
         correlation_id: int = _INT32.unpack_from(frame, 0)[0]
         pos = 4
         if _has_tags(api_key, version):
-            pos = skip_tags(frame, 5, len(frame), frame[4])
+            pos, _ = skip_tags(frame, 5, len(frame), frame[4], MOST_TAGS)
     except (struct.error, IndexError):
         raise ProtocolError("a response header that ends early") from None
     found, pos, _ = _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)

@@ -7,7 +7,7 @@ Rules of this file:
 - It checks every length against the rest of the frame before it uses it. Numbers are read by `unpack_from` and by
   index, which check; slices, which would silently be cut short, are checked first.
 - The rest of the frame must have room for as many elements as an array announces, each as short as possible. `room`
-  bounds the elements of a whole message, `MOST` those of one array of a request.
+  bounds the elements and tagged fields of a whole message, `MOST` the elements of one array of a request.
 - Arrays that are sets have each element once (`notation`).
 
 One `unpack_from` reads adjacent fields of fixed width, together with the length (or its first byte) of the field after
@@ -89,7 +89,7 @@ class _Source:
             if tagged:
                 values |= self.tags(tagged, number)
             else:
-                self.add(f"if {number}:", f"    pos = skip(buf, pos, end, {number})")
+                self.add(f"if {number}:", f"    pos, room = skip(buf, pos, end, {number}, room)")
         self.flush()
         return "{" + ", ".join(f"{field.name!r}: {values[field.name]}" for field in fields) + "}"
 
@@ -101,6 +101,7 @@ class _Source:
         self.add(f"if {number}:")
         self.indent += "    "
         self.add(f"if {number} > 127:", f"    {number}, pos = varint(buf, pos, {number})")
+        self.add(f"room -= {number}", "if room < 0:", "    wrong('too many tagged fields')")
         tag, size, stop = self.new("n"), self.new("n"), self.new("n")
         self.add(f"for _ in range({number}):")
         self.indent += "    "
@@ -252,11 +253,14 @@ def _once(field: Field) -> Callable[[list[Any]], list[Any]]:
     return once
 
 
-def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:
-    """The position after unknown tagged fields. `number`: the first byte of their number, which is at pos - 1."""
+def skip_tags(buf: memoryview, pos: int, end: int, number: int, room: int) -> tuple[int, int]:
+    """(position after unknown tagged fields, room left). `number`: the first byte of their number, at pos - 1."""
     if number > 127:
         number, pos = _varint(buf, pos, number)
-    for _ in range(number):  # each takes at least two bytes, so a number that is too large meets the frame's end
+    room -= number
+    if room < 0:
+        _wrong("too many tagged fields")
+    for _ in range(number):
         tag = buf[pos]
         pos += 1
         if tag > 127:
@@ -268,7 +272,7 @@ def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:
         pos += size
         if pos > end:
             _short()
-    return pos
+    return pos, room
 
 
 def _varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:

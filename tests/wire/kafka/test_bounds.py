@@ -9,8 +9,16 @@ import tracemalloc
 import pytest
 
 from krappy.errors import ProtocolError
-from krappy.wire.kafka import RANGES, ApiKey, decode_request, decode_response, encode_response, parse_header
-from krappy.wire.kafka.codec import MOST_ELEMENTS
+from krappy.wire.kafka import (
+    RANGES,
+    ApiKey,
+    decode_request,
+    decode_response,
+    encode_response,
+    parse_header,
+    read_request,
+)
+from krappy.wire.kafka.codec import MOST_ELEMENTS, MOST_TAGS
 from krappy.wire.kafka.notation import at, read
 from krappy.wire.kafka.reading import MOST, compile_reader
 from tests.wire.kafka.samples import KINDS, Kind
@@ -33,7 +41,7 @@ WRONG = [
     ("a varint of six bytes", ApiKey.METADATA, 9, "808080808000 00 00 00 00", "varint"),
     ("a varint that is cut", ApiKey.METADATA, 9, "ffff", "ends early"),
     ("a compact name that is null", ApiKey.METADATA, 9, "02 00 00 00 00 00 00", "null"),
-    ("more tagged fields than bytes", ApiKey.METADATA, 9, "00 00 00 00 ffffffff0f", "ends early"),
+    ("more tagged fields than bytes", ApiKey.METADATA, 9, "00 00 00 00 ff01", "ends early"),
     ("a tagged field beyond the frame", ApiKey.METADATA, 9, "00 00 00 00 01 05 ffffffff0f", "beyond the end"),
     ("records beyond the frame", ApiKey.PRODUCE, 7, ONE_PARTITION + "7fffffff", "beyond"),
     ("records of a negative length", ApiKey.PRODUCE, 7, ONE_PARTITION + "80000000", "neg"),
@@ -98,6 +106,43 @@ def test_the_elements_of_all_arrays_count_together() -> None:
     topics[3] = {"name": "3", "partition_indexes": [*numbers, 0]}
     with pytest.raises(ProtocolError, match="too many elements"):
         kind.decode(kind.encode({"topics": topics}))
+
+
+def tags(number: int) -> bytes:
+    """So many tagged fields of an unknown tag, without a value: two bytes each."""
+    assert 128 <= number < 1 << 21
+    return bytes([number & 127 | 128, number >> 7 & 127 | 128, number >> 14]) + b"\x05\0" * number
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [(ApiKey.METADATA, 12, "01 00 00"), (ApiKey.FETCH, 16, "ffffffff" + "00" * 17 + "01 01 01")],
+    ids=["with unknown tags only", "with tags of its own"],
+)
+def test_tagged_fields_count_as_elements(key: ApiKey, version: int, fields: str) -> None:
+    """Millions of them fit into a frame."""
+    body = bytes.fromhex(fields)
+    assert read_request(key, version, memoryview(body + tags(MOST_ELEMENTS)))[1] == MOST_ELEMENTS
+    with pytest.raises(ProtocolError, match="too many tagged fields"):
+        decode_request(key, version, memoryview(body + tags(MOST_ELEMENTS + 1)))
+
+
+def test_tagged_fields_of_a_header() -> None:
+    start = HEADER.pack(3, 12, 1, -1)
+    assert parse_header(memoryview(start + tags(MOST_TAGS))).body_at == 10 + len(tags(MOST_TAGS))
+    with pytest.raises(ProtocolError, match="too many tagged fields"):
+        parse_header(memoryview(start + tags(MOST_TAGS + 1)))
+
+
+def test_tagged_fields_of_all_structs_count_together() -> None:
+    kind = Kind(ApiKey.METADATA, 12, False)
+    one = kind.encode({"topics": [{"name": ""}]})
+    assert one.startswith(b"\2" + bytes(16) + b"\1\0")
+    topic = one[1:18] + tags(MOST_ELEMENTS // 2 - 1)
+    assert kind.decode(b"\3" + topic * 2 + one[19:])
+    topic = one[1:18] + tags(MOST_ELEMENTS // 2)
+    with pytest.raises(ProtocolError, match="too many tagged fields"):
+        kind.decode(b"\3" + topic * 2 + one[19:])
 
 
 def test_a_response_may_have_more() -> None:
