@@ -140,9 +140,9 @@ class Segment:
 
     def unlink_indexes(self) -> None:
         """Removes the index files: a later read rebuilds them."""
-        with contextlib.suppress(OSError):
-            self.disk.unlink(self.path(INDEX))
-            self.disk.unlink(self.path(TIME_INDEX))
+        for suffix in (INDEX, TIME_INDEX):
+            with contextlib.suppress(OSError):
+                self.disk.unlink(self.path(suffix))
 
     # ---------------------------------------------------------------- files
 
@@ -206,9 +206,8 @@ class Segment:
     def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
         """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
 
-        Batches behind damage are not indexed: they can't be reached. The files are overwritten in place; a crash, or
-        another reader, may find them half written. `find` and `_known_before` detect entries that are not true. Raises
-        CorruptBatch, OSError.
+        Batches behind damage are not indexed: they can't be reached. A crash, or another reader, may find half-written
+        files. `find` and `_known_before` detect entries that are not true. Raises CorruptBatch, OSError.
         """
         indexer = Indexer(self.interval)
         try:
@@ -221,6 +220,7 @@ class Segment:
             indexer.seal()
         self.rebuilt += 1
         if not self.retired:
+            self.unlink_indexes()  # a backup may hold these files
             with contextlib.suppress(OSError):  # a full disk must not stop a reader
                 self.disk.write_file(self.path(INDEX), indexer.offsets.pack())
                 self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack())

@@ -106,8 +106,8 @@ COARSE = 200  # bytes between index entries, before the topic's setting was chan
 def test_no_index_of_which_a_rebuild_left_parts_is_believed(
     tmp_path: Path, seed: int, disorder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rebuild overwrites the files where they stand. Of that a loss of power leaves any sectors: of what was there
-    before, here with another interval; of what was written; of neither, and any length."""
+    """A rebuild does not sync the files that it writes. A loss of power leaves any sectors: of what was there before,
+    here with another interval; of what was written; of neither, and any length."""
     monkeypatch.setattr(index, "_LOOKS", 2)  # as few as there are in an index of a full segment, sector by sector
     random_ = random.Random(seed)
     times = list(range(1000, 2500))
@@ -188,3 +188,18 @@ class Names(Keep):
 
     def name(self) -> bool:
         return True
+
+
+def test_a_rebuild_leaves_the_files_that_a_backup_holds(tmp_path: Path) -> None:
+    log = filled(tmp_path / "log", 60)
+    held = {}
+    for path in [*log_files(tmp_path / "log", ".index"), *log_files(tmp_path / "log", ".timeindex")]:
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+        held[path] = tmp_path / path.name
+        held[path].hardlink_to(path)
+    before = {path: link.read_bytes() for path, link in held.items()}
+    log.rebuild_indexes()
+    closed = [path for path in held if int(path.stem) < log.segments[-1].base_offset]
+    assert len(closed) > 3
+    assert all(path.read_bytes() != before[path] for path in closed)
+    assert {path: link.read_bytes() for path, link in held.items()} == before
