@@ -17,6 +17,7 @@ made for it alone.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,55 @@ class _Made(NamedTuple):
     @property
     def some(self) -> Some:
         return Some(self.data, self.marks[-1].end)
+
+
+class _Making:
+    """Events of a table that are being made, of about `max_bytes`, for the offsets from `at` on."""
+
+    def __init__(self, offset: int, max_bytes: int, min_one: bool) -> None:
+        self.at = offset  # everything before this offset is done
+        self.size = 0
+        self._max_bytes = max_bytes
+        self._min_one = min_one
+        self._last = offset - 1  # the last record
+        self._covered = offset  # where the last part ends
+        self._parts: list[bytes | memoryview] = []
+        self._marks: list[Mark] = []
+        self._marked = 0
+
+    def fits(self, size: int) -> bool:
+        """Whether a part of so many bytes may be added."""
+        return self.size + size <= self._max_bytes or (self._min_one and not self._parts)
+
+    def add(self, part: bytes | memoryview, last: int, stop: int) -> None:
+        """Adds a batch whose last record is at `last`, and which covers the offsets from `at` to before `stop`."""
+        self._parts.append(part)
+        self.size += len(part)
+        self.at = self._covered = stop
+        self._last = last
+        if self.size - self._marked >= table_file.MARK:
+            self._marks.append(Mark(self.size, last, stop))
+            self._marked = self.size
+
+    def done(self) -> _Made:
+        """A batch without records covers what is behind the last part."""
+        if self._marks and self._marked == self.size:
+            self._marks.pop()  # the rest has no records, and must not be an answer of its own
+        if self.at > self._covered:
+            self.at = min(self.at, self._covered + 2**31)
+            self._parts.append(nothing(self._covered, self.at))
+            self.size += HEADER_SIZE
+        self._marks.append(Mark(self.size, self._last, self.at))
+        return _Made(b"".join(self._parts), self._marks)
+
+
+def _batches(data: memoryview) -> Iterator[tuple[memoryview, int, int, int]]:
+    """(batch, its base offset, the offset behind it, its records), one after another."""
+    position = 0
+    while position < len(data):
+        base, length, _, last_delta, count = layout(data, position)
+        yield data[position : position + length], base, base + last_delta + 1, count
+        position += length
 
 
 async def _cut(batch: memoryview, wanted: bytes, which: bytes | None) -> bytes:
@@ -157,71 +207,51 @@ class LatestTables:
             assert live is not None
         assert reading.blank is not None
         cursor = Cursor(live, reading.blank)
-        parts: list[bytes | memoryview] = []
-        marks: list[Mark] = []
-        marked = 0
-        size, at, covered, last = 0, offset, offset, offset - 1
+        making = _Making(offset, max_bytes, min_one)
         looked = 0  # bytes of log
-        while at < end and (size < max_bytes or (min_one and not parts)):
-            found = cursor.next(at)
+        while making.at < end and making.fits(1):
+            found = cursor.next(making.at)
             if found is None or found >= end:
-                at = end
+                making.at = end
                 break
-            room = max_bytes - size
+            room = max_bytes - making.size
             before = held.before if end == held.high and reading.blank >= end else None
             data = None if before is None else await self._from_before(held, before, found, room, partition)
             if data is None:
                 before = None
-                window = (
-                    room * looked // size if size else room
-                )  # the log that it takes to fill the rest, at the present rate
+                # As much of the log as it takes to fill the rest, at the present rate.
+                window = room * looked // making.size if making.size else room
                 data = memoryview((await partition.read(found, min(max(window, LEAST_WINDOW), WINDOW), limit=end)).data)
                 looked += len(data)
             if not len(data):
-                at = end
+                making.at = end
                 break
-            position = 0
-            while position < len(data):
-                base, length, _, last_delta, count = layout(data, position)
-                batch = data[position : position + length]
-                position += length
-                stop = min(base + last_delta + 1, end)
-                if stop <= at or not count:
-                    at = max(at, stop)
+            for batch, base, following, count in _batches(data):
+                stop = min(following, end)
+                if stop <= making.at or not count:
+                    making.at = max(making.at, stop)
                     continue
                 wanted, left_out = cursor.between(base, stop)
-                if base < at:
-                    wanted = bytes(at - base) + wanted[at - base :]
+                if base < making.at:
+                    wanted = bytes(making.at - base) + wanted[making.at - base :]
                 highest = wanted.rfind(1)
                 if highest < 0:
-                    at = stop
+                    making.at = stop
                     continue
                 which = None if before is None else before.which(base, wanted, count)
                 if before is not None and which is None:
                     held.before = None  # the log has it all
                     break
-                whole = wanted.count(1) == count and (not left_out or which) and stop == base + last_delta + 1
+                whole = wanted.count(1) == count and (not left_out or which) and stop == following
                 part = batch if whole else await _cut(batch, wanted, which)
-                if size + len(part) > max_bytes and (parts or not min_one):
-                    end = at  # no more of them
+                if not making.fits(len(part)):
+                    end = making.at
                     break
-                parts.append(part)
-                size += len(part)
-                at = covered = stop
-                last = base + highest
-                if size - marked >= table_file.MARK:
-                    marks.append(Mark(size, last, at))
-                    marked = size
+                making.add(part, base + highest, stop)
             await trio.lowlevel.checkpoint()
-        if marks and marked == size:
-            marks.pop()  # the rest has no records, and must not be an answer of its own
-        if at > covered:
-            at = min(at, covered + 2**31)
-            parts.append(nothing(covered, at))
-            size += HEADER_SIZE
-        marks.append(Mark(size, last, at))
-        reading.given(last, at)
-        return _Made(b"".join(parts), marks)
+        made = making.done()
+        reading.given(made.marks[-1].last, made.marks[-1].end)
+        return made
 
     async def _from_before(
         self, held: Held, before: Before, offset: int, max_bytes: int, partition: Partition
