@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
-from krappy.records.batch import BatchHeader
+from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store import producers
 from krappy.store.producers import KEPT, MAX_SEQUENCE, ProducerStates
 from tests.store.logs import made, opened
@@ -114,6 +114,20 @@ def test_the_producers_silent_for_longest_are_forgotten_when_there_are_too_many(
     assert states.get(81) is not None
     assert states.get(50) is None
     assert states.check(sent(7)._replace(producer_id=50)) is None, "an unknown producer may go on (KIP-360)"
+
+
+def test_a_producer_with_an_open_transaction_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A staged job would be published from its beginning again; and not even that may let the states grow."""
+    monkeypatch.setattr(producers, "MOST", 20)
+    states = ProducerStates()
+    for number in range(100):
+        header = sent(0)._replace(producer_id=number, attributes=TRANSACTIONAL if number < 5 else 0)
+        states.apply(header, number, now_ms=number)
+    assert all(states.get(number) is not None for number in range(5))
+    assert states.get(50) is None
+    for number in range(100, 200):
+        states.apply(sent(0)._replace(producer_id=number, attributes=TRANSACTIONAL), number, now_ms=number)
+        assert len(states) <= 20
 
 
 def test_expiry() -> None:
