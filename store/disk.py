@@ -11,8 +11,11 @@ import errno
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+
+from krappy.store.format import TEMPORARY
 
 Buffer = bytes | bytearray | memoryview
 
@@ -233,6 +236,18 @@ class Disk:
                 file.fdatasync()
         finally:
             file.close()
+
+    def replace_file(self, path: Path, data: Buffer) -> None:
+        """As `write_file`, but a new file takes the place of the old one, which a backup may hold. Raises OSError: then
+        the old one is still there."""
+        temporary = path.with_name(f"{path.name}.{threading.get_ident()}{TEMPORARY}")
+        try:
+            self.write_file(temporary, data)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
 
 
 OS_DISK = Disk()

@@ -193,12 +193,12 @@ class Segment:
                 raise self.corrupt(0, f"its {SUMS} can't be read, and it does not match their proof: both are damaged")
             if not self.retired:
                 with contextlib.suppress(OSError):  # a full disk must not stop a reader
-                    self.disk.write_file(self.path(SUMS), sums.pack())
+                    self.disk.replace_file(self.path(SUMS), sums.pack())
         return ProvenFile(file, sums)
 
     def prove(self, sums: Sums) -> None:
         """Writes the segment's checksums; from here on reads are compared with them. Raises OSError: no change."""
-        self.disk.write_file(self.path(SUMS), sums.pack())
+        self.disk.replace_file(self.path(SUMS), sums.pack())
         handle = self.handle()
         self.proof = sums.proof
         POOL.put(self, handle._replace(file=ProvenFile(handle.file, sums)))
@@ -206,8 +206,8 @@ class Segment:
     def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
         """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
 
-        Batches behind damage are not indexed: they can't be reached. A crash, or another reader, may find half-written
-        files. `find` and `_known_before` detect entries that are not true. Raises CorruptBatch, OSError.
+        Batches behind damage are not indexed: they can't be reached. `find` and `_known_before` detect
+        entries that are not true. Raises CorruptBatch, OSError.
         """
         indexer = Indexer(self.interval)
         try:
@@ -220,10 +220,9 @@ class Segment:
             indexer.seal()
         self.rebuilt += 1
         if not self.retired:
-            self.unlink_indexes()  # a backup may hold these files
             with contextlib.suppress(OSError):  # a full disk must not stop a reader
-                self.disk.write_file(self.path(INDEX), indexer.offsets.pack())
-                self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack())
+                self.disk.replace_file(self.path(INDEX), indexer.offsets.pack())
+                self.disk.replace_file(self.path(TIME_INDEX), indexer.times.pack())
         return indexer
 
     def reindex(self) -> None:

@@ -106,7 +106,7 @@ COARSE = 200  # bytes between index entries, before the topic's setting was chan
 def test_no_index_of_which_a_rebuild_left_parts_is_believed(
     tmp_path: Path, seed: int, disorder: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rebuild does not sync the files that it writes. A loss of power leaves any sectors: of what was there before,
+    """As an older version left them, which wrote over the files where they stood: any sectors of what was there before,
     here with another interval; of what was written; of neither, and any length."""
     monkeypatch.setattr(index, "_LOOKS", 2)  # as few as there are in an index of a full segment, sector by sector
     random_ = random.Random(seed)
