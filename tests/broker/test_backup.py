@@ -13,11 +13,14 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.upkeep.backup import AT_ONCE, Hold
+from krappy.core.staging import Job, JobState
 from krappy.core.transactions import TxnStage
 from krappy.errors import StorageError
 from krappy.store.disk import File
 from krappy.store.hold import MANIFEST
 from tests.broker.engine import publish, read_all, running, until
+from tests.broker.staged import begin, commit, files
+from tests.broker.staged import values as jobs_values
 from tests.broker.transactional import Producer, made, values
 
 
@@ -74,6 +77,47 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
     async with running(tmp_path / "restored") as broker:
         await until(lambda: [each.stage for each in broker.transactions.list()] == [TxnStage.COMPLETE_COMMIT])
         assert await values(broker.topic("t").led(0)) == [b"first"]
+
+
+@trio_test
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_backup_that_has_a_job_undecided_has_none_of_its_markers(tmp_path: Path, damaged: bool) -> None:
+    """The catalog is held while the job is being written, the logs are held later. A restored broker that can't write
+    the rest gives the job up: nothing of it may be committed."""
+    async with running(tmp_path / "data") as broker, trio.open_nursery() as nursery:
+        others, _ = await broker.create_topic("others", AT_ONCE, {})
+        topic, _ = await broker.create_topic("t", 2, {})
+        task = await begin(broker, "j")
+        token = await (await (await task.write("a")).write("b", partition=1)).seal()
+        held: list[Hold] = []
+        done: list[Job] = []
+
+        async def hold() -> None:
+            held.append(await broker.hold_backup())
+
+        async def publish_job() -> None:
+            done.append(await commit(broker, "j", token))
+
+        async with AsyncExitStack() as locks:
+            for other in others.local.values():  # whose logs are held first
+                await locks.enter_async_context(other.writing)
+            async with topic.led(1).writing:
+                nursery.start_soon(publish_job)
+                await until(lambda: topic.led(0).log.end_offset == 1)
+                nursery.start_soon(hold)
+                await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.local.values()))
+            await until(lambda: done or broker.decisions.waiting)
+        await until(lambda: held and done)
+        assert done[0].state is JobState.COMMITTED
+        copy(held[0].folder, tmp_path / "restored")
+    [file] = files(tmp_path / "restored")
+    if damaged:
+        path = tmp_path / "restored" / "staging" / file
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    async with running(tmp_path / "restored") as broker:
+        await until(lambda: not broker.staging.list())
+        found = [await jobs_values(partition) for partition in broker.topic("t").local.values()]
+        assert found == ([[], []] if damaged else [[b"j:a"], [b"j:b"]])
 
 
 async def end(producer: Producer, ended: trio.Event) -> None:

@@ -419,6 +419,7 @@ class StagingCoordinator:
                     raise
                 await self._fail(live, error)
             else:
+                await self._runtime.decisions.wait()
                 await self._save(live, core.written(job, published, stagings))
         live.trouble = None
         commit = live.job.state is JobState.MARKING
