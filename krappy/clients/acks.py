@@ -37,8 +37,9 @@ class Acks:
         self._runtime = link.runtime
         self._registered = registered
         self._events: list[Event] = []  # noted, and not sent yet
-        self._runs: list[Run] = []  # the same, of batches, and what has to be sent again
-        self._under_way: dict[int, list[Run]] = {}  # by a number: what was sent, and is not confirmed yet
+        self._runs: list[Run] = []  # the same, of batches
+        self._left: dict[int, list[Run]] = {}  # parts of at most MOST runs, to be sent; they are numbered as noted
+        self._under_way: dict[int, list[Run]] = {}  # parts that were sent, and are not confirmed yet
         self._numbers = itertools.count()
         self._moved = self._runtime.signal()  # set when something under way is answered
         self._refused: KrappyError | None = None  # why acks were given up
@@ -89,7 +90,7 @@ class Acks:
                 with self._runtime.lock:
                     if not self._closed:
                         self._events.clear()
-                        self._runs, self._under_way = [], {}
+                        self._runs, self._left, self._under_way = [], {}, {}
                         self._refused = self._refused or error
 
     def close(self) -> None:
@@ -105,14 +106,18 @@ class Acks:
             self._moved.set()
 
     async def finish(self, deadline: float) -> None:
-        """Returns when everything noted is durable, or was given up (`check` tells why). Raises ConnectionLost, what
-        the broker said last, RequestTimeout, and why the consumer can't be registered."""
+        """Returns when everything noted by now is durable, or was given up (`check` tells why). Raises ConnectionLost,
+        what the broker said last, RequestTimeout, and why the consumer can't be registered."""
         backoff = Backoff(lambda: 1.0)
+        with self._runtime.lock:
+            self._divide()
+            end = next(self._numbers)  # the program may go on to note acks: the parts from here on are not waited for
         while True:
             with self._runtime.lock:
                 if self._moved.is_set():
                     self._moved = self._runtime.signal()
-                moved, under_way, left = self._moved, bool(self._under_way), bool(self._events or self._runs)
+                moved = self._moved
+                under_way, left = (min(parts, default=end) < end for parts in (self._under_way, self._left))
             if not under_way and not left:
                 return
             if self._closed or self._link.closed:
@@ -126,23 +131,29 @@ class Acks:
                 continue
             if self._trouble is not None:
                 await self._runtime.sleep(min(backoff.pause(), seconds))
-            self.send(*await self._registered(deadline))
+            registered = await self._registered(deadline)
+            self.send(*registered, max(0.0, deadline - self._runtime.now()))
 
-    def send(self, handle: int, generation: int, patience: float | None = None) -> None:
-        """Sends what was noted. What can't be sent now, within `patience` seconds (None: the link's timeout) for each
-        request, stays noted."""
+    def _divide(self) -> None:
+        """Divides what was noted into parts. Call it with the lock."""
+        count = len(self._events)
+        self._runs += runs(self._events[:count])
+        del self._events[:count]
+        while self._runs:
+            self._left[next(self._numbers)] = self._runs[:MOST]
+            del self._runs[:MOST]
+
+    def send(self, handle: int, generation: int, patience: float) -> None:
+        """Sends what was noted. What can't be sent now, within `patience` seconds for each request, stays noted."""
         with self._runtime.lock:
-            count = len(self._events)
-            self._runs += runs(self._events[:count])
-            del self._events[:count]
-            requests = -(-len(self._runs) // MOST)
-        for _ in range(requests):
-            if not self._post(handle, generation, self._link.timeout if patience is None else patience):
+            self._divide()
+            numbers = sorted(self._left)
+        for number in numbers:
+            if not self._post(number, handle, generation, patience):
                 return
 
-    def _post(self, handle: int, generation: int, patience: float) -> bool:
-        """Sends one request. Returns whether it was sent."""
-        number = next(self._numbers)
+    def _post(self, number: int, handle: int, generation: int, patience: float) -> bool:
+        """Sends one part. Returns False when it could not be sent."""
 
         def answered(result: Any) -> None:
             with self._runtime.lock:
@@ -153,19 +164,19 @@ class Acks:
                 refused = isinstance(result, KrappyError) and not isinstance(result, LeaseLost)
                 self._trouble = result if refused and result.retriable and not again else None
                 if again or self._trouble is not None:
-                    self._runs += part
+                    self._left[number] = part
                 elif refused:
                     self._refused = result
                 self._moved.set()
 
         try:
             with self._runtime.lock:
-                if not self._runs:  # another thread was faster
-                    return False
-                part = self._under_way[number] = self._runs[:MOST]
-                del self._runs[:MOST]
+                if number not in self._left:  # another thread was faster
+                    return True
+                part = self._under_way[number] = self._left[number]
+                del self._left[number]
             self._link.post(messages.Ack(handle, part), messages.Acked, answered, generation, patience)
-        except BaseException as error:  # also a signal's: then the part is noted again, and perhaps sent twice
+        except BaseException as error:  # also a signal's: then the part is sent again
             answered(ConnectionLost(str(error)))
             if not isinstance(error, ConnectionLost | RequestTimeout):
                 raise

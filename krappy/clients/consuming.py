@@ -78,16 +78,17 @@ class Consuming:
             with self._runtime.lock:
                 self._link.told_of_loss.add(self._end_leases)
 
-    def close(self) -> None:
-        """Ends the registration. A member's leases go to other members at once."""
+    def close(self, deadline: float | None = None) -> None:
+        """Ends the registration. A member's leases go to other members at once. `deadline`: until when it waits for
+        room to send that; None: for the link's timeout."""
         with self._runtime.lock:
             if self._closed:
                 return
             self._closed = True
             self._link.told_of_loss.discard(self._end_leases)
         self._acks.close()
-        end = self._runtime.now() + self._link.timeout
-        self._acks.send(self._handle, self._generation)
+        end = self._runtime.now() + self._link.timeout if deadline is None else deadline
+        self._acks.send(self._handle, self._generation, max(0.0, end - self._runtime.now()))
         self._unregister(self._handle, self._generation, max(0.0, end - self._runtime.now()), parting=True)
         if self._poll is not None:
             self._poll(ConnectionLost("the consumer is closed"))
@@ -95,15 +96,16 @@ class Consuming:
     async def leave(self, kind: type[BaseException] | None) -> None:
         """Waits until what was acknowledged is durable, and closes. `kind`: the class of the program's error; None: it
         has none. Then this raises as `Acks.finish` and `Acks.check` do."""
+        deadline = self._runtime.now() + self._link.timeout
         try:
             if kind is None or (issubclass(kind, Exception) and not issubclass(kind, ConnectionLost)):
-                await self._acks.finish(self._runtime.now() + self._link.timeout)
+                await self._acks.finish(deadline)
                 self._acks.check()
         except KrappyError:
             if kind is None:
                 raise
         finally:
-            self.close()
+            self.close(deadline)
 
     def _unregister(self, handle: int, generation: int, patience: float, *, parting: bool = False) -> None:
         request = messages.Unregister(handle)

@@ -240,6 +240,32 @@ async def test_waiting_for_one_ack_waits_for_those_before(address: str, topic: s
             assert await floor(client, topic) == 10
 
 
+async def test_acks_that_never_pause_are_confirmed_all_the_same(address: str, topic: str) -> None:
+    """The next ack is always noted before the last one is answered, for longer than the timeout."""
+    told: list[str] = []
+    async with krappy.connect(address, timeout=0.5) as client:
+        await fill(client, topic, 1)
+        left = client.consumer(topic, group=topic)
+        consumer = await left.__aenter__()
+        event = await anext(consumer)
+
+        async def acknowledge() -> None:
+            try:
+                while True:
+                    await consumer.ack(event)
+                    await anyio.lowlevel.checkpoint()
+            except KrappyError as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(acknowledge)
+            await anyio.sleep(1.2)
+            await consumer.ack(event, wait=True)
+            await left.__aexit__(None, None, None)
+        assert told == ["this consumer is not open: use `async with`"]
+        assert await floor(client, topic) == 1
+
+
 def test_threads_may_acknowledge_what_one_of_them_reads(address: str, topic: str) -> None:
     count = 3000
     with blocking.connect(address) as client:
