@@ -82,7 +82,8 @@ class Acks:
             await self._wanted.wait()
             await self._runtime.sleep(LINGER)
             with self._runtime.lock:
-                self._wanted = self._runtime.signal()
+                if self._wanted.is_set():  # else a second task, begun after an interrupt of `_wake`, waits for it
+                    self._wanted = self._runtime.signal()
                 self._woken = False
             try:
                 await self.finish(self._runtime.now() + self._link.timeout)

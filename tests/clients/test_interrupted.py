@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -11,7 +17,8 @@ from krappy.clients import events
 from krappy.clients.acks import Acks
 from krappy.clients.events import EventBatch
 from krappy.clients.link import Link
-from krappy.clients.sync.io import ThreadStream
+from krappy.clients.runtime import run
+from krappy.clients.sync.io import ThreadRuntime, ThreadSignal, ThreadStream
 
 
 class Interrupt(BaseException):
@@ -173,3 +180,68 @@ def test_an_interrupted_call_loses_no_acks(
                 with pytest.raises(Interrupt):
                     consumer.poll()
         assert [row.floor for row in client.group(topic).partitions] == [5000]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_leaving_ends_what_an_interrupted_ack_began(
+    address: str, topic: str, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while the thread that sends acks is started: the next ack starts another one."""
+    start, sleep, pauses = threading.Thread.start, ThreadRuntime.sleep, iter((1.0, 40.0))
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        if begun:
+            start(thread)
+        raise Interrupt
+
+    async def unequal(runtime: ThreadRuntime, seconds: float) -> None:
+        await sleep(runtime, seconds * next(pauses, 1.0))
+
+    with blocking.connect(address) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_columns(None, [b"v"] * 2)
+        consumer = client.consumer(topic, group=topic).open()
+        mine = consumer.poll(5)
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        monkeypatch.setattr(ThreadRuntime, "sleep", unequal)
+        with pytest.raises(Interrupt):
+            consumer.ack(mine[0])
+        if begun:
+            consumer.ack(mine[1])
+            time.sleep(0.4)
+            consumer.close()
+        began = time.monotonic()
+        client.close()
+        assert time.monotonic() - began < 3
+
+
+def test_an_interrupted_wait_leaves_no_lock_behind() -> None:
+    """Else the thread that reads answers would wait for it for ever. The signal comes before each instruction."""
+    before = sys.gettrace()
+    for instructions in itertools.count():
+        signal, left, whole = ThreadSignal(), iter(range(instructions)), False
+        work = signal.wait(0.001)
+
+        def trace(frame: FrameType, *_: Any, left: Iterator[int] = left) -> Any:
+            frame.f_trace_opcodes = True
+            if next(left, None) is None:
+                raise Interrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            run(work)
+            whole = True
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        work.close()
+        other = threading.Thread(target=signal.set, daemon=True)
+        other.start()
+        other.join(5)
+        assert not other.is_alive()
+        if whole:
+            return

@@ -23,19 +23,36 @@ STALLED = 600.0  # seconds that a send may wait for a broker that takes nothing
 
 
 class ThreadSignal:
-    __slots__ = ("_event",)
+    """It has no lock that its users share, as threading.Event has: a signal's exception, or a fork, could leave that
+    one taken for good, and then the thread that reads answers would wait for it."""
+
+    __slots__ = ("_set", "_waiters")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._set = False
+        self._waiters: list[threading.Lock] = []  # one of each thread that waits, which stays taken until then
 
     def set(self) -> None:
-        self._event.set()
+        self._set = True  # first: who begins to wait from here on sees it
+        for waiter in self._waiters.copy():
+            with contextlib.suppress(RuntimeError):  # it is free: another thread was faster
+                waiter.release()
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._set
 
     async def wait(self, seconds: float | None = None) -> bool:
-        return self._event.wait(seconds)
+        if self._set:
+            return True
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        try:
+            if not self._set:
+                waiter.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+        finally:
+            self._waiters.remove(waiter)
+        return self._set
 
 
 class Delivery(Future[T]):
@@ -197,7 +214,7 @@ class ThreadRuntime:
         """Waits up to `seconds` until all spawned threads have ended. They end when their link is closed."""
         deadline = self.now() + seconds
         with self.lock:  # another thread may just have added one that is not started yet
-            threads = list(self._threads)
+            threads = [each for each in self._threads if each.is_alive()]  # an interrupt may come before a start
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self.now()))
