@@ -12,14 +12,15 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
+from krappy.broker.staging.publication import Publication
 from krappy.broker.upkeep.backup import AT_ONCE, Hold
-from krappy.core.staging import Job, JobState
+from krappy.core.staging import Job, JobState, PublishedPart
 from krappy.core.transactions import TxnStage
 from krappy.errors import StorageError
 from krappy.store.disk import File
 from krappy.store.hold import MANIFEST
 from tests.broker.engine import publish, read_all, running, until
-from tests.broker.staged import begin, commit, files
+from tests.broker.staged import begin, commit
 from tests.broker.staged import values as jobs_values
 from tests.broker.transactional import Producer, made, values
 
@@ -81,14 +82,23 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
 
 @trio_test
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_a_backup_that_has_a_job_undecided_has_none_of_its_markers(tmp_path: Path, damaged: bool) -> None:
-    """The catalog is held while the job is being written, the logs are held later. A restored broker that can't write
-    the rest gives the job up: nothing of it may be committed."""
+async def test_a_backup_that_has_a_job_undecided_has_none_of_its_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """The catalog is held while the job is published, one log before it goes on in a new segment, and the other one
+    later. A restored broker that can't write the rest gives the job up: nothing of it may be committed."""
+    written = trio.Event()
+    real = Publication.write
+
+    async def write(publication: Publication) -> list[PublishedPart]:
+        await written.wait()
+        return await real(publication)
+
     async with running(tmp_path / "data") as broker, trio.open_nursery() as nursery:
+        early, _ = await broker.create_topic("early", 1, {})
         others, _ = await broker.create_topic("others", AT_ONCE, {})
-        topic, _ = await broker.create_topic("t", 2, {})
-        task = await begin(broker, "j")
-        token = await (await (await task.write("a")).write("b", partition=1)).seal()
+        await broker.create_topic("late", 1, {})
+        tokens = [await (await (await begin(broker, "j", topic=name)).write("a")).seal() for name in ("early", "late")]
         held: list[Hold] = []
         done: list[Job] = []
 
@@ -96,28 +106,30 @@ async def test_a_backup_that_has_a_job_undecided_has_none_of_its_markers(tmp_pat
             held.append(await broker.hold_backup())
 
         async def publish_job() -> None:
-            done.append(await commit(broker, "j", token))
+            done.append(await commit(broker, "j", *tokens))
 
+        monkeypatch.setattr(Publication, "write", write)
         async with AsyncExitStack() as locks:
-            for other in others.local.values():  # whose logs are held first
+            for other in others.local.values():
                 await locks.enter_async_context(other.writing)
-            async with topic.led(1).writing:
-                nursery.start_soon(publish_job)
-                await until(lambda: topic.led(0).log.end_offset == 1)
-                nursery.start_soon(hold)
-                await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.local.values()))
+            nursery.start_soon(publish_job)
+            await until(lambda: [job.state for job in broker.staging.list()] == ["Publishing"])
+            nursery.start_soon(hold)
+            await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.local.values()))
+            await publish(early.led(0), 1)
+            await early.led(0).reshape(early.led(0).log.roll)
+            written.set()
             await until(lambda: done or broker.decisions.waiting)
         await until(lambda: held and done)
         assert done[0].state is JobState.COMMITTED
         copy(held[0].folder, tmp_path / "restored")
-    [file] = files(tmp_path / "restored")
     if damaged:
-        path = tmp_path / "restored" / "staging" / file
+        path = tmp_path / "restored" / "staging" / f"{tokens[0]}.staged"
         path.write_bytes(path.read_bytes()[:-1] + b"!")
     async with running(tmp_path / "restored") as broker:
         await until(lambda: not broker.staging.list())
-        found = [await jobs_values(partition) for partition in broker.topic("t").local.values()]
-        assert found == ([[], []] if damaged else [[b"j:a"], [b"j:b"]])
+        found = [await jobs_values(broker.topic(name).led(0)) for name in ("early", "late")]
+        assert found == ([[], []] if damaged else [[b"j:a"], [b"j:a"]])
 
 
 async def end(producer: Producer, ended: trio.Event) -> None:

@@ -15,7 +15,7 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.staging import publication
-from krappy.core.staging import JobState
+from krappy.core.staging import Job, JobState
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles, StagingStore
@@ -121,8 +121,12 @@ async def test_a_crash_at_any_step_of_a_commit(tmp_path: Path, monkeypatch: pyte
 
 
 @trio_test
-async def test_a_catalog_that_is_older_than_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a backup may have it, which takes the catalog first: what the logs have is not published again."""
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_catalog_that_is_older_than_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """As a backup may have it, which takes the catalog first: what the logs have is not published again, and is not
+    aborted in one partition and committed in another because a file of it can't be read any more."""
     async with running(tmp_path / "data", durability="fsync") as broker:
         tokens = await prepared(broker)
         with monkeypatch.context() as patched:
@@ -132,6 +136,8 @@ async def test_a_catalog_that_is_older_than_the_logs(tmp_path: Path, monkeypatch
     decided = copies.path(copies.steps.index("after StagingStore.put"))
     shutil.rmtree(decided / "topics")
     shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
+    if damaged:
+        (decided / "staging" / f"{tokens[1]}.staged").write_bytes(b"")
     async with running(decided) as broker:
         await until(lambda: not broker.staging.list())
         assert await there(broker) == EXPECTED
@@ -150,15 +156,15 @@ async def test_an_old_backup_does_not_publish_a_job_twice(tmp_path: Path, monkey
     decided = copies.path(copies.steps.index("after StagingStore.put"))
     shutil.rmtree(decided / "topics")
     shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
-    real, tries = StagedFiles.read, []
+    real, tries = StagingStore.put, []
 
-    def fail_once(files: StagedFiles, id: str, size: int) -> Any:
-        tries.append(id)
+    def fail_once(store: StagingStore, job: Job, *more: Any) -> Any:
+        tries.append(job)
         if len(tries) == 1:
             raise StorageError("the disk refuses once")
-        return real(files, id, size)
+        return real(store, job, *more)
 
-    monkeypatch.setattr(StagedFiles, "read", fail_once)
+    monkeypatch.setattr(StagingStore, "put", fail_once)
     async with running(decided, producer_id_expiration_ms=1) as broker:
         await until(lambda: tries)
         for partition in broker.topic("t").local.values():
