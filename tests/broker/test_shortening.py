@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.partition.applier import READ
 from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.shortening import Shortening
 from krappy.broker.topics.topic import Topic
-from krappy.entries.entry import entry_offset
+from krappy.entries.entry import entry_offset, is_tombstone
+from krappy.records import batch
 from krappy.store.pool import POOL
 from tests.broker.engine import as_killed, publish, running, until
 
@@ -117,3 +121,74 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
         assert await partition.view_wait(None, 60)
         entry = partition.look_up(b"key")
         assert entry is None or entry_offset(entry) == 1, "an old value is back"
+
+
+async def with_a_deletion(broker: LocalBroker, given: dict[str, Any]) -> Partition:
+    """A partition with a value of a key at offset 0, and its deletion at 4, in another read of the log."""
+    partition = (await broker.create_topic("t", 1, given))[0].led(0)
+    for key, value in [(b"key", b"value"), *[(b"other", bytes(READ - 1000))] * 3, (b"key", None), (b"other", b"last")]:
+        await partition.publish(batch.encode([key], [value], timestamps=1_000)).wait()
+    return partition
+
+
+@pytest.mark.parametrize("by", ["turned on", "made anew"])
+@trio_test
+async def test_a_view_that_begins_while_events_go_folds_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """If it had folded some of them, it would keep a value whose deletion it never saw."""
+    given = {"view.enable": False} if by == "turned on" else {"cleanup.policy": "compact,delete"}
+    async with running(tmp_path, retention_check_ms=3_600_000) as broker, trio.open_nursery() as nursery:
+        partition = await with_a_deletion(broker, given)
+        save, saving, go_on = partition.log._save, threading.Event(), threading.Event()
+
+        def slowly(*args: Any) -> None:
+            saving.set()
+            assert go_on.wait(60)
+            save(*args)
+
+        monkeypatch.setattr(partition.log, "_save", slowly)
+        nursery.start_soon(partition.delete_records, 5)
+        await until(saving.is_set)  # it is decided that they go
+        broker.views.busy = lambda: 0 < partition.applied < 5  # type: ignore[method-assign]  # folds the first and waits
+        if by == "turned on":
+            config: dict[str, Any] = {"view.enable": True, "cleanup.policy": "compact,delete"}
+            nursery.start_soon(broker.alter_topic, "t", config, None)
+        else:
+            broker.views.damaged = "a block"
+        await until(lambda: broker.shrinking.statistics().tasks_waiting or 0 < partition.applied < 5)
+        go_on.set()
+        await until(lambda: partition.start_offset == 5)
+        del broker.views.busy
+        await until(lambda: partition.config.compact and not broker.views.damaged)
+        assert await partition.view_wait(None, 60)
+        assert partition.look_up(b"key") is None
+
+
+@trio_test
+async def test_what_a_view_made_anew_has_not_folded_yet_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view was ready for the deletion, and then it was damaged."""
+    async with running(tmp_path, retention_check_ms=3_600_000) as broker:
+        partition = await with_a_deletion(broker, {"cleanup.policy": "compact,delete"})
+        make_ready, times = Shortening._ready_view, 0
+
+        async def ready(*args: Any) -> None:
+            nonlocal times
+            times += 1
+            if times > 1:
+                del broker.views.busy
+            await make_ready(*args)
+            if times == 1:
+                broker.views.busy = lambda: 0 < partition.applied < 5  # type: ignore[method-assign]
+                broker.views.damaged = "a block"
+                await until(lambda: 0 < partition.applied < 5)  # the new view has the first event
+
+        monkeypatch.setattr(Shortening, "_ready_view", ready)
+        assert await partition.delete_records(5) == 5
+        if times == 1:
+            del broker.views.busy
+        assert await partition.view_wait(None, 60)
+        entry = partition.look_up(b"key")
+        assert entry is None or is_tombstone(entry)

@@ -6,8 +6,9 @@ appended and settings may change. But the view must be made ready first, which m
 1. Under the lock: decide. If the active segment is to be deleted too, it is closed in this step; later events go to the
    next one.
 2. Without the lock: make the view ready to lose these events.
-3. Under the lock: decide again, and delete what both decisions allow. If the settings have changed, begin again. A
-   change after which the view outlives its events can't come in this step: it holds `Runtime.shrinking` too.
+3. Under the lock: decide again, and delete what both decisions allow. If the settings have changed, or the view was
+   begun anew, begin again. Neither can come in this step: a change after which the view outlives its events, and the
+   making anew of damaged views, hold `Runtime.shrinking` too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from krappy.core import retention
 from krappy.errors import CorruptBatch, OffsetOutOfRange, PolicyViolation, StorageError, TransactionPending
 
 if TYPE_CHECKING:
+    from krappy.broker.partition.applier import Applier
     from krappy.core.retention import SegmentInfo
     from krappy.settings.topic import TopicConfig
 
@@ -96,15 +98,18 @@ class Shortening:
         nothing is appended."""
         partition = self._partition
         while True:
-            config = partition.config
+            config, applier = partition.config, partition.applier
             wanted = await partition.reshape(decide)
             if wanted <= partition.start_offset:
                 return []
             await self._ready_view(config, wanted)
 
-            def delete(config: TopicConfig = config, wanted: int = wanted) -> list[SegmentInfo] | None:
+            def delete(
+                config: TopicConfig = config, applier: Applier = applier, wanted: int = wanted
+            ) -> list[SegmentInfo] | None:
                 wanted = min(wanted, decide())
-                return None if partition.config != config else partition.log.delete_before(wanted)
+                same = partition.config == config and partition.applier is applier
+                return partition.log.delete_before(wanted) if same else None
 
             async with partition.shrinking:
                 gone = await partition.reshape(delete)

@@ -211,7 +211,7 @@ class Viewed(Replica):
     async def _keep_absent(self, config: TopicConfig) -> None:
         """Before its topic gets settings under which entries outlive their events: those that have expired by now must
         not come back, by a crash neither. On disk when it returns. Raises StorageError."""
-        if outlives(self.config, config):
+        if self.config.view and outlives(self.config, config):
             if self.gone is not None:
                 raise self.gone  # its start, so what has expired, is not known
             self.raise_floor(self.start_offset)
@@ -275,7 +275,8 @@ class Viewed(Replica):
 
 
 def outlives(before: TopicConfig, after: TopicConfig) -> bool:
-    """Whether entries that are absent under the settings `before` could appear under `after`. During such a change
+    """Whether entries outlive their events under the settings `after`, and not under `before`. During such a change
     nothing is removed from the log (`Runtime.shrinking`): the view need not have events that are removed under the old
-    settings, and must have those that are removed under the new ones."""
-    return before.view and after.view and after.compact and not before.compact
+    settings, and must have those that are removed under the new ones. A view that is turned on as well would fold only
+    a part of what is removed."""
+    return after.compact and not before.compact

@@ -111,12 +111,13 @@ class ViewKeeper:
                 scan.close()
             self._snapshots.close_all()
             try:
-                await trio.to_thread.run_sync(make, limiter=runtime.disk_limiter)
+                async with runtime.shrinking:  # else a new view would fold only a part of what is being removed
+                    await trio.to_thread.run_sync(make, limiter=runtime.disk_limiter)
+                    # In the same turn as the rest: else an empty view could be taken for a folded one.
+                    runtime.views.begin()
+                    for partition in self._partitions():
+                        begin(partition)
+                    return
             except StorageError as error:
                 runtime.report("view_waits", error=str(error))
                 await trio.sleep(LOOK_S)
-                continue
-            runtime.views.begin()  # in the same turn as the rest: else an empty view could be taken for a folded one
-            for partition in self._partitions():
-                begin(partition)
-            return
