@@ -37,7 +37,7 @@ from krappy.settings.topic import GENERATION, GENERATIONS, Given, TopicConfig, c
 from krappy.store import format_2, znodes
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
-from krappy.store.local_tree import LocalTree, records
+from krappy.store.local_tree import SESSION, LocalTree, records
 from krappy.store.meta import LOST, Meta
 from krappy.store.overrides import config_change
 from krappy.types import id_of, text_id
@@ -48,7 +48,6 @@ NUMBERS = b"n/"
 FAR = 1_000_000  # producer ids
 STARTS = 1_000  # starts that a damaged or older catalog may not know of
 MAX_PARTITIONS = 100_000  # of one topic
-SESSION = 1  # the only one that the tree of a broker that is alone ever has
 STEP = 1_000  # records of an older format between two words of progress
 T = TypeVar("T")
 

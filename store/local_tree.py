@@ -18,6 +18,7 @@ from krappy.errors import StorageError
 from krappy.store.meta import Meta
 
 KEY = b"tree"
+SESSION = 1  # the only one that this tree ever has
 _VERSION = struct.Struct(">I")
 Follow = Callable[[Image, Changes], Sequence[Operation]]  # of the image after these changes
 

@@ -83,6 +83,13 @@ LAYERS = [
         FILES - {"os"},
     ),
     Layer(
+        "cluster",
+        ["cluster"],
+        [*VALUES, "core", "waiting", "ports"],
+        {"trio"},
+        (SOCKETS | FILES | PROCESSES | CLOCK | CHANCE) - {"random"},
+    ),
+    Layer(
         "console",
         ["console"],
         [*VALUES, "core", "ports"],

@@ -26,6 +26,8 @@ ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED),
 ]
+# What brokers follow; all below each of them, too. Other znodes change often and concern few.
+WATCHED = ["/admin", "/brokers", "/cluster", CONFIG, CONTROLLER, CONTROLLER_EPOCH, PRODUCER_IDS]
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 
 

@@ -1,0 +1,37 @@
+"""The `Store` of a broker that is alone: its tree, in its own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Operation, Znode
+from krappy.store.local_tree import SESSION, LocalTree
+from krappy.waiting import Signal
+
+
+class LocalStore:
+    """See the port `Store`. `in_thread` runs what waits for the disk."""
+
+    session = SESSION
+
+    def __init__(self, tree: LocalTree, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self.tree = tree
+        self.changed = Signal()
+        self._in_thread = in_thread
+
+    @property
+    def image(self) -> Image:
+        return self.tree.image
+
+    async def read(self, path: str) -> Znode | None:
+        return self.tree.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return self.tree.children(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> Image:
+        image: Image = await self._in_thread(lambda: self.tree.commit(operations))
+        self.changed.fire()
+        return image

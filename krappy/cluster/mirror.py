@@ -1,0 +1,151 @@
+"""The tree in ZooKeeper as a `Store`: a copy of it is kept up to date, and folded into an image.
+
+Watches tell which znodes have changed; those are read again. An image is published once nothing is left to read, so it
+is the tree of one moment, though some moments have none. After each new connection everything is read anew: ZooKeeper
+does not tell a persistent watch what it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from krappy.cluster.zk.client import ZooKeeper
+from krappy.cluster.zk.session import Status
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Changes, Operation, RefusedMulti, Znode
+from krappy.errors import ConnectionLost, KrappyError
+from krappy.waiting import Signal, wait_any
+
+RETRY_S = 0.5  # after a read that ZooKeeper refused
+
+
+class Mirror:
+    """See the port `Store`. `connect(entered=…, happened=…)` makes the client."""
+
+    def __init__(self, connect: Callable[..., ZooKeeper]) -> None:
+        self.image = Image()
+        self.changed = Signal()
+        self.client = connect(entered=self._entered, happened=self._happened)
+        self._znodes: dict[str, Znode] = {}
+        self._unread: set[str] = set()  # paths that have changed since they were read
+        self._whole = True  # everything has to be read
+        self._told = 0  # how often something was found to be unread
+        self._seen = 0  # the same count, as of the image
+        self._moved = Signal()  # there is something to read, or the session is over
+        self._over = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows the tree until the session is over. Reports that it has started with the first whole image."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow, task_status)
+                await self.client.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._over = True
+            self._moved.fire()
+            self.changed.fire()
+
+    @property
+    def session(self) -> int:
+        return self.client.session.id
+
+    async def read(self, path: str) -> Znode | None:
+        return await self.client.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return await self.client.children(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> Image:
+        try:
+            await self.client.multi(operations)
+        except RefusedMulti:
+            await self._catch_up()
+            raise
+        await self._catch_up()
+        return self.image
+
+    async def _catch_up(self) -> None:
+        """Waits until the image has all that was told before now. ZooKeeper tells of a change before it answers the
+        request that made it."""
+        told = self._told
+        await wait_any([self.changed], lambda: self._seen >= told or self._over)
+        if self._seen < told:
+            raise ConnectionLost("the session with ZooKeeper has ended", sent=True)
+
+    # --- following
+
+    def _entered(self, fresh: bool) -> None:
+        self._whole = True
+        self._note()
+
+    def _happened(self, path: str) -> None:
+        self._unread.add(path)
+        self._note()
+
+    def _note(self) -> None:
+        self._told += 1
+        self._moved.fire()
+
+    async def _follow(self, task_status: trio.TaskStatus[None]) -> None:
+        started = False
+        while True:
+            await wait_any([self._moved], lambda: self._seen < self._told)
+            try:
+                changes, seen = await self._read()
+            except ConnectionLost:
+                await wait_any([self._moved], lambda: self.client.session.status == Status.UP)
+                continue
+            except KrappyError:
+                self._whole = True
+                await trio.sleep(RETRY_S)
+                continue
+            self._publish(changes, seen)
+            if not started:
+                started = True
+                task_status.started()
+
+    async def _read(self) -> tuple[Changes, int]:
+        """(what has changed since the last image, the count that it is the tree of)."""
+        found: dict[str, Znode | None] = {}
+        while True:
+            seen = self._told
+            if self._whole:
+                self._whole = False
+                try:
+                    found = await self._read_all()
+                except BaseException:
+                    self._whole = True
+                    raise
+            else:
+                unread, self._unread = self._unread, set()
+                try:
+                    found |= await self.client.read(sorted(unread))
+                except BaseException:
+                    self._unread |= unread
+                    raise
+            if not self._unread and not self._whole:
+                return {path: found[path] for path in sorted(found) if self._znodes.get(path) != found[path]}, seen
+
+    async def _read_all(self) -> dict[str, Znode | None]:
+        self._unread.clear()
+        for path in places.WATCHED:
+            await self.client.watch(path)
+        await self.client.sync()
+        found: dict[str, Znode | None] = dict.fromkeys(self._znodes)
+        for path in places.WATCHED:
+            found |= await self.client.under(path)
+        return found
+
+    def _publish(self, changes: Changes, seen: int) -> None:
+        for path, znode in changes.items():
+            if znode is None:
+                self._znodes.pop(path, None)
+            else:
+                self._znodes[path] = znode
+        self.image = self.image.after(changes) if changes else self.image
+        self._seen = seen
+        self.changed.fire()
