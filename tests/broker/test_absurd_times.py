@@ -8,7 +8,7 @@ import pytest
 from trio.testing import trio_test
 
 from krappy.broker.groups.group_reads import Read, join
-from krappy.broker.partition.queued import Loose
+from krappy.broker.partition.pending import Singles
 from krappy.core.leases import Lease
 from krappy.errors import StorageError
 from krappy.records import batch
@@ -50,10 +50,10 @@ async def test_a_batch_that_can_not_be_made_costs_nobody_else(tmp_path: Path, mo
     async with running(tmp_path, lambda event, **facts: reported.append(event)) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
 
-        def encoded(self: Loose, codec: int) -> None:
+        def make(self: Singles, codec: int) -> None:
             raise ValueError("a mistake")
 
-        monkeypatch.setattr(Loose, "encoded", encoded)
+        monkeypatch.setattr(Singles, "make", make)
         wrong = partition.publish_record(Record(b"v", b"k", (), 1_000))
         good = partition.publish(batch.encode([b"a"], [b"v"], timestamps=1_000))
         with pytest.raises(StorageError, match="a mistake"):

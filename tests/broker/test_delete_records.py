@@ -13,7 +13,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
-from krappy.broker.partition import shortening
+from krappy.broker.partition import partition as partitions
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
 from krappy.errors import OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic
@@ -289,7 +289,7 @@ async def test_a_table_that_outlives_its_events_shows_nothing_that_was_overtaken
         end = await begin(broker, partition)
         await publish(partition, 1, [b"k1"])
         with monkeypatch.context() as patch:
-            patch.setattr(shortening, "PATIENCE_S", 0.01)
+            patch.setattr(partitions, "PATIENCE_S", 0.01)
             with pytest.raises(TransactionPending):
                 await partition.delete_records(-1)
         assert (partition.start_offset, await live(partition)) == (0, {b"k1": 0, b"k2": 1})

@@ -12,7 +12,7 @@ from trio.testing import trio_test
 
 from krappy.broker.partition import appender
 from krappy.broker.partition.commit import INLINE
-from krappy.broker.partition.queued import Publish
+from krappy.broker.partition.pending import Pending
 from krappy.errors import RecordTooLarge
 from krappy.records import batch, codecs
 from tests.broker.engine import read_all, running
@@ -22,13 +22,13 @@ from tests.broker.engine import read_all, running
 async def test_much_in_small_batches_is_compressed_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recompress, where = Publish.recompress, []
+    recompress, where = Pending.recompress, []
 
-    def noted(self: Publish, *args: Any) -> None:
+    def noted(self: Pending, *args: Any) -> None:
         where.append(threading.get_ident())
         recompress(self, *args)
 
-    monkeypatch.setattr(Publish, "recompress", noted)
+    monkeypatch.setattr(Pending, "recompress", noted)
     monkeypatch.setattr(appender, "MAX_DRAIN", 100_000)  # so that some wait for a drain after the next
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {"compression.type": "gzip", "max.message.bytes": "9000"})
@@ -48,9 +48,9 @@ async def test_batches_that_open_to_much_are_recompressed_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all partitions: each takes as much memory as it opens to, several times over."""
-    recompress, lock, waited = Publish.recompress, threading.Lock(), []
+    recompress, lock, waited = Pending.recompress, threading.Lock(), []
 
-    def noted(self: Publish, *args: Any) -> None:
+    def noted(self: Pending, *args: Any) -> None:
         waited.append(not lock.acquire(blocking=False))
         try:
             time.sleep(0.05)
@@ -59,7 +59,7 @@ async def test_batches_that_open_to_much_are_recompressed_one_at_a_time(
             if not waited[-1]:
                 lock.release()
 
-    monkeypatch.setattr(Publish, "recompress", noted)
+    monkeypatch.setattr(Pending, "recompress", noted)
     data = batch.encode([b"k"], [bytes(4 << 20)], timestamps=1, codec=codecs.ZSTD)
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 4, {"compression.type": "lz4"})

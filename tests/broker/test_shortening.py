@@ -13,7 +13,6 @@ from trio.testing import trio_test
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.applier import READ
 from krappy.broker.partition.partition import Partition
-from krappy.broker.partition.shortening import Shortening
 from krappy.broker.topics.topic import Topic
 from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.records import batch
@@ -172,7 +171,7 @@ async def test_what_a_view_made_anew_has_not_folded_yet_is_not_deleted(
     """The view was ready for the deletion, and then it was damaged."""
     async with running(tmp_path, retention_check_ms=3_600_000) as broker:
         partition = await with_a_deletion(broker, {"cleanup.policy": "compact,delete"})
-        make_ready, times = Shortening._ready_view, 0
+        make_ready, times = Partition._ready_view, 0
 
         async def ready(*args: Any) -> None:
             nonlocal times
@@ -185,7 +184,7 @@ async def test_what_a_view_made_anew_has_not_folded_yet_is_not_deleted(
                 broker.views.damaged = "a block"
                 await until(lambda: 0 < partition.applied < 5)  # the new view has the first event
 
-        monkeypatch.setattr(Shortening, "_ready_view", ready)
+        monkeypatch.setattr(Partition, "_ready_view", ready)
         assert await partition.delete_records(5) == 5
         if times == 1:
             del broker.views.busy

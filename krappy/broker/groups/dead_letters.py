@@ -19,7 +19,7 @@ import trio
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
-from krappy.broker.partition.queued import record_size
+from krappy.broker.partition.pending import record_size
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.ports import StoredAt

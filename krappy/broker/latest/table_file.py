@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import trio
 
-from krappy.broker.partition.raw_reads import check_cached, warm
+from krappy.broker.partition.page_cache import check_cached, warm
 from krappy.store.disk import Disk, File
 from krappy.types import FilePart
 

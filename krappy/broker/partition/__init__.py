@@ -2,5 +2,5 @@
 
 Other packages use `partition.Partition`. It extends `viewed.Viewed`, which extends `replica.Replica`; each part here is
 given the lowest of these that it needs. Nothing here knows other topics or the broker, but for what the broker lends
-(`lent.Lent`).
+(`replica.Lent`).
 """

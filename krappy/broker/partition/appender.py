@@ -17,16 +17,8 @@ import trio
 
 from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
-from krappy.broker.partition.conditions import Conditions
-from krappy.broker.partition.elsewhere import Elsewhere
-from krappy.broker.partition.queued import (
-    Accepted,
-    Loose,
-    Publish,
-    demanded,
-    record_size,
-)
-from krappy.broker.partition.undecided import UNDECIDED
+from krappy.broker.partition.conditions import Conditions, Judge
+from krappy.broker.partition.pending import Pending, Singles, record_size
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.errors import (
@@ -40,9 +32,9 @@ from krappy.errors import (
 )
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
-from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
+from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import advance
-from krappy.types import ABSENT, Record
+from krappy.types import Record
 from krappy.waiting import Later, Signal, wait_any
 
 MAX_DRAIN = 16 << 20  # bytes written by one drain
@@ -54,7 +46,7 @@ class Appender:
     def __init__(self, partition: Viewed) -> None:
         self._partition = partition
         self._conditions = Conditions(partition)
-        self._waiting: list[Publish | Loose] = []
+        self._waiting: list[Pending] = []
         self._running = False
         self._closed: Exception | None = None
         self._ended = Signal()
@@ -83,20 +75,19 @@ class Appender:
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
+        item = Pending(header, data, expect)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
-        later: Later[StoredAt]
         try:
             admitted = admission(inline=True)
         except CorruptBatch:
             if not may_be_large(header, len(data)):
                 raise
-            later = Later()
-            self._queue(Publish(header, data, None, expect, later, admission=admission))
-            return later
-        expect = demanded(admitted, expect)
-        later = Later(admitted.cost)
-        self._queue(Publish(admitted.header, admitted.data, admitted.columns, expect, later, cost=admitted.cost))
-        return later
+            item.admit_later(admission)
+        else:
+            item.admit(admitted)
+            item.laters[0].cost = item.cost
+        self._queue(item)
+        return item.laters[0]
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """Queues one record. It shares a batch with others that arrive at the same time. `taken`: it was accepted once
@@ -107,7 +98,8 @@ class Appender:
         if record.timestamp is not None and not taken:
             times = Times(config, now)
             times.admit_one(record.timestamp)
-        if expect is not None or record_size(record) > config.max_message_bytes // 2:
+        size = record_size(record)
+        if expect is not None or size > config.max_message_bytes // 2:
             timestamps = now if record.timestamp is None else record.timestamp
             headers = [record.headers] if record.headers else None
             data = batches.encode([record.key], [record.value], timestamps=timestamps, headers=headers)
@@ -115,18 +107,14 @@ class Appender:
         if record.key is None and config.compact:
             raise InvalidRecord("an event without a key; a topic with cleanup.policy=compact needs one")
         last = self._waiting[-1] if self._waiting else None
-        full = (
-            not isinstance(last, Loose)
+        if (
+            not isinstance(last, Singles)
             or len(last.keys) >= MAX_GROUP
-            or last.size + record_size(record) > config.max_message_bytes - 100
-        )
-        if full:
-            last = Loose()
+            or last.size + size > config.max_message_bytes - 100
+        ):
+            last = Singles()
             self._queue(last)
-        assert isinstance(last, Loose)
-        later: Later[StoredAt] = Later()
-        last.add(record, now, later)
-        return later
+        return last.add(record, now)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
         """Queues a batch of one of the broker's own transactions. The batch was checked when it was staged."""
@@ -134,17 +122,18 @@ class Appender:
             raise RecordTooLarge(
                 f"a batch of {header.size} bytes; max.message.bytes is {self._partition.config.max_message_bytes} now"
             )
-        later: Later[StoredAt] = Later()
-        self._queue(Publish(header, data, None, None, later, own=True))
-        return later
+        return self._publish_own(header, data)
 
     def publish_marker(self, data: bytes) -> Later[StoredAt]:
         """Queues a control batch of the broker's own."""
-        later: Later[StoredAt] = Later()
-        self._queue(Publish(batches.read_header(data), data, None, None, later))
-        return later
+        return self._publish_own(batches.read_header(data), data)
 
-    def _queue(self, item: Publish | Loose) -> None:
+    def _publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
+        item = Pending(header, data, own=True)
+        self._queue(item)
+        return item.laters[0]
+
+    def _queue(self, item: Pending) -> None:
         if self._closed is not None:
             raise self._closed
         self._waiting.append(item)
@@ -157,7 +146,7 @@ class Appender:
         self._closed = error or ShuttingDown("the broker is shutting down")
 
     async def _drain(self) -> None:
-        items: list[Publish | Loose] = []
+        items: list[Pending] = []
         try:
             while self._waiting:
                 await self._partition.applier.within(MAX_LAG)
@@ -165,16 +154,9 @@ class Appender:
                 await self._open(items)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
-                if not any(isinstance(each, Publish) and each.expect for each in items):
-                    await self._write(items)
-                    continue
-                if not self._conditions.keys_elsewhere(items):
-                    await self._conditions.prepare(items)
-                keys = self._conditions.keys_elsewhere(items)  # again: one may have become a stray
-                if keys:
-                    async with self._partition.strays.conditions:
-                        await self._write(items, await self._conditions.prepare(items, keys))
-                        await self._commit.settled()
+                if any(each.expect for each in items):
+                    async with self._conditions.judged(items) as judge:
+                        await self._write(items, judge)
                 else:
                     await self._write(items)
         except BaseException as error:
@@ -188,20 +170,20 @@ class Appender:
             self._running = False
             self._ended.fire()
 
-    async def _open(self, items: list[Publish | Loose]) -> None:
+    async def _open(self, items: list[Pending]) -> None:
         """Checks the records of a batch that is too large to be decoded on the event loop. It is the first of its
         drain, so that earlier items need not wait."""
-        if not isinstance(items[0], Publish) or items[0].admission is None:
+        admission = items[0].admission
+        if admission is None:
             return
-        conditional = any(isinstance(each, Publish) and each.expect for each in items)
+        conditional = any(each.expect for each in items)
         try:
-            items[0].admit(await large.opened(partial(items[0].admission, keep=conditional)))
+            items[0].admit(await large.opened(partial(admission, keep=conditional)))
         except KrappyError as error:
-            items[0].reject(error)
-        items[:] = [each for each in items if isinstance(each, Loose) or not each.later.done]
+            items.pop(0).reject(error)
 
-    async def _write(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> None:
-        accepted = self._decide(items, elsewhere)
+    async def _write(self, items: list[Pending], judge: Judge | None = None) -> None:
+        accepted = self._decide(items, judge)
         if accepted:
             await self._commit.write(accepted)
 
@@ -210,25 +192,21 @@ class Appender:
         await wait_any([self._ended], lambda: not self._running)
         await self._commit.settled()
 
-    def _take(self) -> list[Publish | Loose]:
+    def _take(self) -> list[Pending]:
         """The items of the next drain, in order and at most about `MAX_DRAIN` bytes. A producer's second batch is taken
         only if its sequence follows the first."""
         total, count = 0, 0
         last_sequence: dict[int, tuple[int, int]] = {}
         for item in self._waiting:
-            if isinstance(item, Publish):
-                if item.admission is not None and count:
+            if item.admission is not None and count:
+                break
+            header = item.header
+            if header.producer_id >= 0 and not header.is_control:
+                before = last_sequence.get(header.producer_id)
+                if before is not None and before != (header.producer_epoch, header.base_sequence):
                     break
-                if item.header.producer_id >= 0 and not item.header.is_control:
-                    header = item.header
-                    before = last_sequence.get(header.producer_id)
-                    if before is not None and before != (header.producer_epoch, header.base_sequence):
-                        break
-                    after = (header.base_sequence + header.count) & 0x7FFFFFFF
-                    last_sequence[header.producer_id] = (header.producer_epoch, after)
-                total += item.size
-            else:
-                total += item.size
+                last_sequence[header.producer_id] = _following(header)
+            total += item.size
             if count and total > MAX_DRAIN:
                 break
             count += 1
@@ -236,14 +214,14 @@ class Appender:
         del self._waiting[:count]
         return items
 
-    async def _recompress(self, items: list[Publish | Loose], codec: int) -> None:
+    async def _recompress(self, items: list[Pending], codec: int) -> None:
         """Recompresses the batches by the topic's compression.type. Those that are then too much for one drain wait for
         the next. Producer ids, epochs, sequences and the records' bytes stay the same.
         """
         partition, config = self._partition, self._partition.config
         limit = max(MAX_OPENED, config.max_message_bytes)
-        changing = sum(each.size for each in items if isinstance(each, Publish) and each.needs(codec))
-        refused: list[tuple[Publish, KrappyError]] = []
+        changing = sum(each.size for each in items if each.needs(codec))
+        refused: list[tuple[Pending, KrappyError]] = []
 
         def change() -> int:
             """Recompresses items until they are enough for one drain, and gives how many that are."""
@@ -251,7 +229,7 @@ class Appender:
             for index, item in enumerate(items):
                 if total > MAX_DRAIN:
                     return index
-                if isinstance(item, Publish) and item.needs(codec):
+                if item.needs(codec):
                     try:
                         item.recompress(codec, limit, config.max_message_bytes)
                     except KrappyError as error:
@@ -259,7 +237,7 @@ class Appender:
                 total += item.size
             return len(items)
 
-        if any(isinstance(each, Publish) and each.large for each in items):
+        if any(each.large for each in items):
             count = await large.opened(change)
         elif changing > INLINE:
             count = await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
@@ -269,53 +247,24 @@ class Appender:
         del items[count:]
         for item, error in refused:
             item.reject(error)
-        items[:] = [each for each in items if isinstance(each, Loose) or not each.later.done]
+            items.remove(item)
 
-    def _decide(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> list[Accepted]:
+    def _decide(self, items: list[Pending], judge: Judge | None = None) -> list[Pending]:
+        """The items to append, each with its offset. The others are rejected, or are retries of what the log has."""
         partition = self._partition
         config = partition.config
         offset = partition.log.end_offset
-        conditional = any(isinstance(item, Publish) and item.expect for item in items)
-        overlay: dict[bytes, int] = {}  # key -> offset, or ABSENT; kept only for conditions
-        accepted: list[Accepted] = []
+        accepted: list[Pending] = []
         follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
         for item in items:
             try:
-                timestamps = None
-                if isinstance(item, Loose):
-                    data: bytes | memoryview
-                    columns: Columns | None
-                    data, header, columns = item.encoded(config.codec or 0)
-                    laters, timestamps = item.laters, item.timestamps
-                else:
-                    header, data, columns, laters = item.header, item.data, item.columns, [item.later]
-                    own = item.own or header.is_control
-                    if header.producer_id >= 0 and not own:
-                        partition.check_producer(header)
-                    following = follows.get(header.producer_id)
-                    if following is None:
-                        original = partition.log.producers.check(header)
-                        if original is not None:
-                            self._commit.answer_again(original, header, item.later)
-                            continue
-                    elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
-                        raise OutOfOrderSequence(  # one between was refused just now
-                            f"producer {header.producer_id} sent sequence {header.base_sequence} of epoch "
-                            f"{header.producer_epoch}; {following[1]} of epoch {following[0]} comes next",
-                            expected=following[1],
-                        )
-                    if header.attributes & TRANSACTIONAL and not own:
-                        partition.check_transactional(header)
-                    if item.expect:
-                        written = columns or batches.decode(data)
-                        self._conditions.check(written, item.expect, overlay, offset, elsewhere)
-                if config.log_append_time and not header.is_control:
-                    data = batches.restamp_time(data, partition.now_ms())
-                    header = batches.read_header(data)
-                    stamps = [header.max_timestamp] * header.count
-                    if columns is not None:
-                        columns = Columns(columns.offsets, stamps, columns.keys, columns.values, columns.headers)
-                    timestamps = None if timestamps is None else stamps
+                item.make(config.codec or 0)
+                if self._is_retry(item, follows):
+                    continue
+                if judge is not None:
+                    judge.check(item, offset)
+                if config.log_append_time and not item.header.is_control:
+                    item.stamp(partition.now_ms())
             except KrappyError as error:
                 item.reject(error)
                 continue
@@ -323,15 +272,40 @@ class Appender:
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
                 item.reject(StorageError(f"{partition}: {error!r}"))
                 continue
+            header = item.header
             if header.producer_id >= 0 and header.base_sequence >= 0:
-                follows[header.producer_id] = header.producer_epoch, advance(header.base_sequence, header.count)
-            if conditional and not header.is_control:
-                written = columns or batches.decode(data)
-                decided = not header.attributes & TRANSACTIONAL
-                for index, key in enumerate(written.keys):
-                    if key is not None and overlay.get(key) != UNDECIDED:
-                        last = ABSENT if written.values[index] is None else offset + index
-                        overlay[key] = last if decided else UNDECIDED
-            accepted.append(Accepted(header, data, columns, offset, laters, timestamps, item.cost))
+                follows[header.producer_id] = _following(header)
+            if judge is not None:
+                judge.accepted(item, offset)
+            item.offset = offset
             offset += header.count
+            accepted.append(item)
         return accepted
+
+    def _is_retry(self, item: Pending, follows: dict[int, tuple[int, int]]) -> bool:
+        """Whether the log has the batch already; then its publish is answered. Raises why the producer may not write
+        it now."""
+        partition, header = self._partition, item.header
+        if header.producer_id >= 0:
+            if not item.own:
+                partition.check_producer(header)
+            following = follows.get(header.producer_id)
+            if following is None:
+                original = partition.log.producers.check(header)
+                if original is not None:
+                    self._commit.answer_again(original, header, item.laters[0])
+                    return True
+            elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
+                raise OutOfOrderSequence(  # one between was refused just now
+                    f"producer {header.producer_id} sent sequence {header.base_sequence} of epoch "
+                    f"{header.producer_epoch}; {following[1]} of epoch {following[0]} comes next",
+                    expected=following[1],
+                )
+        if header.attributes & TRANSACTIONAL and not item.own:
+            partition.check_transactional(header)
+        return False
+
+
+def _following(header: BatchHeader) -> tuple[int, int]:
+    """The epoch and sequence of the batch that its producer sends after this one."""
+    return header.producer_epoch, advance(header.base_sequence, header.count)

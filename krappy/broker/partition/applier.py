@@ -27,7 +27,7 @@ from krappy.store.disk import UNREADABLE
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.queued import Accepted
+    from krappy.broker.partition.pending import Pending
     from krappy.broker.partition.replica import Replica
 
 SLICE = 500  # records of one WriteBatch
@@ -76,7 +76,7 @@ class Applier:
     def behind(self) -> bool:
         return self.applied < self._replica.last_stable_offset
 
-    def committed(self, accepted: list[Accepted]) -> None:
+    def committed(self, accepted: list[Pending]) -> None:
         """Takes batches that have just become readable."""
         self.strays.committed(accepted)
         for item in accepted:

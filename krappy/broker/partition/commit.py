@@ -16,7 +16,7 @@ from time import perf_counter
 
 import trio
 
-from krappy.broker.partition.queued import Accepted
+from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.replica import Replica
 from krappy.errors import KrappyError, StorageError
 from krappy.ports import StoredAt
@@ -32,12 +32,12 @@ RETRY_S = 0.1  # pause after a sync that could not begin
 class GroupCommit:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._unsynced: deque[Accepted] = deque()
+        self._unsynced: deque[Pending] = deque()
         self._bytes = 0
         self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries whose original is not committed yet
         self._syncing = False
 
-    async def write(self, accepted: list[Accepted]) -> None:
+    async def write(self, accepted: list[Pending]) -> None:
         """Appends these batches. Returns when the next may be written. The batches' Laters are set later: once they
         are committed, or with the error."""
         replica = self._replica
@@ -72,7 +72,7 @@ class GroupCommit:
         if self._bytes > MAX_UNSYNCED:
             await wait_any([self._replica.landed], lambda: self._bytes <= MAX_UNSYNCED)
 
-    def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
+    def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
         """Gives the result of `_sync_log` if there was a sync."""
         replica = self._replica
         log = replica.log
@@ -120,7 +120,7 @@ class GroupCommit:
 
     def _settle(self, committed: int) -> None:
         """Everything before this offset is committed: it becomes readable, and is acknowledged."""
-        done: list[Accepted] = []
+        done: list[Pending] = []
         while self._unsynced and self._unsynced[0].end <= committed:
             done.append(self._unsynced.popleft())
         if done:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 from krappy.broker.partition.elsewhere import Elsewhere, look
-from krappy.broker.partition.queued import Loose, Publish
+from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
 from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.errors import KrappyError, OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import any_elsewhere
-from krappy.records import batch as batches
-from krappy.records.batch import Columns
+from krappy.records.batch import TRANSACTIONAL, Columns
 from krappy.types import ABSENT
 
 MAX_TOLD = 100  # the most records that an error lists
@@ -23,23 +23,35 @@ class Conditions:
     def __init__(self, viewed: Viewed) -> None:
         self._viewed = viewed
 
-    def keys_elsewhere(self, items: list[Publish | Loose]) -> list[bytes]:
+    @asynccontextmanager
+    async def judged(self, items: list[Pending]) -> AsyncIterator[Judge]:
+        """For the body, which writes what the judge accepts of these items: the views have everything that was written
+        before. If they never will, items with conditions are rejected and removed from `items`."""
+        viewed = self._viewed
+        if not self._keys_elsewhere(items):
+            await self._prepare(items)
+        keys = self._keys_elsewhere(items)  # again: one may have become a stray
+        if not keys:
+            yield Judge(viewed)
+            return
+        async with viewed.strays.conditions:
+            yield Judge(viewed, await self._prepare(items, keys))
+            await viewed.commit.settled()
+
+    def _keys_elsewhere(self, items: list[Pending]) -> list[bytes]:
         """The keys of all conditions, if other partitions may have entries of them; else none."""
         strays, index = self._viewed.strays, self._viewed.index
         found: list[bytes] = []
         if strays.count > 1:
             for item in items:
-                if isinstance(item, Publish) and item.expect:
-                    keys = (item.columns or batches.decode(item.data)).keys
+                if item.expect:
+                    keys = item.records.keys
                     found += [key for row, _ in item.expect if (key := keys[row]) is not None]
         return found if strays or any_elsewhere(found, strays.count, index) else []
 
-    async def prepare(self, items: list[Publish | Loose], keys: Collection[bytes] = ()) -> Elsewhere | None:
+    async def _prepare(self, items: list[Pending], keys: Collection[bytes] = ()) -> Elsewhere | None:
         """Waits until the view has everything that was written before. If it never will, items with conditions are
         rejected and removed from `items`. Gives what other partitions have of `keys`, if there are keys."""
-        conditional = [item for item in items if isinstance(item, Publish) and item.expect]
-        if not conditional:
-            return None
         try:
             await self._viewed.commit.settled()
             while True:
@@ -50,41 +62,57 @@ class Conditions:
             if keys:
                 return await look(self._viewed, keys)
         except KrappyError as error:
-            for item in conditional:
-                item.reject(error)
-            items[:] = [item for item in items if item not in conditional]
+            for item in items:
+                if item.expect:
+                    item.reject(error)
+            items[:] = [item for item in items if not item.expect]
         return None
 
-    def check(
-        self,
-        columns: Columns,
-        expect: Sequence[tuple[int, int]],
-        overlay: dict[bytes, int],
-        base_offset: int,
-        elsewhere: Elsewhere | None,
-    ) -> None:
-        """Decides a batch's conditions by the view and, with `elsewhere`, by other partitions' views.
+
+class Judge:
+    """Decides the conditions of one drain's batches by the view and, with `elsewhere`, by other partitions' views."""
+
+    def __init__(self, viewed: Viewed, elsewhere: Elsewhere | None = None) -> None:
+        self._viewed = viewed
+        self._elsewhere = elsewhere
+        self._overlay: dict[bytes, int] = {}  # what this drain has written: key -> offset, ABSENT, or UNDECIDED
+
+    def check(self, item: Pending, base_offset: int) -> None:
+        """Decides a batch's conditions. `base_offset`: the batch would get it.
 
         Raises OffsetMismatch, ViewDisabled, and TransactionPending for a key that was written at or after the last
         stable offset, so that the view does not have it.
         """
-        viewed = self._viewed
-        if expect and not viewed.view_ready(None):  # it was waited for, and nothing has been appended since
+        viewed, elsewhere, expect = self._viewed, self._elsewhere, item.expect
+        if not expect:
+            return
+        if not viewed.view_ready(None):  # it was waited for, and nothing has been appended since
             raise RequestTimeout(f"the view of {viewed} was begun anew just now; try again")
+        columns = item.records
         for index, _ in expect:
             key = columns.keys[index]
-            if key is not None and (overlay.get(key) == UNDECIDED or viewed.undecided.holds(key)):
+            if key is not None and (self._overlay.get(key) == UNDECIDED or viewed.undecided.holds(key)):
                 raise TransactionPending(
                     f"{viewed}: the key was written beside a transaction that is not decided yet; try again",
                     index=index,
                 )
         look_up = viewed.look_up
         if elsewhere is not None:
-            elsewhere.check(columns, expect, overlay)
+            elsewhere.check(columns, expect, self._overlay)
             look_up = partial(elsewhere.here, viewed)
-        check_expected(columns, expect, overlay, look_up, base_offset)
+        check_expected(columns, expect, self._overlay, look_up, base_offset)
         if elsewhere is not None:
             elsewhere.check_overtaking(viewed, columns, expect)
+
+    def accepted(self, item: Pending, base_offset: int) -> None:
+        """Notes the keys of a batch that is to be written at this offset."""
+        if item.header.is_control:
+            return
+        written, decided = item.records, not item.header.attributes & TRANSACTIONAL
+        for index, key in enumerate(written.keys):
+            if key is not None and self._overlay.get(key) != UNDECIDED:
+                last = ABSENT if written.values[index] is None else base_offset + index
+                self._overlay[key] = last if decided else UNDECIDED
 
 
 def check_expected(

@@ -1,25 +1,44 @@
-"""One partition: its replica (replica.py) and view (viewed.py), publishing to it, and deletion from its start."""
+"""One partition: its replica (replica.py) and view (viewed.py), publishing to it, and deletion from its start.
+
+Events are deleted from the start of a log by retention and by DeleteRecords. The new start must be decided while the
+partition's lock for writing is held: across an await, events may be appended and settings may change. But the view must
+be made ready first, which may take long. So there are three steps:
+
+1. Under the lock: decide. If the active segment is to be deleted too, it is closed in this step; later events go to the
+   next one.
+2. Without the lock: make the view ready to lose these events.
+3. Under the lock: decide again, and delete what both decisions allow. If the settings have changed, or the view was
+   begun anew, begin again. Neither can come in this step: a change after which the view outlives its events, and the
+   making anew of damaged views, hold `Runtime.shrinking` too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.partition import raw_reads
 from krappy.broker.partition.appender import Appender
-from krappy.broker.partition.lent import Lent
-from krappy.broker.partition.shortening import Shortening
+from krappy.broker.partition.replica import Lent
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
+from krappy.core import retention
 from krappy.core.stability import marker
-from krappy.errors import KrappyError
-from krappy.ports import Raw, StoredAt
+from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, PolicyViolation, StorageError, TransactionPending
+from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from krappy.types import Record
 from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.applier import Applier
+    from krappy.core.retention import SegmentInfo
+
+DELETE_ALL = -1  # stands for the high watermark in DeleteRecords of either protocol
+PATIENCE_S = 20.0  # the longest wait for a view that is behind; then a client gets an error, housekeeping tries later
 
 
 class Partition(Viewed):
@@ -35,7 +54,6 @@ class Partition(Viewed):
     ) -> None:
         super().__init__(lent, topic, index, number, config, log, strays)
         self.appender = Appender(self)
-        self.shortening = Shortening(self)
 
     # --- publish
 
@@ -76,27 +94,29 @@ class Partition(Viewed):
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
-    # --- what Kafka's consumers read
+    # --- deletion from its start
 
-    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
-        """Batches as they stand in the log (`raw_reads.read_now`)."""
-        return raw_reads.read_now(self, offset, max_bytes, limit, min_one=min_one)
+    def retains(self) -> bool:
+        """Whether retention has anything to do. A guess without the lock; `retain` decides."""
+        log = self.log
+        return self._retention() != retention.ShorteningPlan(False, log.start_offset)
 
-    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
-        return await raw_reads.read(self, offset, max_bytes, limit, min_one=min_one)
+    async def retain(self) -> list[SegmentInfo]:
+        """Closes the active segment if it is old enough, and deletes expired segments. Gives those that it deleted.
+        Raises StorageError."""
 
-    def available(self, offset: int, max_bytes: int, limit: int) -> int:
-        """About how many bytes `fetch` would give."""
-        return raw_reads.available(self, offset, max_bytes, limit)
+        def decide() -> int:
+            found = self._retention()
+            if found.roll:
+                self.log.roll()
+            return found.start
 
-    def told_earliest(self) -> int:
-        """The log start, for a connection that asks for the earliest offset."""
-        return self.start_offset
+        return await self._shorten(decide)
 
-    def out_of_range(self) -> None:
-        """Called when a connection is told that its offset is out of range. Does nothing here."""
-
-    # --- retention
+    def _retention(self) -> retention.ShorteningPlan:
+        # Events after the last stable offset have not been folded into the view.
+        log, stable = self.log, self.last_stable_offset
+        return retention.shortening(self.config, log.segments, log.start_offset, stable, self.now_ms())
 
     async def delete_records(self, before: int) -> int:
         """Deletes the events before the offset `before` (-1: the high watermark). Gives the new log start (KIP-107).
@@ -106,12 +126,81 @@ class Partition(Viewed):
         PolicyViolation under cleanup.policy=compact alone. Raises TransactionPending where the table outlives its
         events and an open transaction began before `before`.
         """
-        await self.shortening.delete_records(before)
+        self.check_deletable(before)
+        wanted = self.high_watermark if before == DELETE_ALL else before
+
+        def decide() -> int:
+            self.check_deletable(wanted)
+            if wanted >= self.log.end_offset > self.start_offset:
+                self.log.roll()  # so that the last events can be deleted from the disk too
+            return wanted
+
+        if wanted > self.start_offset:
+            await self._shorten(decide)
         return self.start_offset
 
     def check_deletable(self, before: int) -> None:
-        """Raises what `delete_records` would, before anything is changed."""
-        self.shortening.check_deletable(before)
+        """Raises what `delete_records` would, before anything is changed: PolicyViolation, OffsetOutOfRange, and `gone`
+        if it is closed."""
+        self._alive()
+        if self.config.compact and not self.config.delete:
+            raise PolicyViolation(
+                f"{self}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
+            )
+        end = self.high_watermark
+        if before != DELETE_ALL and not 0 <= before <= end:
+            raise OffsetOutOfRange(
+                f"{self}: events can be deleted up to the high watermark, {end}, not up to {before}",
+                start=self.start_offset,
+                end=end,
+            )
+
+    async def _shorten(self, decide: Callable[[], int]) -> list[SegmentInfo]:
+        """Moves the start of the log up to the offset that `decide` gives. `decide` is called in a thread, while
+        nothing is appended."""
+        while True:
+            config, applier = self.config, self.applier
+            wanted = await self.reshape(decide)
+            if wanted <= self.start_offset:
+                return []
+            await self._ready_view(config, wanted)
+
+            def delete(
+                config: TopicConfig = config, applier: Applier = applier, wanted: int = wanted
+            ) -> list[SegmentInfo] | None:
+                wanted = min(wanted, decide())
+                same = self.config == config and self.applier is applier
+                return self.log.delete_before(wanted) if same else None
+
+            async with self.shrinking:
+                gone = await self.reshape(delete)
+            if gone is not None:
+                return gone
+
+    async def _ready_view(self, config: TopicConfig, before: int) -> None:
+        """Makes the view ready for the deletion of the events before `before`. Raises StorageError and
+        TransactionPending when it can't now.
+
+        Under `delete` alone it is always ready, whatever state a crash leaves it in: entries of events that are not in
+        the log any more are absent, and folding goes on at the log's start. Where entries outlive their events, the
+        view must have folded these events, durably. Else it would show older entries of their keys for ever. So this
+        waits for open transactions before that offset. If the log is damaged and can't be folded, the table loses the
+        damaged events and all entries before `before`: nobody knows which of them are outdated.
+        """
+        if not config.view or not config.compact:
+            return
+        applier, views = self.applier, self.views
+        try:
+            if not await applier.caught_up(before, PATIENCE_S):
+                if self.last_stable_offset < before:
+                    raise TransactionPending(
+                        f"{self}: some of it was written beside a transaction that is not decided yet; try again"
+                    )
+                raise StorageError(f"{self}: nothing is deleted before the view has it, and that is behind")
+            applier.persist()
+        except CorruptBatch:
+            self.raise_floor(before)
+        await trio.to_thread.run_sync(views.flush, limiter=self.disk_limiter)
 
     # --- its end
 

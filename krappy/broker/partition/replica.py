@@ -11,29 +11,54 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import trio
 
 from krappy.broker.partition import large
-from krappy.broker.partition.lent import Lent
-from krappy.broker.partition.queued import Accepted
+from krappy.broker.partition.page_cache import check_cached, warm
+from krappy.broker.partition.pending import Pending
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.core.stability import without
 from krappy.errors import KrappyError, OffsetOutOfRange, StorageError
-from krappy.ports import ActiveProducer
+from krappy.measures import StoreMeasures
+from krappy.ports import ActiveProducer, Raw
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.settings.topic import TopicConfig
 from krappy.store.offline import OfflineLog
-from krappy.types import Span, TopicPartition
+from krappy.types import FilePart, Span, TopicPartition
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.store.log import Log
+    from krappy.store.views import Views
 
 T = TypeVar("T")
+# Bytes from which a fetch is sent from its file. Measured, the broker's CPU for one fetch: with batches of 170 bytes
+# 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
+# 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
+SENDFILE = 16 << 10
+NOTHING = Raw(b"", 0)
+
+
+class Lent(Protocol):
+    """What a broker lends to each of its partitions: its clock, its threads and tasks, and the checks of producers."""
+
+    views: Views
+    measures: StoreMeasures
+    fsync: bool
+    disk_limiter: trio.CapacityLimiter
+    shrinking: trio.Lock  # held while events are removed from a log
+    counting: trio.CapacityLimiter  # tasks that read whole views
+
+    def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
+    def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
+    def check_room(self, size: int) -> None: ...
+    def now_ms(self) -> int: ...
+    def spawn(self, run: Callable[[], Any]) -> None: ...
+    def report(self, event: str, **facts: Any) -> None: ...
 
 
 class Replica:
@@ -46,6 +71,9 @@ class Replica:
         self.log = log
         self.views = lent.views
         self.measures = lent.measures
+        self.fsync, self.disk_limiter = lent.fsync, lent.disk_limiter
+        self.counting, self.shrinking = lent.counting, lent.shrinking
+        self.now_ms, self.spawn = lent.now_ms, lent.spawn
         self.epoch = -1  # the leader epoch, once there is a leader
         self.epochs = log.epochs
         self.high_watermark = log.end_offset
@@ -68,30 +96,6 @@ class Replica:
         self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
         self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
-
-    # --- what the broker lends it
-
-    @property
-    def fsync(self) -> bool:
-        return self._lent.fsync
-
-    @property
-    def disk_limiter(self) -> trio.CapacityLimiter:
-        return self._lent.disk_limiter
-
-    @property
-    def counting(self) -> trio.CapacityLimiter:
-        return self._lent.counting
-
-    @property
-    def shrinking(self) -> trio.Lock:
-        return self._lent.shrinking
-
-    def now_ms(self) -> int:
-        return self._lent.now_ms()
-
-    def spawn(self, run: Callable[[], Any]) -> None:
-        self._lent.spawn(run)
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
@@ -140,7 +144,7 @@ class Replica:
         assert offset <= self.log.end_offset
         self.replicas.synced(self.runtime, offset)
 
-    def committed(self, accepted: list[Accepted]) -> None:
+    def committed(self, accepted: list[Pending]) -> None:
         """Makes these batches readable: all replicas in sync have them."""
         self.high_watermark = accepted[-1].end
         assert self.high_watermark <= self.replicas.high_watermark
@@ -177,7 +181,7 @@ class Replica:
         """(producer id, first offset) of the aborted transactions that have anything from `start` to before `end`."""
         return [(each.producer_id, each.first) for each in self.stability.between(start, end)]
 
-    # --- reads
+    # --- reads for native consumers and the view: up to the last stable offset, without aborted events
 
     def read_now(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
         """Whole batches from `offset` up to the last stable offset, from the page cache alone.
@@ -198,16 +202,70 @@ class Replica:
             return self.read_now(offset, max_bytes, limit, max_records)
         except BlockingIOError:
             bound = self._limit(limit)
-            span = await self.in_thread(
+            span = await self._in_thread(
                 offset, lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records)
             )
             return self._without_aborted(offset, span) if self.stability else span
+
+    # --- reads for Kafka's consumers, which leave out aborted events themselves
+
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        """Batches as they stand in the log: about `max_bytes` from the batch that contains `offset` on, of batches that
+        begin before `limit`.
+
+        A small read is copied into memory, and its CRCs are checked. A large one is sent from the file (sendfile(2)),
+        without reading or checking it here; consumers check it. With `min_one`: at least one whole batch. Raises
+        BlockingIOError when it would have to wait for the disk, OffsetOutOfRange, and `gone`.
+        """
+        self._readable(offset)
+        return self._fetch(offset, max_bytes, limit, min_one, nowait=True)
+
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_now`, but waits for the disk in a thread where it must."""
+        try:
+            return self.fetch_now(offset, max_bytes, limit, min_one=min_one)
+        except BlockingIOError:
+            return await self._in_thread(offset, lambda: self._fetch(offset, max_bytes, limit, min_one, nowait=False))
+
+    def _fetch(self, offset: int, max_bytes: int, limit: int, min_one: bool, *, nowait: bool) -> Raw:
+        if max_bytes >= SENDFILE and offset < limit:
+            places = self.log.locate(offset, max_bytes, limit, nowait=nowait)
+            if places and places[0][2] >= SENDFILE:
+                part = FilePart(*places[0])
+                if part.size > max_bytes and not min_one:
+                    return NOTHING
+                check_cached(part) if nowait else warm(part)
+                return Raw(part, limit)
+        while offset < limit:
+            span = self.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
+            if not span.data or span.records or span.next_offset >= limit:
+                return Raw(span.data, span.next_offset)
+            # Compaction has emptied these batches, and others follow: kafkajs does not move on from an answer without a
+            # record, and a whole segment may be like that.
+            offset = span.next_offset
+        return NOTHING
+
+    def available(self, offset: int, max_bytes: int, limit: int) -> int:
+        """About how many bytes `fetch_now` would give, without reading them. Raises what `fetch_now` does."""
+        self._readable(offset)
+        if offset >= limit:
+            return 0
+        return sum(size for _, _, size in self.log.locate(offset, max_bytes, limit, nowait=True))
+
+    def told_earliest(self) -> int:
+        """The log start, for a connection that asks for the earliest offset."""
+        return self.start_offset
+
+    def out_of_range(self) -> None:
+        """Called when a connection is told that its offset is out of range. Does nothing here."""
+
+    # --- both
 
     async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
         """Gives what `work` returns for the records of one batch. Runs it in a thread if the batch unpacks to much."""
         return await large.looked_at(batch, work)
 
-    async def in_thread(self, offset: int, read: Callable[[], T]) -> T:
+    async def _in_thread(self, offset: int, read: Callable[[], T]) -> T:
         """Runs `read`, which reads the log from `offset` on, in a thread. Reads again if aborted transactions were
         forgotten meanwhile. Raises OffsetOutOfRange, and the partition's `gone` if it is closed."""
         while True:

@@ -29,7 +29,7 @@ from krappy.records.batch import TRANSACTIONAL
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.queued import Accepted
+    from krappy.broker.partition.pending import Pending
     from krappy.broker.partition.replica import Replica
 
 P = TypeVar("P", bound="Replica")
@@ -109,7 +109,7 @@ class ViewStrays:
         else:
             unsure.discard(replica.index)
 
-    def committed(self, accepted: Sequence[Accepted]) -> None:
+    def committed(self, accepted: Sequence[Pending]) -> None:
         """Checks the keys of these batches, which have just become readable."""
         if self._some and not self._counting:
             return

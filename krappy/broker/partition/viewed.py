@@ -12,9 +12,8 @@ import trio
 
 from krappy.broker.partition.applier import Applier
 from krappy.broker.partition.commit import GroupCommit
-from krappy.broker.partition.lent import Lent
-from krappy.broker.partition.queued import Accepted
-from krappy.broker.partition.replica import Replica
+from krappy.broker.partition.pending import Pending
+from krappy.broker.partition.replica import Lent, Replica
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
 from krappy.core import retention
@@ -61,7 +60,7 @@ class Viewed(Replica):
         """An applier that folds from this offset on."""
         return Applier(self, ViewStrays(self, self.strays, applied), applied)
 
-    def committed(self, accepted: list[Accepted]) -> None:
+    def committed(self, accepted: list[Pending]) -> None:
         super().committed(accepted)
         if self.config.view:
             assert self.applier.applied <= self.last_stable_offset <= self.high_watermark

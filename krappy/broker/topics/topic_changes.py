@@ -38,7 +38,7 @@ from krappy.types import text_id
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
-    from krappy.broker.partition.lent import Lent
+    from krappy.broker.partition.replica import Lent
     from krappy.broker.runtime import Runtime
     from krappy.broker.upkeep.room import Room
 

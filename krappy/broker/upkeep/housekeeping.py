@@ -113,8 +113,8 @@ class Housekeeper:
     async def retain(self, partition: Partition) -> None:
         """Closes an old active segment, deletes expired segments, forgets producers that were silent for long."""
         log = partition.log
-        if partition.shortening.retains():
-            gone = await partition.shortening.retain()
+        if partition.retains():
+            gone = await partition.retain()
             if gone:
                 start = partition.start_offset
                 self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)

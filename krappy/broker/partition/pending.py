@@ -1,0 +1,149 @@
+"""Batches on their way into a partition's log, each from its publish until its acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from krappy.core.admission import Admitted
+from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
+from krappy.ports import StoredAt
+from krappy.records import batch as batches
+from krappy.records.batch import RECORD_COST, BatchHeader, Columns
+from krappy.types import Headers, Record
+from krappy.waiting import Later
+
+NO_BATCH = batches.read_header(batches.encode([None], [b""], timestamps=0))  # of single records that are no batch yet
+
+
+class Pending:
+    """One record batch. `offset`: its base offset, once a drain has accepted it."""
+
+    __slots__ = ("admission", "columns", "cost", "data", "expect", "header", "large", "laters", "offset", "own", "size")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        data: bytes | memoryview,
+        expect: Sequence[tuple[int, int]] | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        self.header = header
+        self.data = data
+        self.size = len(data)  # bytes, about
+        self.expect = expect  # its conditions
+        self.own = own  # it is the broker's own: a marker, or part of its own transaction
+        self.columns: Columns | None = None
+        self.cost = 0  # bytes of memory that the columns take
+        self.admission: Callable[..., Admitted] | None = None  # decodes and checks the records; None: done
+        self.large = False  # the records are too large to decode on the event loop
+        self.laters: list[Later[StoredAt]] = [Later()]
+        self.offset = -1
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + self.header.count
+
+    @property
+    def records(self) -> Columns:
+        """Its records, decoded. Raises CorruptBatch."""
+        return self.columns or batches.decode(self.data)
+
+    def admit_later(self, admission: Callable[..., Admitted]) -> None:
+        """Leaves its admission to its drain."""
+        self.admission, self.large = admission, True
+
+    def admit(self, admitted: Admitted) -> None:
+        """Takes the result of its admission. Raises InvalidRecord for conditions that do not fit."""
+        self.admission = None
+        self.header, self.data, self.columns, self.cost, by_header = admitted
+        self.size = len(self.data)
+        if by_header:
+            self.expect = by_header
+        elif self.expect:
+            if len(self.expect) > self.header.count:
+                raise InvalidRecord(f"{len(self.expect)} conditions on {self.header.count} records")
+            keys = self.records.keys
+            for index, _ in self.expect:
+                if index >= len(keys) or keys[index] is None:
+                    raise InvalidRecord(f"a condition on record {index}, which is not there or has no key")
+
+    def needs(self, codec: int) -> bool:
+        """Whether its records must be recompressed for a topic with this codec."""
+        return self.header.codec != codec and not self.header.is_control
+
+    def recompress(self, codec: int, limit: int, largest: int) -> None:
+        """Recompresses its records by `codec`. `limit`: bytes that they may take uncompressed. Raises RecordTooLarge if
+        the batch then has more than `largest` bytes."""
+        data = batches.recompress(self.data, codec, limit=limit)
+        if len(data) > largest:
+            text = f"a batch of {len(data)} bytes, as compression.type has it; max.message.bytes is {largest}"
+            raise RecordTooLarge(text, limit=largest)
+        self.header, self.data, self.size = batches.read_header(data), data, len(data)
+
+    def make(self, codec: int) -> None:
+        """Makes the batch, if it has only single records so far."""
+
+    def stamp(self, now_ms: int) -> None:
+        """Gives all its records the broker's time."""
+        self.data = batches.restamp_time(self.data, now_ms)
+        self.header = batches.read_header(self.data)
+        if self.columns is not None:
+            offsets, _, keys, values, headers = self.columns
+            self.columns = Columns(offsets, [self.header.max_timestamp] * self.header.count, keys, values, headers)
+
+    def resolve(self) -> None:
+        self.laters[0].resolve(StoredAt(self.offset, self.header.max_timestamp))
+
+    def reject(self, error: KrappyError) -> None:
+        for later in self.laters:
+            later.reject(error)
+
+
+class Singles(Pending):
+    """Single records. The drain makes one batch of them."""
+
+    __slots__ = ("headers", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        super().__init__(NO_BATCH, b"")
+        self.laters.clear()
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: dict[int, Headers] = {}
+
+    def add(self, record: Record, now: int) -> Later[StoredAt]:
+        if record.headers:
+            self.headers[len(self.keys)] = record.headers
+        self.keys.append(record.key)
+        self.values.append(record.value)
+        self.timestamps.append(now if record.timestamp is None else record.timestamp)
+        self.size += record_size(record)
+        later: Later[StoredAt] = Later()
+        self.laters.append(later)
+        return later
+
+    def needs(self, codec: int) -> bool:
+        return False
+
+    def make(self, codec: int) -> None:
+        headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
+        self.data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers, codec=codec)
+        self.header = batches.read_header(self.data)
+        self.columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
+        self.cost = self.size + len(self.keys) * RECORD_COST
+
+    def resolve(self) -> None:
+        assert self.columns is not None
+        for index, (later, timestamp) in enumerate(zip(self.laters, self.columns.timestamps, strict=True)):
+            later.resolve(StoredAt(self.offset + index, timestamp))
+
+
+def record_size(record: Record) -> int:
+    """The most bytes that a record takes in a batch."""
+    size = 40 + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 10 + len(name) * 4 + len(value or b"")
+    return size
