@@ -10,6 +10,9 @@ MINUTES ?= 10
 PYSPARK ?= 4.0.5
 JAVA =
 
+# Where it is set, each of hundreds of Python processes that the tests start would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 # The stamp's name has a checksum of what .venv was built from. So after a change of pyproject.toml, or if the checkout
 # was moved, there is no such stamp, and .venv is built again, whatever the mtimes are.
