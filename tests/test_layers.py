@@ -8,6 +8,7 @@ an import inside a function or under TYPE_CHECKING counts like any other.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,8 +156,13 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(name: str, path: Path) -> Iterator[Import]:
+@functools.cache
+def imports(name: str, path: Path) -> list[Import]:
     """Everything that a module imports, wherever the statement stands."""
+    return list(_imports(name, path))
+
+
+def _imports(name: str, path: Path) -> Iterator[Import]:
     package = ["krappy", *name.split(".")]
     if path.name != "__init__.py":
         package = package[:-1]
@@ -171,9 +177,7 @@ def imports(name: str, path: Path) -> Iterator[Import]:
             source = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 whole = f"{source}.{alias.name}"
-                is_module = whole.removeprefix("krappy.") in KNOWN or any(
-                    known.startswith(whole.removeprefix("krappy.") + ".") for known in KNOWN
-                )
+                is_module = whole.removeprefix("krappy.") in MODULES
                 yield Import(str(path.relative_to(ROOT)), node.lineno, whole if is_module else source)
 
 
@@ -186,6 +190,7 @@ def layer_of(module: str) -> Layer | None:
 
 
 KNOWN = modules()
+MODULES = {name[:end] for name in KNOWN for end in (len(name), *(at for at, sign in enumerate(name) if sign == "."))}
 
 
 def problems(module: str, layer: Layer, found: Import) -> Iterator[str]:
