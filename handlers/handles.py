@@ -80,7 +80,11 @@ class Reader:
         self.bytes = 0  # of the batches it was given
         self.rotation = 0  # index of the partition that is served first: they take turns
         self.closed = False
-        self.moved = Signal()  # as a partition has: a poll that waits wakes when the reader is closed
+        self.moved = Signal()  # as a partition has: a poll that waits wakes when the reader seeks, or is closed
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        self.positions[at] = offset
+        self.moved.fire()
 
     def close(self) -> None:
         self.closed = True

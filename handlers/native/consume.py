@@ -82,11 +82,11 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
     seconds = bounded_ms(request.max_wait) / 1000
     parts = await _gather_from_disk(session, reader, request)
     if not parts and seconds:
-        waiting = [(partition, reader.positions[at]) for at, partition in reader.partitions.items()]
 
         def ready() -> bool:
             return reader.closed or any(
-                partition.last_stable_offset > position or partition.gone is not None for partition, position in waiting
+                partition.last_stable_offset > reader.positions[at] or partition.gone is not None
+                for at, partition in reader.partitions.items()
             )
 
         moving: list[MovingPort] = [*reader.partitions.values(), reader]
@@ -170,7 +170,7 @@ async def seek(session: SessionPort, request: messages.Seek) -> messages.Sought:
     if at not in reader.partitions:
         raise UnknownTopic(f"this consumer does not read {at}")
     offset = await reader.partitions[at].offset_for(request.start, request.start_at)
-    reader.positions[at] = offset
+    reader.seek(at, offset)
     return messages.Sought(offset)
 
 

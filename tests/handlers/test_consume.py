@@ -27,6 +27,15 @@ def test_a_waiting_poll_holds_up_nobody_and_ends_with_an_event(raw: Raw) -> None
     assert time.monotonic() - begun >= 0.05
 
 
+def test_a_seek_wakes_the_poll_that_waits(raw: Raw) -> None:
+    raw.call(m.Batch(raw.producer("t").handle, 0, records((b"a", b"1"), (b"b", b"2"))))
+    consumer = raw.call(m.ConsumerRegistration(["t"], start="latest"))
+    waiting = raw.send(m.Poll(consumer.handle, max_wait=60_000))
+    assert raw.call(m.Get("t", b"a")).entry  # the poll has begun to wait
+    assert raw.call(m.Seek(consumer.handle, "t", 0, "offset", 0)).offset == 0
+    assert raw.receive(waiting).parts[0][2] == 0
+
+
 def test_readers_start_where_they_say(raw: Raw) -> None:
     handle = raw.producer("t").handle
     for n in range(10):
