@@ -116,6 +116,16 @@ def test_the_producers_silent_for_longest_are_forgotten_when_there_are_too_many(
     assert states.check(sent(7)._replace(producer_id=50)) is None, "an unknown producer may go on (KIP-360)"
 
 
+def test_a_producer_that_has_just_sent_is_not_forgotten_after_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "MOST", 20)
+    states = ProducerStates()
+    for number in range(21):
+        states.apply(sent(0)._replace(producer_id=number), number, now_ms=1000 - number)
+    assert states.check(sent(0)._replace(producer_id=20)) == 20, "its retry is not appended again"
+
+
 def test_a_producer_with_an_open_transaction_is_forgotten_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A staged job would be published from its beginning again; and not even that may let the states grow."""
     monkeypatch.setattr(producers, "MOST", 20)
