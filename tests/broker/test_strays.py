@@ -156,6 +156,33 @@ async def test_what_is_known_survives_a_kill_with_the_events_that_it_is_about(tm
 
 
 @trio_test
+@pytest.mark.parametrize("view", [True, False])
+async def test_a_partition_that_is_out_of_service_may_have_strays_unless_its_view_knows(
+    tmp_path: Path, view: bool
+) -> None:
+    """Its keys are not said to be absent; and a topic that has none is served, but for that partition."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        await publish(topic, 1, *MINE)
+        await publish(topic, 2, ASTRAY)
+        await folded(topic)
+    for file in (tmp_path / "topics" / "t-1").glob("*.log"):
+        file.unlink()
+    if not view:
+        shutil.rmtree(tmp_path / "views")
+    async with running(tmp_path) as broker:
+        topic = broker.topic("t")
+        assert topic.led(1).offline
+        await broker.wait_for_views([topic.led(2)])
+        assert topic.scattered == (not view)
+        await broker.housekeeper.look(broker.housekeeper.sweep)
+        await trio.testing.wait_all_tasks_blocked()
+        assert topic.scattered == (not view), "nothing tells more"
+        with pytest.raises(StorageError, match="out of service"):
+            await broker.wait_for_views(topic.all_led())
+
+
+@trio_test
 async def test_added_partitions_let_keys_be_judged_anew(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker, 1)

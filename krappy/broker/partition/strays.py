@@ -12,6 +12,8 @@ asked. So strays may be assumed where there are none, but never the reverse:
   of them is a stray. A view without this, and every view of a topic that got partitions, is read through again.
 - Keys are checked when their events become readable, before anybody can ask for them. If the keys are not in memory
   then, as for transactions, they are checked when the events are applied; until then the partition may have strays.
+- Of a partition that is out of service its view tells. Without a view it may have strays, so lookups of the topic are
+  refused: a key that is in no other partition may stand there.
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """
@@ -93,6 +95,8 @@ class ViewStrays:
             self._some = False
         elif self._kept is not None and self._kept[0] == count:
             self._some = self._kept[1]
+        elif not replica.views.applied(replica.number) and replica.offline:
+            self._some = None  # neither a log nor a view tells
         elif not replica.views.applied(replica.number) and not self._topic.conditions.locked() and not replica.busy:
             self._some, self._judged = False, self._applied
         else:
