@@ -5,7 +5,7 @@ What they can't know any more they do not call absent.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from krappy.errors import KrappyError, RecordTooLarge, UnknownTopic, ViewDisable
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
 from krappy.records import batch, codecs
+from krappy.store.view_snapshot import ViewSnapshot
 from krappy.store.views import Views
 from krappy.types import ABSENT
 from krappy.wire import messages as m
@@ -131,6 +132,43 @@ async def test_what_goes_in_the_middle_is_not_absent(
         else:
             with pytest.raises(expected):
                 await look_up(session)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@trio_test
+async def test_a_key_is_looked_up_in_one_partition_unless_keys_are_scattered(
+    tmp_path: Path, scattered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table whose keys all stand where the partitioner puts them costs no look into other partitions."""
+    looked, crossed = list[int](), list[int]()
+
+    def counting(views: Views, asked: bytes | list[bytes]) -> Any:
+        looked.append(len(asked) if isinstance(asked, list) else 1)
+        return look(views, asked)
+
+    def crossing(snapshot: ViewSnapshot, number: int, keys: Sequence[bytes]) -> Any:
+        crossed.append(len(keys))
+        return across(snapshot, number, keys)
+
+    each = 2 if scattered else 1
+    held = arrow_layout.binary(KEYS)
+    async with filled(tmp_path, scattered=scattered) as broker:
+        session: Any = Session(broker, None)
+        look, across = Views._get, ViewSnapshot.get_many
+        monkeypatch.setattr(Views, "_get", counting)
+        monkeypatch.setattr(ViewSnapshot, "get_many", crossing)
+        for count, ask in (
+            (1, lambda: table.get(session, m.Get("t", KEYS[0]))),
+            (COUNT, lambda: table.multi_get(session, m.MultiGet("t", KEYS))),
+            (COUNT, lambda: columns.get_columns(session, m.GetColumns("t", held.offsets, held.data))),
+        ):
+            await answered(ask())
+            assert sum(looked) == each * count
+            looked.clear()
+        scan = broker.scan(broker.topic("t").all_led(), None, None, None, tombstones=False, whole=True)
+        while not (await scan.page(COUNT, 1 << 20)).last:
+            pass
+        assert sum(crossed) == (COUNT if scattered else 0)
 
 
 @pytest.mark.parametrize("scattered", [False, True])
