@@ -133,8 +133,9 @@ class ProducerStates:
             self._states[producer_id] = ProducerState(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
 
     def _forget_oldest(self) -> None:
-        """Removes the tenth of the producers that has been silent for longest: by offsets, since the clock may have been
-        set back. Those with an open transaction go last: their state tells how much of a staged job the log has."""
+        """Removes the tenth of the producers that has been silent for longest: by offsets, since the clock may have
+        been set back. Those with an open transaction go last: their state tells how much of a staged job the log has.
+        """
         open = self.stability.open
         silent = sorted(self._states, key=lambda number: (number in open, self._states[number].sent[-1].base_offset))
         for number in silent[: max(1, MOST // 10)]:
