@@ -108,6 +108,15 @@ def test_only_members_may_settle(raw: Raw) -> None:
     assert raw.call(m.Poll(join(raw).handle)).leases == [["t", 0, 0, 1, 2]]
 
 
+def test_what_a_member_has_not_looked_at_and_a_poll_that_it_did_not_see_are_not_counted(raw: Raw) -> None:
+    publish(raw, 6)
+    handle = join(raw).handle
+    for _ in range(2):
+        raw.call(m.Poll(handle, max_records=3))
+    raw.call(m.Unregister(handle, [("t", 0, 1, 2)], polls=1))
+    assert raw.call(m.Poll(join(raw).handle)).leases == [["t", 0, 0, 0, 2], ["t", 0, 1, 5, 1]]
+
+
 @pytest.mark.parametrize("group", ["g", None])
 def test_a_poll_that_waits_ends_with_its_registration(raw: Raw, group: str | None) -> None:
     publish(raw, 1)

@@ -132,7 +132,7 @@ class Member:
 
         `polls`: how many answers with events the client has got. The broker may have sent one more.
         """
-        ranges = list(unseen)
+        ranges = [(topic, partition, first, last) for topic, partition, first, last in unseen]  # rows come as lists
         if polls is not None and polls < self._polls:
             ranges += [leased[:4] for leased in self._latest]
         for shared, (_, _, first, last) in self._ranges(ranges, []):
