@@ -13,6 +13,7 @@ from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import MemberPort, SessionPort
+from krappy.types import text_id
 from krappy.waiting import Later
 from krappy.wire import messages
 
@@ -42,14 +43,15 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         dead_letter=request.dead_letter,
     )
     try:
-        topics = set(request.topics)
+        topics = dict.fromkeys(request.topics)
+        ids = [(name, text_id(access.topic(name, Op.READ).id)) for name in topics]
         positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
         ends = [(topic, at, access.topic(topic, Op.READ).led(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
         member.close()  # a topic or the group was deleted meanwhile
         raise
     handle = session.add(Membership(member))
-    return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends)
+    return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends, topic_ids=ids)
 
 
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:

@@ -159,6 +159,9 @@ async def test_a_deleted_topic_takes_its_positions_along(tmp_path: Path) -> None
             await member.ack([("t", 0, 0, 2)]).wait()
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 2)
-        assert [(got.topic, got.offset) for got in events(await member.poll(*ALL))] == [("t", 0), ("t", 1)]
+        with pytest.raises(errors.UnknownTopic, match="made anew"):
+            await member.poll(*ALL, LONG)
+        again = await broker.groups.join("g", "a", ["t", "u"])
+        assert [(got.topic, got.offset) for got in events(await again.poll(*ALL))] == [("t", 0), ("t", 1)]
     async with running(tmp_path) as broker:
         assert broker.groups.positions("g") == [("t", 0, 0), ("u", 0, 3)]

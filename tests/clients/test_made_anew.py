@@ -8,7 +8,7 @@ import pytest
 import krappy
 from krappy.client import Watch
 from krappy.clients.watching import SnapshotEnd
-from krappy.errors import ConnectionLost, UnknownTopic
+from krappy.errors import ConnectionLost, LeaseLost, UnknownTopic
 from krappy.types import Entry
 from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
@@ -40,6 +40,29 @@ async def test_a_reader_does_not_go_on_in_it(lossy: Proxy, address: str, topic: 
                 with anyio.fail_after(30), pytest.raises(UnknownTopic, match="made anew"):
                     await anext(consumer)
         async with client.consumer(topic) as consumer:
+            assert [(await anext(consumer)).offset for _ in range(9)] == list(range(9))
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_member_does_not_go_on_in_it_and_its_acks_are_not_of_its_events(
+    lossy: Proxy, address: str, topic: str, connected: bool
+) -> None:
+    async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
+        await fill(other, topic, 5)
+        async with client.consumer(topic, group=topic) as consumer:
+            events = [await anext(consumer) for _ in range(5)]
+            if not connected:
+                lossy.refuse()
+            await other.delete_topic(topic)
+            await fill(other, topic, 9)
+            async with other.consumer(topic, group=topic) as before:
+                await anext(before)  # so the new events were delivered, and wait again
+            lossy.refuse(False)
+            with anyio.fail_after(30), pytest.raises(UnknownTopic):
+                await anext(consumer)
+            with pytest.raises(LeaseLost if connected else UnknownTopic):
+                await consumer.ack(events, wait=True)
+        async with other.consumer(topic, group=topic) as consumer:
             assert [(await anext(consumer)).offset for _ in range(9)] == list(range(9))
 
 

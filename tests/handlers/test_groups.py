@@ -108,6 +108,27 @@ def test_only_members_may_settle(raw: Raw) -> None:
     assert raw.call(m.Poll(join(raw).handle)).leases == [["t", 0, 0, 1, 2]]
 
 
+def test_a_member_has_no_part_in_a_topic_that_is_made_anew(raw: Raw) -> None:
+    raw.call(m.CreateTopic("other"))
+    publish(raw, 2)
+    handle = raw.call(m.ConsumerRegistration(["t", "other"], group="g")).handle
+    raw.call(m.Poll(handle))
+    waiting = raw.send(m.Poll(handle, max_wait=FOREVER))
+    raw.call(m.DeleteTopic("t"))
+    raw.call(m.CreateTopic("t"))
+    publish(raw, 2)
+    theirs = raw.call(m.ConsumerRegistration(["t"], group="g")).handle
+    assert raw.call(m.Poll(theirs)).leases == [["t", 0, 0, 1, 1]]
+    raw.call(m.Nack(theirs, [("t", 0, 0, 1)]))
+    requests: list[m.Request] = [each(handle, [("t", 0, 0, 1)]) for each in (m.Ack, m.Nack)]
+    for request in [*requests, m.Extend(handle, [("t", 0, 0, 1)], lease_ms=1000)]:
+        with pytest.raises(errors.LeaseLost):
+            raw.call(request)
+    with pytest.raises(errors.UnknownTopic, match="'t' was deleted, and made anew"):
+        raw.receive(waiting)
+    assert raw.call(m.Poll(theirs)).leases == [["t", 0, 0, 1, 2]]
+
+
 def test_what_a_member_has_not_looked_at_and_a_poll_that_it_did_not_see_are_not_counted(raw: Raw) -> None:
     publish(raw, 6)
     handle = join(raw).handle

@@ -21,7 +21,7 @@ from krappy.broker.groups.shared import SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
-from krappy.errors import InvalidRequest, UnknownTopic
+from krappy.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
@@ -71,8 +71,7 @@ class Group:
             for shared in self.shared.values():
                 shared.partition.moved.unsubscribe(shared.moved)
                 self.keeper.reads.drop(shared)
-        for waiter in [waiter for waiter in self._waiters if waiter.member is member]:
-            self._wake(waiter)
+        self.wake(member)
         self.stir()
 
     # --- partitions
@@ -115,6 +114,8 @@ class Group:
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
             self._wake(waiter)
+        for member in self.members.values():
+            member.topics = tuple(each for each in member.topics if each != topic)
         return removed
 
     def check_order(self, order: str) -> None:
@@ -160,6 +161,11 @@ class Group:
         self._waiters.pop(waiter, None)
         waiter.event.set()
 
+    def wake(self, member: Member) -> None:
+        """Ends the member's waits."""
+        for waiter in [waiter for waiter in self._waiters if waiter.member is member]:
+            self._wake(waiter)
+
     def wake_all(self) -> None:
         for waiter in list(self._waiters):
             self._wake(waiter)
@@ -181,11 +187,9 @@ class Group:
             self._waiters.pop(waiter, None)
 
     def in_turn(self, topics: tuple[str, ...]) -> list[SharedPartition]:
-        """The partitions of these topics; each call begins with another one. Raises UnknownTopic when all are gone."""
+        """The partitions of these topics; each call begins with another one."""
         order = self._order(topics)
-        if not order:
-            raise UnknownTopic(f"there is no topic {', '.join(map(repr, topics))} any more")
-        self._turn = turn = (self._turn + 1) % len(order)
+        self._turn = turn = (self._turn + 1) % max(1, len(order))
         return order[turn:] + order[:turn]
 
     def _order(self, topics: tuple[str, ...]) -> list[SharedPartition]:

@@ -129,7 +129,8 @@ class GroupCoordinator(GroupKeeper):
             await self._runtime.sync_meta()
 
     def _find_new_partitions(self) -> None:
-        """Begins to give groups with members the partitions added to their topics, from the first event on."""
+        """Begins to give groups with members the partitions added to their topics, from the first event on. A member of
+        a topic that is made anew is told so: it takes no part in that one before it joins again."""
         self._looked = False
         if not self._looking:
             self._looking = True
@@ -149,6 +150,11 @@ class GroupCoordinator(GroupKeeper):
             self._looking = False
 
     def _take_up_in(self, group: Group) -> None:
+        for member in group.members.values():
+            gone = (topic for topic in member.named if topic not in member.topics)
+            member.anew = next((topic for topic in gone if topic in self._runtime.topics), None)
+            if member.anew is not None:
+                group.wake(member)  # so its polls say so
         topics = {topic for member in group.members.values() for topic in member.topics}
         there = self._partitions(sorted(topic for topic in topics if topic in self._runtime.topics))
         fresh = [each for each in there if (each.topic, each.index) not in group.shared]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
-from krappy.errors import InvalidRequest, LeaseLost
+from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
 from krappy.ports import GroupPolled
 from krappy.waiting import Later
 
@@ -29,7 +29,9 @@ class Member:
         self.group = group
         self.name = name
         self.client = client
-        self.topics = topics
+        self.named = topics
+        self.topics = topics  # without those deleted since: one that is made anew is another topic
+        self.anew: str | None = None  # one of those, which is there again
         self.lease_ms = lease_ms
         self.closed = False
         self.bytes = 0  # of batches that it was given
@@ -37,7 +39,7 @@ class Member:
         self._latest: Sequence[Leased] = ()  # what the last of them gave
 
     def describe(self) -> dict[str, Any]:
-        told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
+        told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.named)}
         return {**told, "bytes": self.bytes}
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
@@ -68,7 +70,12 @@ class Member:
         group = self.group
         by_key = group.settings.order == "key"
         room = max(1, min(max_bytes, MAX_BYTES))
-        return GroupPoll(group.keeper, self.name, self.lease_ms, group.in_turn(self.topics), by_key, max_records, room)
+        among = group.in_turn(self.topics)
+        if self.anew is not None:
+            raise UnknownTopic(f"the topic '{self.anew}' was deleted, and made anew", topic=self.anew)
+        if not among:
+            raise UnknownTopic(f"there is no topic {', '.join(map(repr, self.named))} any more")
+        return GroupPoll(group.keeper, self.name, self.lease_ms, among, by_key, max_records, room)
 
     def _answer(self, poll: GroupPoll) -> GroupPolled:
         polled = poll.answer()
@@ -145,7 +152,7 @@ class Member:
         found = []
         for each in _apart(ranges):
             shared = self.group.shared.get((each[0], each[1]))
-            if shared is None:
+            if shared is None or each[0] not in self.topics:
                 lost.append(each)
             else:
                 found.append((shared, each))
