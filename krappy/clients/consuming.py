@@ -228,14 +228,14 @@ class Consuming:
         self._acks.check()
         self._drop_expired()
         received = self.received
-        begun = received.take_begun()
-        if begun is not None:
-            return begun
         now = self._runtime.now()
         deadline = None if seconds is None else now + seconds
-        if self._leased and not received.batches:
+        if self._leased and not received.any:
             self._took = now - self._began
         while True:
+            begun = received.take_begun()  # of this task, or of another one, which got it while this one waited
+            if begun is not None:
+                return begun
             if received.batches:
                 batch = received.batches.popleft()
                 if seconds is None and not received.batches and self._poll is None and self._polls_ahead:
@@ -276,6 +276,8 @@ class Consuming:
                 return False
         # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._registered(self._runtime.now() + self._link.timeout)
+        if self.received.any:
+            return True  # another task has taken a poll meanwhile: its events come before the next poll's
         poll = self._poll or self._send_poll(deadline)
         if poll is None:  # the connection was lost in the meantime, or has no room
             return deadline is None or self._runtime.now() < deadline

@@ -35,6 +35,11 @@ class Received:
         """How many events can be handed out without another batch."""
         return 0 if self.over else operator.length_hint(self.events)
 
+    @property
+    def any(self) -> bool:
+        """Whether there are events that were not handed out, whatever their leases."""
+        return bool(self.batches) or operator.length_hint(self.events) > 0
+
     def hand_out(self, batch: EventBatch) -> None:
         """Puts the events of this batch in `events`."""
         self.batches.appendleft(batch)  # an interrupt while its events are made must not lose it
