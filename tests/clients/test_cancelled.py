@@ -6,7 +6,9 @@ import anyio
 import pytest
 
 import krappy
+from krappy.clients.aio.io import Tasks
 from krappy.errors import ConnectionLost, InvalidRecord, UnknownTopic
+from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +116,72 @@ async def test_a_failure_that_came_after_somebody_looked_is_raised(lossy: Proxy,
             lossy.cut()
             with pytest.raises(InvalidRecord):
                 await producer.flush()
+
+
+async def test_what_two_tasks_take_from_one_consumer_is_all_there_is(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        for group in (None, topic):
+            async with client.consumer(topic, group=group) as consumer, client.producer(topic) as producer:
+                got: list[int] = []
+
+                async def take(consumer: krappy.Consumer = consumer, got: list[int] = got) -> None:
+                    got.append((await anext(consumer)).offset)
+
+                with anyio.fail_after(20):
+                    async with anyio.create_task_group() as tasks:
+                        for _ in range(3):
+                            tasks.start_soon(take)
+                        await anyio.wait_all_tasks_blocked()
+                        if group is None:
+                            await producer.send_many([(None, b"v")] * 10)  # one batch, for which all of them wait
+                    got += [(await anext(consumer)).offset for _ in range(7)]
+                assert got == list(range(10))
+
+
+async def test_a_program_that_is_cancelled_still_talks_to_the_broker_on_its_way_out(address: str, topic: str) -> None:
+    async with krappy.connect(address) as other:
+        await fill(other, topic, 9)
+        with anyio.CancelScope() as scope:
+            async with (
+                krappy.connect(address) as client,
+                client.consumer(topic, group=topic, max_records=5) as consumer,
+                client.producer(topic) as producer,
+            ):
+                for _ in range(3):
+                    await consumer.ack(await anext(consumer))
+                posted = await producer.post(b"v", partition=0)
+                scope.cancel()
+                try:
+                    await anyio.sleep(60)
+                finally:
+                    with anyio.fail_after(20, shield=True):
+                        await producer.flush()
+        assert posted.result().offset == 9
+        async with other.consumer(topic, group=topic) as consumer:
+            # The acks were sent, and those events that it had not handed out do not count as delivered.
+            with anyio.fail_after(20):
+                found = [await anext(consumer) for _ in range(7)]
+            assert [(event.offset, event.deliveries) for event in found] == [(offset, 1) for offset in range(3, 10)]
+
+
+async def test_a_task_that_begins_while_its_client_ends_ends_too() -> None:
+    begun = anyio.Event()
+
+    async def late() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    async def early() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            tasks.spawn(late, "late")
+
+    with anyio.fail_after(20):
+        tasks = Tasks()
+        await tasks.open()
+        tasks.spawn(early, "early")
+        await anyio.wait_all_tasks_blocked()
+        await tasks.close()
+    assert begun.is_set()

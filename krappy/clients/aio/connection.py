@@ -1,13 +1,10 @@
-"""Opens and closes an async client: a task group, and the links whose tasks run in it."""
+"""Opens and closes an async client: its background tasks, and the links that they serve."""
 
 from __future__ import annotations
 
 import random
 
-import anyio
-import anyio.abc
-
-from krappy.clients.aio.io import AnyioRuntime
+from krappy.clients.aio.io import AnyioRuntime, Tasks
 from krappy.clients.link import Link
 from krappy.clients.values import Address, address, seconds
 from krappy.errors import KrappyError
@@ -23,7 +20,7 @@ class ClientConnection:
         self.address: Address = address(to)
         self.timeout = seconds(timeout, "timeout")
         self.keepalive = seconds(keepalive, "keepalive")
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks: Tasks | None = None
         self._link: Link | None = None
         self._links: list[Link] = []
 
@@ -31,8 +28,8 @@ class ClientConnection:
         """Connects. Raises ConnectionLost when no broker answers."""
         if self._tasks is not None:
             raise KrappyError("this client is open already")
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
+        self._tasks = Tasks()
+        await self._tasks.open()
         try:
             self._link = self.new_link()
             await self._link.open()
@@ -41,15 +38,12 @@ class ClientConnection:
             raise
 
     async def close(self) -> None:
-        # The task group is told of no error: it would raise the program's own errors wrapped in an ExceptionGroup. Its
-        # tasks raise none.
         for link in self._links:
             link.close()
         self._links.clear()
         tasks, self._tasks, self._link = self._tasks, None, None
         if tasks is not None:
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
+            await tasks.close()
 
     @property
     def is_open(self) -> bool:

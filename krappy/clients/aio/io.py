@@ -243,6 +243,9 @@ class AnyioStream:
     def end(self) -> None:
         if not self._ended:
             self._ended = True
+            with contextlib.suppress(OSError):  # what the socket takes now still goes out: a member's parting words
+                while self._queue and self._sock.send(self._queue[0]) == len(self._queue[0]):
+                    self._queue.popleft()
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             self._wake.set()
@@ -257,10 +260,46 @@ class AnyioStream:
         self._sock.close()
 
 
-class AnyioRuntime:
-    """The `ClientRuntime` on anyio. `tasks`: the client's task group, in which all its background tasks run."""
+class Tasks:
+    """The background tasks of one client, which end with it. Whatever cancels the program cancels them only then: a
+    program that is cancelled leaves consumers and producers on its way out, and they still have to tell the broker."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self) -> None:
+        self._group = anyio.create_task_group()
+        self._scopes: set[anyio.CancelScope] = set()
+        self._closed = False
+
+    async def open(self) -> None:
+        await self._group.__aenter__()
+
+    def spawn(self, work: Callable[[], Work[None]], name: str) -> None:
+        scope = anyio.CancelScope(shield=True)
+        if self._closed:
+            scope.cancel()
+        self._scopes.add(scope)
+        self._group.start_soon(self._run, scope, work, name=name)
+
+    async def _run(self, scope: anyio.CancelScope, work: Callable[[], Work[None]]) -> None:
+        try:
+            with scope:
+                await work()
+        finally:
+            self._scopes.discard(scope)
+
+    async def close(self) -> None:
+        """Ends them all, and waits for that."""
+        self._closed = True
+        for scope in self._scopes:
+            scope.cancel()
+        # It is told of no error: it would raise the program's own errors wrapped in an ExceptionGroup. Its tasks raise
+        # none.
+        await self._group.__aexit__(None, None, None)
+
+
+class AnyioRuntime:
+    """The `ClientRuntime` on anyio. `tasks`: the client's, among which all its background tasks run."""
+
+    def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._alarms: Timeouts | None = None
         self.lock = nullcontext()  # one task runs at a time, and nothing here awaits while it changes something
@@ -288,7 +327,7 @@ class AnyioRuntime:
         await anyio.lowlevel.checkpoint()
 
     def spawn(self, work: Callable[[], Work[None]], name: str) -> None:
-        self._tasks.start_soon(work, name=name)
+        self._tasks.spawn(work, name)
 
     async def dial(self, host: str, port: int, seconds: float) -> AnyioStream:
         with anyio.move_on_after(seconds):
