@@ -89,6 +89,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Teller(config))
 
 
+@pytest.hookimpl(optionalhook=True)  # not everybody who runs the tests has pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.workers import LongestFirst
+
+    return LongestFirst(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives each async test a time limit inside its event loop. An error from outside would end the test, but leave the

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from tests.process import ROOT
+from tests.workers import FIRST, TOGETHER
+
 STARTS_ONE = """
 import subprocess, sys
 import tests.conftest
@@ -24,3 +27,8 @@ def test_a_suite_in_the_background_can_end_what_it_starts(number: int) -> None:
     command = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-c", STARTS_ONE, str(number)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout) in (-number, 1), done.stderr  # Python ends by KeyboardInterrupt, or of the signal
+
+
+def test_what_begins_first_is_there() -> None:
+    """A file that was renamed would begin last, and end last."""
+    assert all((ROOT / unit).exists() for unit in {*FIRST, *TOGETHER})
