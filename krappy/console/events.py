@@ -250,7 +250,7 @@ async def get_event(call: Call, topic: str, partition: Partition, offset: Offset
     large=("key", "value"),
 )
 async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
-    found = call.access.topic(topic, Op.READ)
+    found = call.access.topic(topic, Op.WRITE)
     key = bytes_of(body.key, "key", packed=call.packed)
     await call.pause()
     value = bytes_of(body.value, "value", packed=call.packed)
