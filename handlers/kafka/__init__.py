@@ -1,5 +1,5 @@
-"""The handlers of Kafka's protocol, one file for each API. Every module in this package is imported, which registers
-its handlers."""
+"""The handlers of Kafka's protocol, in files by noun, as the schema has its messages. Every module in this package is
+imported, which registers its handlers."""
 
 from __future__ import annotations
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from krappy.core.security import needs
-from krappy.handlers.kafka.registry import REGISTRY, serves
+from krappy.handlers.kafka.registry import REGISTRY, Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey
 
 INVALID_REQUEST = 42
+GROUPS, LEVEL = "group.version", 1  # the only feature (KIP-584): KIP-848
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 _NAMED_SINCE = 3  # the version from which clients name their software
 
 
-@serves(ApiKey.API_VERSIONS, 0, 4, needs=needs.NOTHING)
-def api_versions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+@serves(ApiKey.API_VERSIONS, needs=needs.NOTHING)
+def api_versions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     if version >= _NAMED_SINCE and not (
         _SOFTWARE.fullmatch(request["client_software_name"]) and _SOFTWARE.fullmatch(request["client_software_version"])
     ):
@@ -24,16 +24,12 @@ def api_versions(session: KafkaSessionPort, request: dict[str, Any], version: in
     return what_is_served()
 
 
-def what_is_served(error: int = 0) -> dict[str, Any]:
+def what_is_served(error: int = 0) -> Message:
     """The answer, with an error code. The server sends it too, when a request's version of this API is not served."""
-    features = REGISTRY.features.items()
     return {
         "error_code": error,
         "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in REGISTRY.ranges()],
-        "throttle_time_ms": 0,
-        "supported_features": [{"name": name, "min_version": level, "max_version": level} for name, level in features],
-        "finalized_features_epoch": 0 if features else -1,
-        "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in features
-        ],
+        "supported_features": [{"name": GROUPS, "min_version": LEVEL, "max_version": LEVEL}],
+        "finalized_features_epoch": 0,
+        "finalized_features": [{"name": GROUPS, "max_version_level": LEVEL, "min_version_level": LEVEL}],
     }

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
 
+from krappy.handlers.kafka.registry import Message
 from krappy.ports import BrokerSetting, DynamicPort, Layer, SettingsPort
 from krappy.settings.topic import SETTINGS, Setting
-
-Message = dict[str, Any]
 
 
 class ConfigResource(IntEnum):

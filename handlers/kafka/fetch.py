@@ -18,13 +18,11 @@ from typing import Any, NamedTuple
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
-from krappy.handlers.kafka.registry import serves
+from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, Raw, SourcePort, SourceTopicPort
 from krappy.wire.kafka import ApiKey, Code, code_for
-
-Message = dict[str, Any]
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 READ_COMMITTED = 1
@@ -272,7 +270,7 @@ class Fetch:
         return {"error_code": 0, "session_id": 0, "responses": responses}
 
 
-@serves(ApiKey.FETCH, 4, 17, needs=needs.topic(Op.READ))
+@serves(ApiKey.FETCH, needs=needs.topic(Op.READ))
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}

@@ -23,15 +23,13 @@ from krappy.errors import (
     UnsupportedCompression,
 )
 from krappy.handlers.kafka.refusals import more_than_once
-from krappy.handlers.kafka.registry import serves
+from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
 from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt
 from krappy.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
-
-Message = dict[str, Any]
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 ZSTD_SINCE = 7  # KIP-110
@@ -42,7 +40,7 @@ NOBODY: Named = frozenset()
 NO_ANSWER, LEADER, ALL = 0, 1, -1
 
 
-@serves(ApiKey.PRODUCE, 3, 13, needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE))
+@serves(ApiKey.PRODUCE, needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE))
 def produce(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Later[Message | None] | Coroutine[Any, Any, Message | None]:

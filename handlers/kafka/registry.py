@@ -1,4 +1,5 @@
-"""Which handler serves which API of Kafka's protocol, in which versions. ApiVersions advertises what is registered.
+"""Which handler serves which API of Kafka's protocol, in all versions that the schema has. ApiVersions advertises what
+is registered.
 
 A handler is a function of (session, request, version); `request` is the decoded message, a dict, and so is the answer.
 It returns
@@ -12,7 +13,7 @@ It returns
 Answers leave in the order of the requests, whatever the handlers return. A KrappyError that a handler raises closes the
 connection; a handler puts an error that has a code of Kafka's into its answer.
 
-    @serves(ApiKey.FETCH, 4, 17, needs=needs.topic(Op.READ))
+    @serves(ApiKey.FETCH, needs=needs.topic(Op.READ))
     def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message: …
 
 `needs` lists the operations that the handler asks of `session.access`: exactly these, for what the request names.
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 from krappy.core.security.operations import Need
 from krappy.ports import KafkaSessionPort
 from krappy.waiting import Later
+from krappy.wire.kafka import RANGES, ApiKey
 
 Message = dict[str, Any]
 Now = Message | None  # None: there is no answer
@@ -44,16 +46,14 @@ class ServedApi(NamedTuple):
 class KafkaRegistry:
     def __init__(self) -> None:
         self.served: dict[int, ServedApi] = {}
-        self.features: dict[str, int] = {}  # finalized features (KIP-584) and their levels, for ApiVersions
 
-    def serves(self, api_key: int, low: int, high: int, *, needs: tuple[Need, ...]) -> Callable[[H], H]:
-        """Decorator: the function serves versions `low` to `high` of an API. Raises ValueError when the API has a
-        handler already."""
+    def serves(self, api_key: ApiKey, *, needs: tuple[Need, ...]) -> Callable[[H], H]:
+        """Decorator: the function serves an API. Raises ValueError when the API has a handler already."""
 
         def register(handler: H) -> H:
             if api_key in self.served:
-                raise ValueError(f"API key {api_key} has a handler already")
-            self.served[int(api_key)] = ServedApi(handler, low, high, needs)
+                raise ValueError(f"{api_key.name} has a handler already")
+            self.served[int(api_key)] = ServedApi(handler, *RANGES[api_key], needs)
             return handler
 
         return register
@@ -71,5 +71,4 @@ class KafkaRegistry:
 
 
 REGISTRY = KafkaRegistry()
-REGISTRY.features["group.version"] = 1  # KIP-848
 serves = REGISTRY.serves

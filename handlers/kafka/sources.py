@@ -11,7 +11,6 @@ from __future__ import annotations
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidTopic, UnknownTopic
 from krappy.ports import KafkaSessionPort, SourcePort, SourceTopicPort, TopicPort
-from krappy.types import TopicPartition
 from krappy.wire.kafka import UUID_ZERO, Code
 
 
@@ -52,12 +51,6 @@ def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool)
     if not by_id:
         return session.access.find_topic(name, Op.WRITE) or Code.UNKNOWN_TOPIC_OR_PARTITION
     return session.access.find_topic_by_id(id, Op.WRITE) or Code.UNKNOWN_TOPIC_ID
-
-
-def is_there(session: KafkaSessionPort, at: TopicPartition, op: Op) -> bool:
-    """Whether the partition exists, on this broker or another."""
-    topic = session.access.find_topic(at.topic, op)
-    return topic is not None and 0 <= at.partition < topic.count
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:

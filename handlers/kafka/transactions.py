@@ -1,24 +1,260 @@
-"""What the handlers of transactional requests have in common."""
+"""Producer ids and transactions (KIP-98): those of a producer, and what tools ask for (KIP-664)."""
 
 from __future__ import annotations
 
-from krappy.core.kafka.faults import Refused
-from krappy.errors import InvalidRequest, KrappyError, ShuttingDown, StorageError
-from krappy.wire.kafka import Code, code_for
+from collections.abc import Awaitable, Callable
+
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.core.transactions import TxnStage
+from krappy.errors import InvalidRequest, KrappyError
+from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
+from krappy.handlers.kafka.groups import group_code
+from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.rows import FEW, counted
+from krappy.handlers.kafka.sources import source_for, topic_named
+from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionsPort
+from krappy.types import TopicPartition
+from krappy.wire.kafka import ApiKey, Code
+
+NO_FILTER = -1
+# The versions from which PRODUCER_FENCED is known (KIP-588).
+FENCED_SINCE = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+}
 
 
-def code_of(error: KrappyError, *, fenced: bool) -> Code:
-    """The code of an error. `fenced`: the version of the request has PRODUCER_FENCED (KIP-588)."""
-    if isinstance(error, Refused):
-        return Code(int(error.fault))
-    if isinstance(error, StorageError | ShuttingDown):
-        return Code.COORDINATOR_NOT_AVAILABLE  # clients retry, which is safe: the request was not acknowledged
-    code = code_for(error)
-    return Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED and not fenced else code
+def _code_of(error: KrappyError, key: ApiKey, version: int) -> int:
+    code = group_code(error)
+    fenced = code == Code.PRODUCER_FENCED and version < FENCED_SINCE[key]
+    return Code.INVALID_PRODUCER_EPOCH if fenced else code
 
 
-def named(transactional_id: str | None) -> str:
-    """The id. Raises InvalidRequest when it is empty or None."""
-    if not transactional_id:
-        raise InvalidRequest("a transactional id may not be empty")
-    return transactional_id
+async def _done(
+    session: KafkaSessionPort, key: ApiKey, version: int, id: str, work: Callable[[TransactionsPort], Awaitable[None]]
+) -> int:
+    """Does `work` on the transaction of an id, for a request of API `key`. Returns the code of the answer."""
+    try:
+        if not id:
+            raise InvalidRequest("a transactional id may not be empty")
+        await work(session.access.transactional_id(id, Op.WRITE))
+    except KrappyError as error:
+        return _code_of(error, key, version)
+    return Code.NONE
+
+
+@serves(ApiKey.INIT_PRODUCER_ID, needs=needs.transactional_id(Op.WRITE) + needs.cluster(Op.IDEMPOTENT_WRITE))
+async def init_producer_id(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Gives a producer an id and an epoch, so that a batch it sends twice is stored once (KIP-360).
+
+    Without a transactional id the answer is always a new id with epoch 0, as from Kafka's TransactionCoordinator. A
+    producer that must restart its sequences raises its epoch by itself.
+    """
+    name = request["transactional_id"]
+    try:
+        if name is None:
+            producer_id, epoch = await session.access.cluster(Op.IDEMPOTENT_WRITE).new_producer_id(), 0
+        else:
+            producer_id, epoch = await session.access.transactional_id(name, Op.WRITE).init_producer(
+                name, request["transaction_timeout_ms"], request["producer_id"], request["producer_epoch"]
+            )
+    except KrappyError as error:
+        code = _code_of(error, ApiKey.INIT_PRODUCER_ID, version)
+        return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+    return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
+
+
+@serves(ApiKey.ADD_PARTITIONS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
+async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The partitions that a producer is about to write to. If one of them does not exist, none is added."""
+    topics = request["v3_and_below_topics"]
+    asked = [TopicPartition(topic["name"], index) for topic in topics for index in topic["partitions"]]
+    missing = set()
+    for at in asked:
+        found = session.access.find_topic(at.topic, Op.WRITE)
+        if found is None or not 0 <= at.partition < found.count:
+            missing.add(at)
+    code: int = Code.OPERATION_NOT_ATTEMPTED
+    if not missing:
+        id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
+        epoch = request["v3_and_below_producer_epoch"]
+        code = await _done(
+            *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
+            lambda transactions: transactions.add_partitions(id, producer, epoch, asked),
+        )
+
+    def result(at: TopicPartition) -> Message:
+        own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
+        return {"partition_index": at.partition, "partition_error_code": own}
+
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic["name"],
+                "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
+            }
+            for topic in topics
+        ]
+    }
+
+
+@serves(ApiKey.ADD_OFFSETS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ))
+async def add_offsets_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """A producer is about to commit a group's offsets in its transaction."""
+    id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
+    if not request["group_id"]:
+        return {"error_code": Code.INVALID_GROUP_ID}
+    code = await _done(
+        *(session, ApiKey.ADD_OFFSETS_TO_TXN, version, id),
+        lambda transactions: transactions.add_group(id, producer, epoch, request["group_id"]),
+    )
+    return {"error_code": code}
+
+
+@serves(ApiKey.TXN_OFFSET_COMMIT, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ) + needs.topic(Op.READ))
+async def txn_offset_commit(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """A consumer's offsets as a part of its producer's transaction.
+
+    From version 3 on the request names the consumer's member and generation, so that a fenced member can't commit
+    (KIP-447).
+    """
+    id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
+    codes: dict[TopicPartition, Code] = {}
+    positions: dict[TopicPartition, Position] = {}
+    for topic in request["topics"]:
+        source = topic_named(session, topic["name"], Op.READ)  # special names have positions, too
+        for asked in topic["partitions"]:
+            at = TopicPartition(topic["name"], asked["partition_index"])
+            metadata = asked["committed_metadata"] or ""
+            if source is None or not 0 <= at.partition < source.count:
+                codes[at] = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata) > LONGEST_METADATA:
+                codes[at] = Code.OFFSET_METADATA_TOO_LARGE
+            else:
+                positions[at] = Position(asked["committed_offset"], asked["committed_leader_epoch"], metadata)
+    member = GroupMember(
+        request["group_id"], request["member_id"], request["generation_id"], request["group_instance_id"]
+    )
+    code = await _done(
+        *(session, ApiKey.TXN_OFFSET_COMMIT, version, id),
+        lambda transactions: transactions.stage_offsets(id, producer, epoch, member, positions),
+    )
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": asked["partition_index"],
+                        "error_code": codes.get(TopicPartition(topic["name"], asked["partition_index"]), code),
+                    }
+                    for asked in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+@serves(ApiKey.END_TXN, needs=needs.transactional_id(Op.WRITE))
+async def end_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Commits or aborts a transaction. Answered when its markers are on disk."""
+    id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
+    code = await _done(
+        *(session, ApiKey.END_TXN, version, id),
+        lambda transactions: transactions.end(id, producer, epoch, request["committed"]),
+    )
+    return {"error_code": code}
+
+
+@serves(ApiKey.LIST_TRANSACTIONS, needs=needs.transactional_id(Op.DESCRIBE))
+async def list_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """All transactional ids, or those of some states, producers or a duration. `duration_filter`: only transactions
+    that have been open for longer, in ms."""
+    known = set(TxnStage)
+    states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
+    wanted = {state for state in states if state in known}
+    now = session.broker.clock.steady_ms()
+    found = []
+    for number, each in enumerate(session.access.transactional_ids(Op.DESCRIBE).list(), 1):
+        if (
+            (not states or each.stage in wanted)
+            and (not producers or each.producer_id in producers)
+            and (ms <= NO_FILTER or (each.started_ms >= 0 and now - each.started_ms > ms))
+        ):
+            state = str(each.stage)
+            found.append({"transactional_id": each.name, "producer_id": each.producer_id, "transaction_state": state})
+        if number % FEW == 0:
+            await session.pause()
+    unknown = [state for state in dict.fromkeys(states) if state not in known]
+    return {"error_code": 0, "unknown_state_filters": unknown, "transaction_states": found}
+
+
+@serves(ApiKey.DESCRIBE_TRANSACTIONS, needs=needs.transactional_id(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
+async def describe_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    states = []
+    async with counted(session) as rows:
+        for name in request["transactional_ids"]:
+            states.append(_state(session, name))
+            await rows.add(1 + len(states[-1].get("topics", ())))
+    return {"transaction_states": states}
+
+
+def _state(session: KafkaSessionPort, name: str) -> Message:
+    found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
+    if found is None:
+        code = Code.TRANSACTIONAL_ID_NOT_FOUND
+        return {"error_code": code, "transactional_id": name, "producer_id": -1, "producer_epoch": -1}
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(found.partitions):
+        topics.setdefault(topic, []).append(partition)
+    started_ms = session.broker.clock.as_told(found.started_ms) if found.started_ms >= 0 else -1
+    return {
+        "error_code": 0,
+        "transactional_id": name,
+        "transaction_state": str(found.stage),
+        "transaction_timeout_ms": found.timeout_ms,
+        "transaction_start_time_ms": started_ms,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.epoch,
+        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
+    }
+
+
+@serves(ApiKey.DESCRIBE_PRODUCERS, needs=needs.topic(Op.READ))
+async def describe_producers(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The producers of partitions, and the open transaction of each."""
+    topics = []
+    async with counted(session) as rows:
+        for topic in request["topics"]:
+            partitions = []
+            for index in topic["partition_indexes"]:
+                partitions.append(_producers(session, topic["name"], index))
+                await rows.add(1 + len(partitions[-1]["active_producers"]))
+            topics.append({"name": topic["name"], "partitions": partitions})
+    return {"topics": topics}
+
+
+def _producers(session: KafkaSessionPort, name: str, index: int) -> Message:
+    answer: Message = {"partition_index": index, "error_code": Code.NONE, "active_producers": []}
+    try:
+        producers = source_for(session, name, index, Op.READ).producers()
+    except KrappyError as error:
+        return answer | {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "error_message": error.text}
+    return answer | {
+        "active_producers": [
+            {
+                "producer_id": each.producer_id,
+                "producer_epoch": each.epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.timestamp,
+                "coordinator_epoch": 0 if each.open_since >= 0 else -1,
+                "current_txn_start_offset": each.open_since,
+            }
+            for each in producers
+        ]
+    }

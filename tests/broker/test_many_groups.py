@@ -18,7 +18,7 @@ from krappy.broker.groups.shared import SharedPartition
 from krappy.core.kafka.offset import Offset
 from krappy.core.leases import Leases
 from krappy.handlers.handles import Membership
-from krappy.handlers.kafka.list_groups import list_groups
+from krappy.handlers.kafka.groups import list_groups
 from krappy.handlers.native.groups import groups
 from krappy.server.session import Allowance
 from krappy.server.session import Session as NativeSession

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from krappy.handlers.kafka.metadata import MOST_CREATED, metadata
+from krappy.handlers.kafka.cluster import MOST_CREATED, metadata
 from krappy.testing.sessions import kafka_session
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 from tests.broker.engine import running

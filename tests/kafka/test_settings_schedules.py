@@ -9,8 +9,7 @@ import pytest
 import trio
 
 from krappy.broker.broker import LocalBroker
-from krappy.handlers.kafka.alter_configs import alter_configs
-from krappy.handlers.kafka.incremental_alter_configs import ConfigOperation, incremental_alter_configs
+from krappy.handlers.kafka.configs import ConfigOperation, alter_configs, incremental_alter_configs
 from tests.broker.schedules import Scenario, explore
 
 TOPIC, BROKER, GROUP = 2, 4, 32

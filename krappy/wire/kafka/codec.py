@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from krappy.errors import ProtocolError
-from krappy.wire.kafka.apis import FIRST_FLEXIBLE, RANGES, ApiKey
+from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Field, at, read
 from krappy.wire.kafka.reading import MOST, Reader, compile_reader, skip_tags
-from krappy.wire.kafka.schema import TABLE
+from krappy.wire.kafka.schema import FIRST_FLEXIBLE, RANGES, TABLE
 from krappy.wire.kafka.writing import Part, Writer, compile_writer
 
 # Elements of all arrays and tagged fields of a request together. The limit bounds the memory that a small frame takes

@@ -14,8 +14,8 @@ fields of a struct follow it, indented by two:
     topics          []       once name,topic_id   a set: each element once, by this key
       partitions    []int32  once                 each number once
 
-Types: bool, int8, int16, uint16, int32, uint32, int64, float64, uuid (16 bytes), string, bytes, records. Without
-`=`, a default is 0, "", b"", an empty array, or a struct of defaults.
+Types: bool, int8, int16, int32, int64, uuid (16 bytes), string, bytes, records. Without `=`, a default is 0, "", b"",
+an empty array, or a struct of defaults.
 
 `once` marks an array of a request that Kafka treats as a set: the reader gives each element once. Of several elements
 with the same key it gives the last, at the position of the first (as Kafka, which puts them into a map); but their own
@@ -32,20 +32,31 @@ FIXED = {  # types of a fixed width, and their format characters in `struct`
     "bool": "?",
     "int8": "b",
     "int16": "h",
-    "uint16": "H",
     "int32": "i",
-    "uint32": "I",
     "int64": "q",
-    "float64": "d",
     "uuid": "16s",
 }
 UUID_ZERO = bytes(16)
 _TYPE = re.compile(r"(\[\])?(\w*|\{\})(\?([\d+-]*))?")
 
 
-class Shape(NamedTuple):
-    """The fields of an API's request and response, in the notation."""
+class Versions(NamedTuple):
+    """The versions of an API that the codec reads and writes, from `low` to `high`, both included.
 
+    `flexible`: the first flexible version (KIP-482). From there on lengths are varints, every struct ends with tagged
+    fields, and messages have request header 2 and response header 1. Versions that Apache Kafka 4 removed (KIP-896) are
+    not supported.
+    """
+
+    low: int
+    high: int
+    flexible: int = 1 << 15  # above every version: none is
+
+
+class Shape(NamedTuple):
+    """An API's versions, and the fields of its request and response, in the notation."""
+
+    versions: Versions
     request: str
     response: str
 
@@ -160,8 +171,6 @@ def _default(kind: str, text: str | None) -> Any:
             return b""
         case "uuid":
             return UUID_ZERO
-        case "float64":
-            return float(text or 0)
     return int(text or 0)
 
 

@@ -1,4 +1,4 @@
-"""The schema: the fields of each API's messages, in the notation of `krappy.wire.kafka.notation`."""
+"""The schema: each API's versions, and the fields of its messages in the notation of `krappy.wire.kafka.notation`."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape
@@ -8,7 +8,6 @@ from krappy.wire.kafka.schema import (
     groups,
     modern_groups,
     offsets,
-    probes,
     produce_fetch,
     security,
     topics,
@@ -24,6 +23,7 @@ TABLE: dict[ApiKey, Shape] = {
     **topics.TABLE,
     **configs.TABLE,
     **transactions.TABLE,
-    **probes.TABLE,
     **security.TABLE,
 }
+RANGES = {key: (shape.versions.low, shape.versions.high) for key, shape in TABLE.items()}
+FIRST_FLEXIBLE = {key: shape.versions.flexible for key, shape in TABLE.items()}

@@ -1,10 +1,11 @@
-"""Versions, topics, brokers, coordinators; and SASL."""
+"""Versions, topics, brokers, coordinators, disks."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.METADATA: Shape(
+        Versions(0, 13, flexible=9),
         request="""
         topics                                 []?1+  once name,topic_id
           topic_id                             uuid        10+
@@ -41,6 +42,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.FIND_COORDINATOR: Shape(
+        Versions(0, 6, flexible=3),
         request="""
         key               string    -3
         key_type          int8      1+
@@ -62,16 +64,8 @@ TABLE: dict[ApiKey, Shape] = {
           error_message   string?
         """,
     ),
-    ApiKey.SASL_HANDSHAKE: Shape(
-        request="""
-        mechanism  string
-        """,
-        response="""
-        error_code  int16
-        mechanisms  []string
-        """,
-    ),
     ApiKey.API_VERSIONS: Shape(
+        Versions(0, 4, flexible=3),
         request="""
         client_software_name     string  3+
         client_software_version  string  3+
@@ -95,18 +89,8 @@ TABLE: dict[ApiKey, Shape] = {
         zk_migration_ready        bool    3+        tag 3
         """,
     ),
-    ApiKey.SASL_AUTHENTICATE: Shape(
-        request="""
-        auth_bytes  bytes
-        """,
-        response="""
-        error_code           int16
-        error_message        string?
-        auth_bytes           bytes
-        session_lifetime_ms  int64    1+
-        """,
-    ),
     ApiKey.DESCRIBE_CLUSTER: Shape(
+        Versions(0, 2, flexible=0),
         request="""
         include_cluster_authorized_operations  bool
         endpoint_type                          int8  1+  = 1
@@ -129,6 +113,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Shape(
+        Versions(0, 0, flexible=0),
         request="""
         topics                    []  once name
           name                    string
@@ -160,24 +145,49 @@ TABLE: dict[ApiKey, Shape] = {
           partition_index              int32
         """,
     ),
-    ApiKey.UPDATE_FEATURES: Shape(
+    ApiKey.DESCRIBE_LOG_DIRS: Shape(
+        Versions(1, 4, flexible=2),
         request="""
-        timeout_ms           int32       = 60000
-        feature_updates      []
-          feature            string
-          max_version_level  int16
-          allow_downgrade    bool    0
-          upgrade_type       int8    1+  = 1
-        validate_only        bool    1+
+        topics        []?  once topic
+          topic       string
+          partitions  []int32  once
         """,
         response="""
-        throttle_time_ms  int32
-        error_code        int16
-        error_message     string?
-        results           []       0-1
-          feature         string
-          error_code      int16
-          error_message   string?
+        throttle_time_ms       int32
+        error_code             int16   3+
+        results                []
+          error_code           int16
+          log_dir              string
+          topics               []
+            name               string
+            partitions         []
+              partition_index  int32
+              partition_size   int64
+              offset_lag       int64
+              is_future_key    bool
+          total_bytes          int64   4+  = -1
+          usable_bytes         int64   4+  = -1
+        """,
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Shape(
+        Versions(0, 0, flexible=0),
+        request="""
+        timeout_ms           int32    = 60000
+        topics               []?  once name
+          name               string
+          partition_indexes  []int32  once
+        """,
+        response="""
+        throttle_time_ms       int32
+        error_code             int16
+        error_message          string?
+        topics                 []
+          name                 string
+          partitions           []
+            partition_index    int32
+            replicas           []int32
+            adding_replicas    []int32
+            removing_replicas  []int32
         """,
     ),
 }

@@ -1,10 +1,11 @@
 """Reading and changing settings."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.DESCRIBE_CONFIGS: Shape(
+        Versions(1, 4, flexible=4),
         request="""
         resources              []  once resource_type,resource_name
           resource_type        int8
@@ -35,6 +36,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.ALTER_CONFIGS: Shape(
+        Versions(0, 2, flexible=2),
         request="""
         resources        []
           resource_type  int8
@@ -54,6 +56,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Shape(
+        Versions(0, 1, flexible=1),
         request="""
         resources             []
           resource_type       int8
@@ -71,6 +74,19 @@ TABLE: dict[ApiKey, Shape] = {
           error_message   string?
           resource_type   int8
           resource_name   string
+        """,
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: Shape(
+        Versions(0, 1, flexible=0),
+        request="""
+        resource_types  []int8  1+  once
+        """,
+        response="""
+        throttle_time_ms   int32
+        error_code         int16
+        config_resources   []
+          resource_name    string
+          resource_type    int8    1+  = 16
         """,
     ),
 }

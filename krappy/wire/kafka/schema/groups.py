@@ -1,10 +1,11 @@
 """Classic groups, and tools for all groups."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.JOIN_GROUP: Shape(
+        Versions(0, 9, flexible=6),
         request="""
         group_id              string
         session_timeout_ms    int32
@@ -33,6 +34,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.HEARTBEAT: Shape(
+        Versions(0, 4, flexible=4),
         request="""
         group_id           string
         generation_id      int32
@@ -45,6 +47,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.LEAVE_GROUP: Shape(
+        Versions(0, 5, flexible=4),
         request="""
         group_id             string
         member_id            string   -2
@@ -63,6 +66,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.SYNC_GROUP: Shape(
+        Versions(0, 5, flexible=4),
         request="""
         group_id           string
         generation_id      int32
@@ -83,6 +87,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DESCRIBE_GROUPS: Shape(
+        Versions(0, 6, flexible=5),
         request="""
         groups                         []string  once
         include_authorized_operations  bool      3+
@@ -107,6 +112,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.LIST_GROUPS: Shape(
+        Versions(0, 5, flexible=3),
         request="""
         states_filter  []string  4+  once
         types_filter   []string  5+  once
@@ -122,6 +128,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DELETE_GROUPS: Shape(
+        Versions(0, 2, flexible=2),
         request="""
         groups_names  []string  once
         """,

@@ -1,10 +1,11 @@
 """Groups to whose members the broker assigns partitions (KIP-848)."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Shape(
+        Versions(0, 1, flexible=0),
         request="""
         group_id                string
         member_id               string
@@ -33,6 +34,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Shape(
+        Versions(0, 1, flexible=0),
         request="""
         group_ids                      []string  once
         include_authorized_operations  bool

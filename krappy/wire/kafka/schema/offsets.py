@@ -1,10 +1,11 @@
 """Positions of groups."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.OFFSET_COMMIT: Shape(
+        Versions(2, 10, flexible=8),
         request="""
         group_id                       string
         generation_id_or_member_epoch  int32         = -1
@@ -31,6 +32,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.OFFSET_FETCH: Shape(
+        Versions(1, 10, flexible=6),
         request="""
         group_id               string   -7
         topics                 []?2-7   -7  once name
@@ -72,6 +74,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.OFFSET_DELETE: Shape(
+        Versions(0, 0),
         request="""
         group_id             string
         topics               []  once name

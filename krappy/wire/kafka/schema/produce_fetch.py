@@ -1,10 +1,11 @@
 """Writing and reading records."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.PRODUCE: Shape(
+        Versions(3, 13, flexible=9),
         request="""
         transactional_id  string?
         acks              int16
@@ -42,6 +43,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.FETCH: Shape(
+        Versions(4, 17, flexible=12),
         request="""
         cluster_id                string?  12+                 tag 0
         replica_id                int32    -14   = -1
@@ -106,6 +108,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.LIST_OFFSETS: Shape(
+        Versions(1, 9, flexible=6),
         request="""
         replica_id                int32
         isolation_level           int8    2+
@@ -129,6 +132,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Shape(
+        Versions(2, 4, flexible=4),
         request="""
         replica_id                int32   3+  = -2
         topics                    []  once topic

@@ -1,10 +1,59 @@
-"""ACLs, delegation tokens, quotas."""
+"""Authentication and ACLs."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
+    ApiKey.SASL_HANDSHAKE: Shape(
+        Versions(0, 1),
+        request="""
+        mechanism  string
+        """,
+        response="""
+        error_code  int16
+        mechanisms  []string
+        """,
+    ),
+    ApiKey.SASL_AUTHENTICATE: Shape(
+        Versions(0, 2, flexible=2),
+        request="""
+        auth_bytes  bytes
+        """,
+        response="""
+        error_code           int16
+        error_message        string?
+        auth_bytes           bytes
+        session_lifetime_ms  int64    1+
+        """,
+    ),
+    ApiKey.DESCRIBE_ACLS: Shape(
+        Versions(1, 3, flexible=2),
+        request="""
+        resource_type_filter  int8
+        resource_name_filter  string?
+        pattern_type_filter   int8     = 3
+        principal_filter      string?
+        host_filter           string?
+        operation             int8
+        permission_type       int8
+        """,
+        response="""
+        throttle_time_ms     int32
+        error_code           int16
+        error_message        string?
+        resources            []
+          resource_type      int8
+          resource_name      string
+          pattern_type       int8     = 3
+          acls               []
+            principal        string
+            host             string
+            operation        int8
+            permission_type  int8
+        """,
+    ),
     ApiKey.CREATE_ACLS: Shape(
+        Versions(1, 3, flexible=2),
         request="""
         creations                []
           resource_type          int8
@@ -23,6 +72,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DELETE_ACLS: Shape(
+        Versions(1, 3, flexible=2),
         request="""
         filters                 []
           resource_type_filter  int8
@@ -48,97 +98,6 @@ TABLE: dict[ApiKey, Shape] = {
             host             string
             operation        int8
             permission_type  int8
-        """,
-    ),
-    ApiKey.CREATE_DELEGATION_TOKEN: Shape(
-        request="""
-        owner_principal_type  string?  3+
-        owner_principal_name  string?  3+
-        renewers              []
-          principal_type      string
-          principal_name      string
-        max_lifetime_ms       int64
-        """,
-        response="""
-        error_code                      int16
-        principal_type                  string
-        principal_name                  string
-        token_requester_principal_type  string  3+
-        token_requester_principal_name  string  3+
-        issue_timestamp_ms              int64
-        expiry_timestamp_ms             int64
-        max_timestamp_ms                int64
-        token_id                        string
-        hmac                            bytes
-        throttle_time_ms                int32
-        """,
-    ),
-    ApiKey.RENEW_DELEGATION_TOKEN: Shape(
-        request="""
-        hmac             bytes
-        renew_period_ms  int64
-        """,
-        response="""
-        error_code           int16
-        expiry_timestamp_ms  int64
-        throttle_time_ms     int32
-        """,
-    ),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: Shape(
-        request="""
-        hmac                   bytes
-        expiry_time_period_ms  int64
-        """,
-        response="""
-        error_code           int16
-        expiry_timestamp_ms  int64
-        throttle_time_ms     int32
-        """,
-    ),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: Shape(
-        request="""
-        owners            []?
-          principal_type  string
-          principal_name  string
-        """,
-        response="""
-        error_code                        int16
-        tokens                            []
-          principal_type                  string
-          principal_name                  string
-          token_requester_principal_type  string  3+
-          token_requester_principal_name  string  3+
-          issue_timestamp                 int64
-          expiry_timestamp                int64
-          max_timestamp                   int64
-          token_id                        string
-          hmac                            bytes
-          renewers                        []
-            principal_type                string
-            principal_name                string
-        throttle_time_ms                  int32
-        """,
-    ),
-    ApiKey.ALTER_CLIENT_QUOTAS: Shape(
-        request="""
-        entries          []
-          entity         []
-            entity_type  string
-            entity_name  string?
-          ops            []
-            key          string
-            value        float64
-            remove       bool
-        validate_only    bool
-        """,
-        response="""
-        throttle_time_ms  int32
-        entries           []
-          error_code      int16
-          error_message   string?
-          entity          []
-            entity_type   string
-            entity_name   string?
         """,
     ),
 }

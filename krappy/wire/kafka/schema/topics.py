@@ -1,10 +1,11 @@
 """Creating, extending, shortening and deleting topics."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.CREATE_TOPICS: Shape(
+        Versions(2, 7, flexible=5),
         request="""
         topics                []
           name                string
@@ -38,6 +39,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DELETE_TOPICS: Shape(
+        Versions(1, 6, flexible=4),
         request="""
         topics       []        6+
           name       string?
@@ -55,6 +57,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DELETE_RECORDS: Shape(
+        Versions(0, 2, flexible=2),
         request="""
         topics               []  once name
           name               string
@@ -74,6 +77,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.CREATE_PARTITIONS: Shape(
+        Versions(0, 3, flexible=2),
         request="""
         topics          []
           name          string

@@ -1,10 +1,11 @@
 """Producer ids and transactions."""
 
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.notation import Shape
+from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.INIT_PRODUCER_ID: Shape(
+        Versions(0, 5, flexible=2),
         request="""
         transactional_id        string?
         transaction_timeout_ms  int32
@@ -19,6 +20,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: Shape(
+        Versions(0, 3, flexible=3),
         request="""
         v3_and_below_transactional_id  string
         v3_and_below_producer_id       int64
@@ -37,6 +39,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Shape(
+        Versions(0, 4, flexible=3),
         request="""
         transactional_id  string
         producer_id       int64
@@ -49,6 +52,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.END_TXN: Shape(
+        Versions(0, 4, flexible=3),
         request="""
         transactional_id  string
         producer_id       int64
@@ -61,6 +65,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.TXN_OFFSET_COMMIT: Shape(
+        Versions(0, 4, flexible=3),
         request="""
         transactional_id            string
         group_id                    string
@@ -87,6 +92,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DESCRIBE_PRODUCERS: Shape(
+        Versions(0, 0, flexible=0),
         request="""
         topics               []  once name
           name               string
@@ -110,6 +116,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Shape(
+        Versions(0, 0, flexible=0),
         request="""
         transactional_ids  []string  once
         """,
@@ -129,6 +136,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.LIST_TRANSACTIONS: Shape(
+        Versions(0, 1, flexible=0),
         request="""
         state_filters        []string  once
         producer_id_filters  []int64  once

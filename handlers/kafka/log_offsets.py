@@ -1,4 +1,4 @@
-"""ListOffsets (2): the start and the end of a log, and the offset of a timestamp, exact to the record."""
+"""Offsets of logs: ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.refusals import more_than_once
-from krappy.handlers.kafka.registry import serves
+from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
 from krappy.ports import KafkaSessionPort, SourcePort
 from krappy.wire.kafka import ApiKey, Code, code_for
 
-Message = dict[str, Any]
 Twice = set[tuple[str, int]]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -23,7 +22,7 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # KIP-734, KIP
 READ_COMMITTED = 1
 
 
-@serves(ApiKey.LIST_OFFSETS, 1, 9, needs=needs.topic(Op.DESCRIBE))
+@serves(ApiKey.LIST_OFFSETS, needs=needs.topic(Op.DESCRIBE))
 def list_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     """A partition named twice is refused, as in Kafka (`ListOffsetsRequest.duplicatePartitions`)."""
     asked = [(topic["name"], asked) for topic in request["topics"] for asked in topic["partitions"]]
@@ -95,3 +94,32 @@ async def _find(answer: Message, source: SourcePort, time: int, isolation: int) 
 
 def _limit(source: SourcePort, isolation: int) -> int:
     return source.last_stable_offset if isolation == READ_COMMITTED else source.high_watermark
+
+
+@serves(ApiKey.OFFSET_FOR_LEADER_EPOCH, needs=needs.topic(Op.DESCRIBE))
+async def offset_for_leader_epoch(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The end of a leader epoch, by which a client finds what a new leader lost (KIP-320)."""
+    topics = []
+    async with counted(session) as rows:
+        for topic in request["topics"]:
+            partitions = []
+            for asked in topic["partitions"]:
+                partitions.append(_end_of_epoch(session, topic["topic"], asked))
+                await rows.add(1)
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+    return {"topics": topics}
+
+
+def _end_of_epoch(session: KafkaSessionPort, name: str, asked: Message) -> Message:
+    index = asked["partition"]
+    try:
+        source = source_for(session, name, index, Op.DESCRIBE)
+    except KrappyError as error:
+        return {"partition": index, "error_code": code_for(error)}
+    wrong = wrong_epoch(source, asked["current_leader_epoch"])
+    if wrong:
+        return {"partition": index, "error_code": wrong}
+    found = source.epochs.end_of(asked["leader_epoch"], source.high_watermark) if asked["leader_epoch"] >= 0 else None
+    if found is None:
+        return {"partition": index, "error_code": 0}  # an unknown epoch: epoch and offset are -1
+    return {"partition": index, "error_code": 0, "leader_epoch": found[0], "end_offset": found[1]}

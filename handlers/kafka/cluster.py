@@ -1,0 +1,295 @@
+"""Brokers, the topics that they have, the leaders of their partitions, coordinators, disks.
+
+There is one broker, so no partition ever moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from krappy.core.cluster.state import NOBODY
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.rows import FEW
+from krappy.handlers.kafka.sources import topic_by_id, topic_named, topics_listed
+from krappy.ports import KafkaSessionPort, SourceTopicPort
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
+
+Told = tuple[Message, SourceTopicPort | None]  # a row, still without partitions, and its topic
+
+MOST_CREATED = 100
+MANY = 250  # partitions that are described in one turn
+
+
+@serves(ApiKey.METADATA, needs=needs.topic(Op.DESCRIBE, Op.CREATE))
+def metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
+    """A topic that is asked for by name and does not exist is created if the broker (auto_create_topics) and the client
+    (from version 4 on) allow it. One request creates `MOST_CREATED` at most; the others are unknown, and the client
+    asks again."""
+    asked = request["topics"]
+    if asked is None or (version == 0 and not asked):
+        return _answer(session, request, [_topic(topic) for topic in topics_listed(session)])
+    if len(asked) > MANY:
+        return _many(session, request, asked)
+    if request["allow_auto_topic_creation"]:
+        absent = [topic["name"] for topic in asked if _may_create(session, topic)]
+        if absent:
+            return _create(session, request, asked, absent)
+    return _answer(session, request, [_found(session, topic, {}) for topic in asked])
+
+
+async def _many(session: KafkaSessionPort, request: Message, asked: list[Message]) -> Message:
+    """The answer for very many topics, made in several turns."""
+    absent: list[str] = []
+    if request["allow_auto_topic_creation"]:
+        for number, topic in enumerate(asked):
+            if _may_create(session, topic):
+                absent.append(topic["name"])
+            if number % MANY == 0:
+                await session.pause()
+    return await _create(session, request, asked, absent)
+
+
+async def _create(session: KafkaSessionPort, request: Message, asked: list[Message], absent: list[str]) -> Message:
+    """Creates the topics of `absent`, then gives the answer."""
+    failed: dict[str, KrappyError] = {}
+    for name in absent[:MOST_CREATED]:
+        if session.closed:  # the client has left
+            break
+        try:
+            await session.access.topic_for_producer(name)
+        except KrappyError as error:
+            failed[name] = error
+    found = []
+    for number, topic in enumerate(asked, 1):
+        found.append(_found(session, topic, failed))
+        if number % MANY == 0:
+            await session.pause()
+    answer = _answer(session, request, found)
+    return answer if isinstance(answer, dict) else await answer
+
+
+def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
+    name = topic["name"]
+    if name is None or "@" in name or session.access.table_of(name) is not None:
+        return False
+    return topic_named(session, name, Op.DESCRIBE) is None
+
+
+def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Told:
+    name, id = asked["name"], asked["topic_id"]
+    topic = topic_by_id(session, id, Op.DESCRIBE) if name is None else topic_named(session, name, Op.DESCRIBE)
+    if topic is not None:
+        return _topic(topic)
+    if name is None:
+        return {"error_code": Code.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id, "partitions": []}, None
+    error = code_for(failed[name]) if name in failed else Code.UNKNOWN_TOPIC_OR_PARTITION
+    return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}, None
+
+
+def _topic(topic: SourceTopicPort) -> Told:
+    return {"error_code": 0, "name": topic.name, "topic_id": topic.id, "is_internal": topic.internal}, topic
+
+
+def _answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message | Coroutine[Any, Any, Message]:
+    if sum(topic.count for _, topic in told if topic is not None) > MANY:
+        return _long_answer(session, request, told)
+    for row, topic in told:
+        if topic is not None:
+            row["partitions"] = partition_rows(session, topic, range(topic.count))
+    return _whole(session, request, told)
+
+
+async def _long_answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
+    """The answer, made in several turns."""
+    left = MANY
+    for row, topic in told:
+        if topic is None:
+            continue
+        described: list[Message] = []
+        row["partitions"] = described
+        while some := range(len(described), min(topic.count, len(described) + left)):
+            described += partition_rows(session, topic, some)
+            left -= len(some)
+            if not left:
+                await session.pause()
+                left = MANY
+    return _whole(session, request, told)
+
+
+def _whole(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
+    topics = [row for row, _ in told]
+    if request["include_topic_authorized_operations"]:
+        for row in topics:
+            row["topic_authorized_operations"] = ON_TOPIC
+    return {
+        "brokers": [node._asdict() for node in session.nodes().values()],
+        "cluster_id": session.broker.cluster_id,
+        "controller_id": _controller(session),
+        "topics": topics,
+        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+        "error_code": 0,
+    }
+
+
+PAGE = 2000  # partitions in one answer at most (Kafka's max.request.partition.size.limit)
+
+
+@serves(ApiKey.DESCRIBE_TOPIC_PARTITIONS, needs=needs.topic(Op.DESCRIBE))
+async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Topics a page at a time, in the order of their names (KIP-966): all if the request names none. `next_cursor` of a
+    full answer says where the next request is to begin."""
+    names = {topic["name"] for topic in request["topics"]} or {topic.name for topic in topics_listed(session)}
+    cursor = request["cursor"]
+    first, skip = ("", 0) if cursor is None else (cursor["topic_name"], max(0, cursor["partition_index"]))
+    room = max(1, min(request["response_partition_limit"], PAGE))
+    topics: list[Message] = []
+    following = None
+    for name in sorted(name for name in names if name >= first):
+        topic = topic_named(session, name, Op.DESCRIBE)
+        if topic is None:
+            if request["topics"]:
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+                topics.append({"error_code": code, "name": name, "topic_id": UUID_ZERO, "partitions": []})
+            continue
+        if not room:
+            following = {"topic_name": name, "partition_index": 0}
+            break
+        start = skip if name == first else 0
+        chosen = range(start, min(start + room, topic.count))
+        row, _ = _topic(topic)
+        row |= {"partitions": partition_rows(session, topic, chosen), "topic_authorized_operations": ON_TOPIC}
+        topics.append(row)
+        room -= len(chosen)
+        if chosen and chosen.stop < topic.count:
+            following = {"topic_name": name, "partition_index": chosen.stop}
+            break
+        await session.pause()
+    return {"topics": topics, "next_cursor": following}
+
+
+def partition_rows(session: KafkaSessionPort, topic: SourceTopicPort, indexes: Iterable[int]) -> list[Message]:
+    """A topic's partitions as rows of Metadata and DescribeTopicPartitions: leader, replicas, ISR. Raises IndexError
+    for an index that the image lacks."""
+    broker, nodes = session.broker, session.nodes()
+    partitions, there = topic.image.partitions, broker.image.brokers
+    rows = []
+    for index in indexes:
+        partition = partitions[index]
+        state = partition.state
+        led = state.leader in nodes
+        out = topic.is_offline(index)
+        rows.append(
+            {
+                "error_code": Code.NONE if led else _unled(state.leader),
+                "partition_index": index,
+                "leader_id": state.leader if led else NOBODY,
+                "leader_epoch": state.leader_epoch,
+                "replica_nodes": partition.replicas,
+                "isr_nodes": state.isr,
+                "eligible_leader_replicas": state.elr,
+                "last_known_elr": state.last_known_elr,
+                "offline_replicas": [id for id in partition.replicas if id not in there or (out and id == broker.id)],
+            }
+        )
+    return rows
+
+
+def _unled(leader: int) -> Code:
+    """Why the client gets no leader: there is none, or its broker has no listener of the client's name."""
+    return Code.LEADER_NOT_AVAILABLE if leader == NOBODY else Code.LISTENER_NOT_FOUND
+
+
+BROKERS = 1  # the endpoint type; controllers have 2 (KIP-919)
+
+
+@serves(ApiKey.DESCRIBE_CLUSTER, needs=needs.cluster(Op.DESCRIBE))
+def describe_cluster(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The brokers and the controller (KIP-700)."""
+    if request["endpoint_type"] != BROKERS:
+        text = "this listener is a broker's, not a controller's"
+        return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": text, "controller_id": -1, "brokers": []}
+    brokers = [
+        {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
+        for node in session.nodes().values()
+    ]
+    return {
+        "error_code": 0,
+        "endpoint_type": BROKERS,
+        "cluster_id": session.broker.cluster_id,
+        "controller_id": _controller(session),
+        "brokers": brokers,
+        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+    }
+
+
+def _controller(session: KafkaSessionPort) -> int:
+    controller = session.broker.image.controller
+    return NOBODY if controller is None else controller
+
+
+GROUP, TRANSACTION = 0, 1  # key types; 2, of share groups (KIP-932), is not served
+INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # Kafka's internal topics for them
+_SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
+
+
+@serves(ApiKey.FIND_COORDINATOR, needs=needs.group(Op.DESCRIBE) + needs.transactional_id(Op.DESCRIBE))
+async def find_coordinator(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The broker that coordinates a group or a transactional id."""
+    kind = request["key_type"]
+    if version < _SEVERAL_SINCE:
+        return _coordinator(session, request["key"], kind)
+    found = []
+    for number, key in enumerate(request["coordinator_keys"], 1):
+        found.append(_coordinator(session, key, kind))
+        if number % FEW == 0:
+            await session.pause()
+    return {"coordinators": found}
+
+
+def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
+    if kind not in INTERNAL:
+        error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
+    elif (node := session.nodes().get(session.broker.coordinator(INTERNAL[kind], key))) is None:
+        error, text = Code.COORDINATOR_NOT_AVAILABLE, "the coordinator is away, or has no listener of this name"
+    else:
+        return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
+    return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
+
+
+@serves(ApiKey.DESCRIBE_LOG_DIRS, needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
+async def describe_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The size of each partition on disk, and the disk's total and free bytes (KIP-113, KIP-827). All partitions if the
+    request names no topics; otherwise those of the named ones that exist."""
+    there = session.access.topics(Op.DESCRIBE)
+    folder, total, usable = await session.access.cluster(Op.DESCRIBE).log_dir()
+    chosen: dict[str, set[int] | None] = dict.fromkeys(there)
+    if request["topics"] is not None:
+        chosen = {}
+        for asked in request["topics"]:
+            chosen[asked["topic"]] = (chosen.get(asked["topic"]) or set()) | set(asked["partitions"])
+    topics = []
+    for name, indexes in chosen.items():
+        topic = there.get(name)
+        if topic is None:
+            continue
+        partitions = [
+            {"partition_index": each.index, "partition_size": each.size}
+            for each in topic.local.values()
+            if indexes is None or each.index in indexes
+        ]
+        if partitions:
+            topics.append({"name": name, "partitions": partitions})
+        await session.pause()
+    result = {"error_code": 0, "log_dir": folder, "topics": topics, "total_bytes": total, "usable_bytes": usable}
+    return {"error_code": 0, "results": [result]}
+
+
+@serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE))
+def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """There are none (KIP-455)."""
+    return {"error_code": 0, "error_message": None, "topics": []}

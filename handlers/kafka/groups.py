@@ -1,0 +1,213 @@
+"""Classic groups (KIP-62); and what tools ask of groups of all kinds, native ones among them."""
+
+from __future__ import annotations
+
+from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.errors import KrappyError, ShuttingDown, StorageError
+from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.rows import FEW, counted
+from krappy.ports import KafkaSessionPort
+from krappy.waiting import Later
+from krappy.wire.kafka import ApiKey, Code, code_for
+
+
+def group_code(error: KrappyError) -> int:
+    """The code for an error of the coordinator. When the disk fails, it is COORDINATOR_NOT_AVAILABLE: clients retry."""
+    if isinstance(error, Refused):
+        return error.fault
+    if isinstance(error, StorageError | ShuttingDown):
+        return Fault.COORDINATOR_NOT_AVAILABLE
+    return code_for(error)
+
+
+def kafka_host(session: KafkaSessionPort) -> str:
+    """The client's host as Kafka's tools show it."""
+    return f"/{session.client_host}"
+
+
+ID_FIRST_SINCE = 4  # the version from which a member without an id gets one and joins again (KIP-394)
+NULL_PROTOCOL_SINCE = 7
+SKIP_SINCE = 9  # the version from which a leader can be told to skip the assignment (KIP-814)
+
+
+@serves(ApiKey.JOIN_GROUP, needs=needs.group(Op.READ))
+def join_group(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
+    """A consumer joins. The answer comes when the rebalance is over."""
+    name, session_ms = request["group_id"], request["session_timeout_ms"]
+    rebalance_ms = request["rebalance_timeout_ms"]
+    ask = Join(
+        request["member_id"],
+        request["group_instance_id"],
+        request["protocol_type"],
+        tuple((each["name"], bytes(each["metadata"])) for each in request["protocols"]),
+        session_ms,
+        rebalance_ms if rebalance_ms >= 0 else session_ms,
+        session.client_id or "",
+        kafka_host(session),
+        id_first=version >= ID_FIRST_SINCE,
+        may_skip=version >= SKIP_SINCE,
+    )
+
+    def answer(joined: Joined) -> Message:
+        protocol = joined.protocol
+        return {
+            "error_code": joined.fault,
+            "generation_id": joined.generation,
+            "protocol_type": joined.protocol_type,
+            "protocol_name": "" if protocol is None and version < NULL_PROTOCOL_SINCE else protocol,
+            "leader": joined.leader,
+            "skip_assignment": joined.skip_assignment,
+            "member_id": joined.member_id,
+            "members": [
+                {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+                for member_id, instance_id, metadata in joined.members
+            ],
+        }
+
+    return session.access.kafka_group(name, Op.READ).join(name, ask).map(answer)
+
+
+PROTOCOL_SINCE = 5  # the version from which members name the group's protocol (KIP-559)
+
+
+@serves(ApiKey.SYNC_GROUP, needs=needs.group(Op.READ))
+def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | Later[Message]:
+    """The leader brings the assignment, and each member gets its part."""
+    if version >= PROTOCOL_SINCE and (request["protocol_type"] is None or request["protocol_name"] is None):
+        return _synced(SyncAnswer(Fault.INCONSISTENT_GROUP_PROTOCOL))
+    later = session.access.kafka_group(request["group_id"], Op.READ).sync(
+        request["group_id"],
+        request["member_id"],
+        request["generation_id"],
+        request["group_instance_id"],
+        request["protocol_type"],
+        request["protocol_name"],
+        {each["member_id"]: bytes(each["assignment"]) for each in request["assignments"]},
+    )
+    return later.map(_synced)
+
+
+def _synced(synced: SyncAnswer) -> Message:
+    return {
+        "error_code": synced.fault,
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }
+
+
+@serves(ApiKey.HEARTBEAT, needs=needs.group(Op.READ))
+def heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """A member shows that it is alive, and learns whether it must join again."""
+    name = request["group_id"]
+    fault = session.access.kafka_group(name, Op.READ).heartbeat(
+        name, request["member_id"], request["generation_id"], request["group_instance_id"]
+    )
+    return {"error_code": fault}
+
+
+SEVERAL_SINCE = 3
+
+
+@serves(ApiKey.LEAVE_GROUP, needs=needs.group(Op.READ))
+def leave_group(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Members leave at once, not when their session times out; from version 3 on several (KIP-345)."""
+    name = request["group_id"]
+    groups = session.access.kafka_group(name, Op.READ)
+    if version < SEVERAL_SINCE:
+        (fault,) = groups.leave(name, [(request["member_id"], None)])
+        return {"error_code": fault}
+    leaving = [(each["member_id"], each["group_instance_id"]) for each in request["members"]]
+    faults = groups.leave(name, leaving)
+    return {
+        "error_code": 0 if name else Fault.INVALID_GROUP_ID,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": fault}
+            for (member_id, instance_id), fault in zip(leaving, faults, strict=True)
+        ],
+    }
+
+
+NOT_FOUND_SINCE = 6  # the version from which a missing group is an error; before, its state is Dead (KIP-1043)
+
+
+@serves(ApiKey.DESCRIBE_GROUPS, needs=needs.group(Op.DESCRIBE))
+async def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Classic groups with their members, and native groups in the same form."""
+    groups = []
+    async with counted(session) as rows:
+        for name in request["groups"]:
+            groups.append(_describe(session, name, version))
+            await rows.add(1 + len(groups[-1]["members"]))
+    if request["include_authorized_operations"]:
+        for group in groups:
+            group["authorized_operations"] = ON_GROUP
+    return {"groups": groups}
+
+
+def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
+    answer: Message = {"group_id": name, "error_code": 0, "protocol_type": "", "protocol_data": "", "members": []}
+    if not name:
+        return answer | {"error_code": Code.INVALID_GROUP_ID, "group_state": ""}
+    try:
+        found = session.access.kafka_group(name, Op.DESCRIBE).admin.describe(name)
+    except KrappyError as error:
+        answer["group_state"] = "Dead"
+        if version >= NOT_FOUND_SINCE:
+            answer |= {"error_code": group_code(error), "error_message": error.text}
+        return answer
+    return answer | {
+        "group_state": found.state,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol,
+        "members": [
+            {
+                "member_id": member_id,
+                "group_instance_id": instance_id,
+                "client_id": client_id,
+                "client_host": client_host,
+                "member_metadata": metadata,
+                "member_assignment": assignment,
+            }
+            for member_id, instance_id, client_id, client_host, metadata, assignment in found.members
+        ],
+    }
+
+
+@serves(ApiKey.LIST_GROUPS, needs=needs.group(Op.DESCRIBE))
+async def list_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """All groups of the broker, filtered by state (KIP-518) and type (KIP-848)."""
+    states = {state.lower() for state in request.get("states_filter") or ()}
+    kinds = {kind.lower() for kind in request.get("types_filter") or ()}
+    groups = []
+    for number, each in enumerate(session.access.kafka_groups(Op.DESCRIBE).admin.list_groups(), 1):
+        if number % FEW == 0:
+            await session.pause()
+        if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds):
+            groups.append(
+                {
+                    "group_id": each.name,
+                    "protocol_type": each.protocol_type,
+                    "group_state": each.state,
+                    "group_type": each.kind,
+                }
+            )
+    return {"error_code": 0, "groups": groups}
+
+
+@serves(ApiKey.DELETE_GROUPS, needs=needs.group(Op.DELETE))
+async def delete_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Deletes groups without members, with their offsets (KIP-229)."""
+    results = []
+    for name in request["groups_names"]:
+        code: int = Code.NONE
+        try:
+            await session.access.kafka_group(name, Op.DELETE).admin.delete(name)
+        except KrappyError as error:
+            code = group_code(error) if name else Code.INVALID_GROUP_ID
+        results.append({"group_id": name, "error_code": code})
+    return {"results": results}

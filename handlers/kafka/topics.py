@@ -1,0 +1,224 @@
+"""Creating, extending, shortening and deleting topics.
+
+The checks, their order and their codes are those of Kafka's ReplicationControlManager. There are no creation policies.
+One request creates at most `MAX_PARTITIONS` partitions of a topic, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.config_entries import created_entries
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
+from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.sources import check_not_internal, topic_named
+from krappy.ports import KafkaSessionPort
+from krappy.settings.topic import TopicConfig, check_topic_name, normalise
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
+
+MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)
+DEFAULT = -1
+
+
+@serves(ApiKey.CREATE_TOPICS, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
+async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    broker = session.broker
+    timeout = request["timeout_ms"]
+    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka sends 0
+    topics = request["topics"]
+    twice = more_than_once(topic["name"] for topic in topics)
+    asked = {topic["name"]: topic for topic in topics}
+    too_many = sum(_count(session, topic) for topic in asked.values()) > MAX_PARTITIONS
+    answers = []
+    for name, topic in asked.items():
+        try:
+            if name in twice:
+                raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            if too_many:
+                raise RefusedApi(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+            if deadline is not None and broker.clock.steady_ms() >= deadline:
+                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+            answers.append(await _create(session, topic, validate_only=request["validate_only"]))
+        except NO as error:
+            answers.append({"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)})
+        await session.pause()
+    return {"topics": answers}
+
+
+async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: bool) -> Message:
+    cluster, name = session.access.cluster(Op.CREATE), topic["name"]
+    check_topic_name(name)
+    if topic_named(session, name, Op.CREATE) is not None:
+        raise RefusedApi(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    cluster.names.check(name)
+    partitions = _partitions(session, topic)
+    if more_than_once(config["name"] for config in topic["configs"]):
+        raise RefusedApi(Code.INVALID_CONFIG, "a setting is given twice")
+    config = normalise({config["name"]: config["value"] for config in topic["configs"]})
+    TopicConfig.parse({**cluster.dynamic.topic_defaults, **config})
+    id = UUID_ZERO
+    if not validate_only:
+        made, _ = await session.access.create_topic(name, partitions, config)
+        id = made.id
+    described = {
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": created_entries(config, cluster.dynamic.topic_layers()),
+    }
+    return {"name": name, "topic_id": id, **DONE, **described}
+
+
+def _partitions(session: KafkaSessionPort, topic: Message) -> int:
+    """How many partitions the topic gets. Raises RefusedApi for a wrong count, replication factor or assignment."""
+    count, factor, assignments = topic["num_partitions"], topic["replication_factor"], topic["assignments"]
+    if assignments:
+        if factor != DEFAULT or count != DEFAULT:
+            what = "replication factor" if factor != DEFAULT else "number of partitions"
+            raise RefusedApi(Code.INVALID_REQUEST, f"with a manual assignment the {what} has to be -1")
+        indexes = [each["partition_index"] for each in assignments]
+        if sorted(indexes) != list(range(len(indexes))):
+            text = "the partitions of a manual assignment have to be numbered 0, 1, 2 and so on, each once"
+            raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, text)
+        for each in assignments:
+            replicas(each["broker_ids"], session.broker.image.brokers)
+        return len(indexes)
+    if factor != DEFAULT and factor <= 0:
+        raise RefusedApi(
+            Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
+        )
+    if count != DEFAULT and count <= 0:
+        raise RefusedApi(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
+    if factor > 1:
+        there = len(session.broker.image.brokers)
+        text = f"The target replication factor of {factor} cannot be reached because only {there} broker is registered."
+        raise RefusedApi(Code.INVALID_REPLICATION_FACTOR, text)
+    return _count(session, topic)
+
+
+def _count(session: KafkaSessionPort, topic: Message) -> int:
+    if topic["assignments"]:
+        return len(topic["assignments"])
+    count: int = topic["num_partitions"]
+    return session.broker.config.default_partitions if count == DEFAULT else max(0, count)
+
+
+@serves(ApiKey.CREATE_PARTITIONS, needs=needs.topic(Op.ALTER))
+async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    topics = request["topics"]
+    twice = more_than_once(topic["name"] for topic in topics)
+    results = []
+    for name, topic in {topic["name"]: topic for topic in topics}.items():
+        try:
+            if name in twice:
+                raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            _check_more(session, topic)
+            if not request["validate_only"]:
+                await session.access.alter_topic(name, None, topic["count"])
+            results.append({"name": name, **DONE})
+        except NO as error:
+            results.append({"name": name, **refusal(error)})
+        await session.pause()
+    return {"results": results}
+
+
+def _check_more(session: KafkaSessionPort, topic: Message) -> None:
+    check_not_internal(session, topic["name"], Op.ALTER)
+    found = session.access.find_topic(topic["name"], Op.ALTER)
+    if found is None:
+        raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")
+    count, now, assignments = topic["count"], found.count, topic["assignments"]
+    if count == now:
+        raise RefusedApi(Code.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
+    if count < now:
+        text = f"The topic {found.name} currently has {now} partition(s); {count} would not be an increase."
+        raise RefusedApi(Code.INVALID_PARTITIONS, text)
+    more = count - now
+    if more > MAX_PARTITIONS:
+        raise RefusedApi(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+    if assignments is not None:
+        if len(assignments) != more:
+            text = f"{more} partition(s) are to be added, but {len(assignments)} assignment(s) were specified."
+            raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, text)
+        for each in assignments:
+            replicas(each["broker_ids"], session.broker.image.brokers)
+
+
+BY_ID_SINCE = 6
+
+
+@serves(ApiKey.DELETE_TOPICS, needs=needs.topic(Op.DELETE))
+async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    broker = session.broker
+    if version < BY_ID_SINCE:
+        asked = [{"name": name, "topic_id": UUID_ZERO} for name in request["topic_names"]]
+    else:
+        asked = list(request["topics"])
+    timeout = request["timeout_ms"]
+    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None
+    meant = [_name(session, topic) for topic in asked]  # before any of them is deleted
+    twice = more_than_once(name for name in meant if name is not None)
+    answers: list[Message] = []
+    answered: set[str] = set()
+    for topic, name in zip(asked, meant, strict=True):
+        if name in answered:
+            continue
+        answers.append({"name": topic["name"], "topic_id": topic["topic_id"]})
+        try:
+            if topic["name"] is not None and topic["topic_id"] != UUID_ZERO:
+                raise RefusedApi(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
+            if name is None:
+                if topic["topic_id"] == UUID_ZERO:
+                    raise RefusedApi(Code.INVALID_REQUEST, "the request gives neither the topic's name nor its id")
+                raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            answered.add(name)
+            if name in twice:
+                raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            check_not_internal(session, name, Op.DELETE)
+            found = session.access.find_topic(name, Op.DELETE)
+            if found is None:
+                raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+            if deadline is not None and broker.clock.steady_ms() >= deadline:
+                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+            if topic["name"] is None and found.id != topic["topic_id"]:  # created anew while others were deleted
+                raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            await session.access.delete_topic(name, found.id)
+            answers[-1] |= {"name": name, "topic_id": found.id, **DONE}
+        except NO as error:
+            answers[-1] |= refusal(error)
+        await session.pause()
+    return {"responses": answers}
+
+
+def _name(session: KafkaSessionPort, topic: Message) -> str | None:
+    """The name of the topic that an entry of the request means; None when no topic has its id."""
+    if topic["name"] is not None:
+        return str(topic["name"])
+    found = session.access.find_topic_by_id(topic["topic_id"], Op.DELETE)
+    return None if found is None else str(found.name)
+
+
+UNKNOWN = -1  # the low watermark of a partition that was not changed
+
+
+@serves(ApiKey.DELETE_RECORDS, needs=needs.topic(Op.DELETE))
+async def delete_records(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    topics = []
+    for asked in request["topics"]:
+        topic = session.access.find_topic(asked["name"], Op.DELETE)
+        partitions = []
+        for partition in asked["partitions"]:
+            index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
+            if topic is None and (named := topic_named(session, asked["name"], Op.DELETE)) and named.internal:
+                code = Code.INVALID_TOPIC_EXCEPTION
+            elif topic is None:
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                try:
+                    start = await topic.led(index).delete_records(partition["offset"])
+                except KrappyError as error:
+                    code = code_for(error)
+            partitions.append({"partition_index": index, "low_watermark": start, "error_code": code})
+            await session.pause()
+        topics.append({"name": asked["name"], "partitions": partitions})
+    return {"topics": topics}
