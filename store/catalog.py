@@ -33,7 +33,8 @@ from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
-from krappy.settings.topic import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
+from krappy.settings.topic import TopicConfig, check_topic_name, merge
+from krappy.settings.topic_table import GENERATION, GENERATIONS, Given, normalise
 from krappy.store import format_2, znodes
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER

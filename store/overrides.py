@@ -15,7 +15,7 @@ from krappy.core.cluster import places
 from krappy.core.cluster.places import Kind
 from krappy.core.cluster.tree import Create, Delete, Operation, Put
 from krappy.errors import StorageError
-from krappy.settings.topic import inherited
+from krappy.settings.topic_table import inherited
 from krappy.store import znodes
 from krappy.store.local_tree import LocalTree
 

@@ -10,7 +10,7 @@ import pytest
 
 from krappy.errors import ConfigError
 from krappy.settings.server import ServerConfig, describe, load, parse_address
-from krappy.settings.topic import OF_BROKER
+from krappy.settings.topic_table import OF_BROKER
 
 
 def test_without_anything_the_defaults() -> None:

@@ -7,17 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.errors import InvalidConfig, InvalidTopic
-from krappy.settings.topic import (
-    DEFAULTS,
-    DOCS,
-    FOREVER,
-    Given,
-    TopicConfig,
-    check_topic_name,
-    effective,
-    merge,
-    normalise,
-)
+from krappy.settings.topic import TopicConfig, check_topic_name, merge
+from krappy.settings.topic_table import DEFAULTS, DOCS, FOREVER, Given, effective, normalise
 
 
 def test_the_defaults_are_kafkas() -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from krappy.handlers.kafka.registry import Message
 from krappy.ports import BrokerSetting, DynamicPort, Layer, SettingsPort
-from krappy.settings.topic import SETTINGS, Setting
+from krappy.settings.topic_table import SETTINGS, Setting
 
 
 class ConfigResource(IntEnum):

@@ -22,8 +22,8 @@ from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_tha
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_named
 from krappy.ports import KafkaSessionPort, SettingsPort
-from krappy.settings.topic import SETTINGS, Setting, check_topic_name, merge, nearest
-from krappy.settings.topic_table import Changes, Given, Held
+from krappy.settings.topic import check_topic_name, merge
+from krappy.settings.topic_table import SETTINGS, Changes, Given, Held, Setting, nearest
 from krappy.wire.kafka import ApiKey, Code
 
 

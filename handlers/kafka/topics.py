@@ -14,7 +14,8 @@ from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_tha
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_named
 from krappy.ports import KafkaSessionPort
-from krappy.settings.topic import TopicConfig, check_topic_name, normalise
+from krappy.settings.topic import TopicConfig, check_topic_name
+from krappy.settings.topic_table import normalise
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)

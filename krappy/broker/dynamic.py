@@ -20,8 +20,7 @@ from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
 from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
-from krappy.settings.topic import OF_BROKER, Given, Setting
-from krappy.settings.topic_table import Changes, changes_of, integer
+from krappy.settings.topic_table import OF_BROKER, Changes, Given, Setting, changes_of, integer
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 
 THREADS = "background.threads"

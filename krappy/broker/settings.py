@@ -16,7 +16,7 @@ from krappy.broker.dynamic import THREADS
 from krappy.broker.runtime import DISK_THREADS
 from krappy.ports import BrokerSetting
 from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
-from krappy.settings.topic import OF_BROKER
+from krappy.settings.topic_table import OF_BROKER
 
 SECRET = "console_token"  # its value is never shown
 # Two settings of Kafka may be one here. offsets.retention.minutes has another unit than ours: see `_own`.

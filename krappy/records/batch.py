@@ -25,30 +25,8 @@ from krappy.records import codecs, varint
 from krappy.records import reader as record_reader
 from krappy.records import writer as record_writer
 from krappy.records.codecs import ANY, DEFAULT_LIMIT
-from krappy.records.reader import Columns
+from krappy.records.reader import Columns as Columns
 from krappy.types import Headers
-
-__all__ = [
-    "HEADER_SIZE",
-    "STAMPED",
-    "BatchHeader",
-    "Columns",
-    "check",
-    "decode",
-    "emptied",
-    "encode",
-    "in_transaction",
-    "keep",
-    "measure",
-    "offsets",
-    "read_header",
-    "recompress",
-    "restamp_time",
-    "split",
-    "stamp",
-    "validate",
-    "with_delete_horizon",
-]
 
 Buffer = bytes | bytearray | memoryview
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.settings.topic import OF_BROKER, Setting, TopicConfig, inherited, nearest
+from krappy.settings.topic import TopicConfig
+from krappy.settings.topic_table import OF_BROKER, Setting, inherited, nearest
 
 PREFIX = "KRAPPY_"
 FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file

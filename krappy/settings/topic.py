@@ -12,41 +12,7 @@ from dataclasses import dataclass
 
 from krappy.errors import InvalidConfig, InvalidTopic
 from krappy.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
-from krappy.settings.topic_table import (
-    DEFAULTS,
-    DOCS,
-    FOREVER,
-    GENERATION,
-    GENERATIONS,
-    OF_BROKER,
-    SETTINGS,
-    Given,
-    Setting,
-    effective,
-    inherited,
-    nearest,
-    normalise,
-)
-
-__all__ = [
-    "DEFAULTS",
-    "DOCS",
-    "FOREVER",
-    "GENERATION",
-    "GENERATIONS",
-    "MAX_NAME",
-    "OF_BROKER",
-    "SETTINGS",
-    "Given",
-    "Setting",
-    "TopicConfig",
-    "check_topic_name",
-    "effective",
-    "inherited",
-    "merge",
-    "nearest",
-    "normalise",
-]
+from krappy.settings.topic_table import DEFAULTS, FOREVER, Given, normalise
 
 CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}  # by compression.type
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")

@@ -27,25 +27,25 @@ Given = str | int | float | bool | None
 # returns the changes. It is called under the settings' lock, so nobody changes them in between.
 Held = Mapping[str, str]
 Changes = Mapping[str, Given] | Callable[[Held, Held], Mapping[str, Given]]
+Reads = Callable[[Given], str]  # turns a given value into Kafka's text for it, or raises ValueError
 FOREVER = 2**63 - 1  # how Kafka writes "no limit" where -1 is not allowed
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*")
 
 
 class Setting(NamedTuple):
-    """One row of the table. `read` turns a given value into Kafka's text for it, or raises ValueError. `kind` is
-    Kafka's type of the setting: BOOLEAN, STRING, INT, LONG, DOUBLE or LIST. `broker`: Kafka's name of the broker's
-    setting that this one overrides, if there is one."""
+    """One row of the table. `kind` is Kafka's type of the setting: BOOLEAN, STRING, INT, LONG, DOUBLE or LIST.
+    `broker`: Kafka's name of the broker's setting that this one overrides, if there is one."""
 
     name: str
     default: str
-    read: Callable[[Given], str]
+    read: Reads
     kind: str
     doc: str
     broker: str | None = None
 
 
-def integer(low: int, high: int) -> Callable[[Given], str]:
+def integer(low: int, high: int) -> Reads:
     """Reads a whole number from `low` to `high`, both included."""
 
     def read(given: Given) -> str:
@@ -74,7 +74,7 @@ def _ratio(given: Given) -> str:
     return str(number)
 
 
-def _choice(*choices: str) -> Callable[[Given], str]:
+def _choice(*choices: str) -> Reads:
     def read(given: Given) -> str:
         if isinstance(given, str) and given.strip() in choices:
             return given.strip()
@@ -104,7 +104,7 @@ def _throttled(given: Given) -> str:
     raise ValueError("*, or a list of partition:broker is needed")
 
 
-def _only(value: str, why: str, read: Callable[[Given], str] | None = None) -> Callable[[Given], str]:
+def _only(value: str, why: str, read: Reads | None = None) -> Reads:
     """Reads a setting that can have only one value."""
 
     def check(given: Given) -> str:
@@ -115,233 +115,183 @@ def _only(value: str, why: str, read: Callable[[Given], str] | None = None) -> C
     return check
 
 
-_DURATION = integer(0, FOREVER)
 _INT32 = 2**31 - 1
+_BOOLEAN = "BOOLEAN", _boolean
+
+
+def _int(low: int) -> tuple[str, Reads]:
+    return "INT", integer(low, _INT32)
+
+
+def _long(low: int) -> tuple[str, Reads]:
+    return "LONG", integer(low, FOREVER)
+
+
+def _row(name: str, default: str, kind: tuple[str, Reads], doc: str, broker: str | None = None) -> Setting:
+    return Setting(name, default, kind[1], kind[0], doc, broker)
+
+
 _TABLE = (
-    Setting(
+    _row(
         "cleanup.policy",
         "delete",
-        _policy,
-        "LIST",
+        ("LIST", _policy),
         "what is done with old segments: delete, compact or compact,delete",
         "log.cleanup.policy",
     ),
-    Setting(
+    _row(
         "compression.type",
         "producer",
-        _choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        "STRING",
+        ("STRING", _choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         "producer: batches are stored as their producer compressed them; else the codec that the broker uses",
         "compression.type",
     ),
-    Setting(
+    _row(
         "delete.retention.ms",
         "86400000",
-        _DURATION,
-        "LONG",
+        _long(0),
         "ms that a tombstone stays after the first compaction that finds it",
         "log.cleaner.delete.retention.ms",
     ),
-    Setting(
+    _row(
         "file.delete.delay.ms",
         "60000",
-        _DURATION,
-        "LONG",
+        _long(0),
         "accepted but not used: the files of deleted segments are removed at once",
         "log.segment.delete.delay.ms",
     ),
-    Setting(
+    _row(
         "flush.messages",
         str(FOREVER),
-        integer(1, FOREVER),
-        "LONG",
+        _long(1),
         "accepted but not used: the broker's durability says when events are synced; by default before they are acked",
         "log.flush.interval.messages",
     ),
-    Setting(
-        "flush.ms", str(FOREVER), _DURATION, "LONG", "accepted but not used, as flush.messages", "log.flush.interval.ms"
-    ),
-    Setting(
+    _row("flush.ms", str(FOREVER), _long(0), "accepted but not used, as flush.messages", "log.flush.interval.ms"),
+    _row(
         "follower.replication.throttled.replicas",
         "",
-        _throttled,
-        "LIST",
+        ("LIST", _throttled),
         "accepted but not used: there are no followers",
     ),
-    Setting(
+    _row(
         "index.interval.bytes",
         "4096",
-        integer(0, _INT32),
-        "INT",
+        _int(0),
         "bytes of log between two entries of its index",
         "log.index.interval.bytes",
     ),
-    Setting(
+    _row(
         "latest.ahead.enable",
         "false",
-        _boolean,
-        "BOOLEAN",
+        _BOOLEAN,
         "whether TOPIC@latest is prepared before anybody reads it, so that the first reader is as fast as later ones",
     ),
-    Setting(
+    _row(
         "leader.replication.throttled.replicas",
         "",
-        _throttled,
-        "LIST",
+        ("LIST", _throttled),
         "accepted but not used: there are no followers",
     ),
-    Setting(
+    _row(
         "local.retention.bytes",
         "-2",
-        integer(-2, FOREVER),
-        "LONG",
+        _long(-2),
         "accepted but not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.bytes",
     ),
-    Setting(
+    _row(
         "local.retention.ms",
         "-2",
-        integer(-2, FOREVER),
-        "LONG",
+        _long(-2),
         "accepted but not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.ms",
     ),
-    Setting(
+    _row(
         "max.compaction.lag.ms",
         str(FOREVER),
-        integer(1, FOREVER),
-        "LONG",
+        _long(1),
         "ms after which an event is compacted, however clean the log is",
         "log.cleaner.max.compaction.lag.ms",
     ),
-    Setting(
-        "max.message.bytes",
-        "1048588",
-        integer(0, _INT32),
-        "INT",
-        "bytes of the largest record batch accepted",
-        "message.max.bytes",
-    ),
-    Setting(
+    _row("max.message.bytes", "1048588", _int(0), "bytes of the largest record batch accepted", "message.max.bytes"),
+    _row(
         "message.timestamp.after.max.ms",
         "3600000",
-        _DURATION,
-        "LONG",
+        _long(0),
         "ms by which a producer's timestamp may be ahead of the broker's clock",
         "log.message.timestamp.after.max.ms",
     ),
-    Setting(
+    _row(
         "message.timestamp.before.max.ms",
         str(FOREVER),
-        _DURATION,
-        "LONG",
+        _long(0),
         "ms by which a producer's timestamp may be behind the broker's clock",
         "log.message.timestamp.before.max.ms",
     ),
-    Setting(
+    _row(
         "message.timestamp.type",
         "CreateTime",
-        _choice("CreateTime", "LogAppendTime"),
-        "STRING",
+        ("STRING", _choice("CreateTime", "LogAppendTime")),
         "whose clock stamps events: the producer's (CreateTime) or the broker's (LogAppendTime)",
         "log.message.timestamp.type",
     ),
-    Setting(
+    _row(
         "min.cleanable.dirty.ratio",
         "0.5",
-        _ratio,
-        "DOUBLE",
+        ("DOUBLE", _ratio),
         "share of the log that is uncleaned when a cleaning starts",
         "log.cleaner.min.cleanable.ratio",
     ),
-    Setting(
+    _row(
         "min.compaction.lag.ms",
         "0",
-        _DURATION,
-        "LONG",
+        _long(0),
         "ms that an event is safe from compaction",
         "log.cleaner.min.compaction.lag.ms",
     ),
-    Setting(
+    _row(
         "min.insync.replicas",
         "1",
-        _only("1", "there is one broker, and so one replica of each partition", integer(1, _INT32)),
-        "INT",
+        ("INT", _only("1", "there is one broker, and so one replica of each partition", integer(1, _INT32))),
         "replicas that an event must reach to be acknowledged; there is one",
         "min.insync.replicas",
     ),
-    Setting(
-        "preallocate",
-        "false",
-        _boolean,
-        "BOOLEAN",
-        "accepted but not used: segments grow as they are written",
-        "log.preallocate",
+    _row(
+        "preallocate", "false", _BOOLEAN, "accepted but not used: segments grow as they are written", "log.preallocate"
     ),
-    Setting(
+    _row(
         "remote.storage.enable",
         "false",
-        _only("false", "there is no tiered storage", _boolean),
-        "BOOLEAN",
+        ("BOOLEAN", _only("false", "there is no tiered storage", _boolean)),
         "whether old segments move to remote storage: there is none",
     ),
-    Setting(
-        "retention.bytes",
-        "-1",
-        integer(-1, FOREVER),
-        "LONG",
-        "bytes that a partition may hold; -1: no limit",
-        "log.retention.bytes",
-    ),
-    Setting(
-        "retention.ms",
-        "-1",
-        integer(-1, FOREVER),
-        "LONG",
-        "ms that an event is kept; -1: forever",
-        "log.retention.ms",
-    ),
-    Setting(
-        "segment.bytes",
-        "1073741824",
-        integer(14, _INT32),
-        "INT",
-        "bytes after which a segment is closed",
-        "log.segment.bytes",
-    ),
-    Setting(
+    _row("retention.bytes", "-1", _long(-1), "bytes that a partition may hold; -1: no limit", "log.retention.bytes"),
+    _row("retention.ms", "-1", _long(-1), "ms that an event is kept; -1: forever", "log.retention.ms"),
+    _row("segment.bytes", "1073741824", _int(14), "bytes after which a segment is closed", "log.segment.bytes"),
+    _row(
         "segment.index.bytes",
         "10485760",
-        integer(4, _INT32),
-        "INT",
+        _int(4),
         "accepted but not used: an index grows with its segment",
         "log.index.size.max.bytes",
     ),
-    Setting(
+    _row(
         "segment.jitter.ms",
         "0",
-        _DURATION,
-        "LONG",
+        _long(0),
         "accepted but not used: a segment is never closed before its segment.ms",
         "log.roll.jitter.ms",
     ),
-    Setting(
-        "segment.ms",
-        "604800000",
-        integer(1, FOREVER),
-        "LONG",
-        "ms after which a segment is closed",
-        "log.roll.ms",
-    ),
-    Setting(
+    _row("segment.ms", "604800000", _long(1), "ms after which a segment is closed", "log.roll.ms"),
+    _row(
         "unclean.leader.election.enable",
         "false",
-        _boolean,
-        "BOOLEAN",
+        _BOOLEAN,
         "accepted but not used: the only replica leads",
         "unclean.leader.election.enable",
     ),
-    Setting("view.enable", "true", _boolean, "BOOLEAN", "whether the latest value of each key is kept for lookups"),
+    _row("view.enable", "true", _BOOLEAN, "whether the latest value of each key is kept for lookups"),
 )
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
 DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}

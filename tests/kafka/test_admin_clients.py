@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from krappy.settings.topic import SETTINGS
+from krappy.settings.topic_table import SETTINGS
 from tests.process import BrokerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

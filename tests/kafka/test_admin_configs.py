@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from krappy.settings.topic import SETTINGS
+from krappy.settings.topic_table import SETTINGS
 from krappy.wire import messages as m
 from krappy.wire.kafka import RANGES, ApiKey, Code
 from tests.handlers.raw import Raw as Native

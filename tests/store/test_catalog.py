@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
-from krappy.settings.topic import GENERATION
+from krappy.settings.topic_table import GENERATION
 from krappy.store.catalog import FORMAT, NEXT_NUMBER, NUMBERS, Catalog, StoredTopic, new_id
 from krappy.store.format import DATA_FORMAT
 from krappy.store.format_2 import TOPIC

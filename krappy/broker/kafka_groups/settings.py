@@ -14,8 +14,7 @@ import trio
 from krappy.broker.name_locks import whole
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.errors import InvalidConfig, InvalidRequest
-from krappy.settings.topic import Setting, nearest
-from krappy.settings.topic_table import Changes, Given, changes_of, integer
+from krappy.settings.topic_table import Changes, Given, Setting, changes_of, integer, nearest
 from krappy.store.overrides import OverrideStore
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError, NotLeader, UnknownPartition
-from krappy.settings.topic import TopicConfig, effective
+from krappy.settings.topic import TopicConfig
+from krappy.settings.topic_table import effective
 from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.types import text_id
 
