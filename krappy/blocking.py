@@ -27,21 +27,22 @@ from typing import TYPE_CHECKING, Any
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.blocks import COLUMNS, ColumnBlock
+from krappy.clients.choice import End, Order
 from krappy.clients.link import Link
 from krappy.clients.runtime import run
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
-from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import ClientConnection
+from krappy.clients.sync.items import Blocks
 from krappy.clients.sync.opened import Opened
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import KeyRangeChoice
-from krappy.clients.values import StartAt, Text, names
+from krappy.clients.values import StartAt, Text
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
 
 if TYPE_CHECKING:
-    from krappy.clients.sync.consumer import Consumer, End, Order
+    from krappy.clients.sync.consumer import Consumer
     from krappy.clients.sync.io import Delivery
     from krappy.clients.sync.producer import Producer, TopicProducer
     from krappy.clients.sync.stage import Stage
@@ -193,23 +194,22 @@ class Client(Opened):
                 poll.
             max_bytes: of one poll.
         """
-        from krappy.clients.choice import Choice
         from krappy.clients.sync.consumer import Consumer
 
-        choice = Choice(
-            names(topics),
-            group,
-            partitions,
-            start,
-            end,
-            order,
-            lease_ms,
-            max_deliveries,
-            dead_letter,
-            max_records,
-            max_bytes,
+        return Consumer(
+            topics,
+            connection=self._connection,
+            group=group,
+            partitions=partitions,
+            start=start,
+            end=end,
+            order=order,
+            lease_ms=lease_ms,
+            max_deliveries=max_deliveries,
+            dead_letter=dead_letter,
+            max_records=max_records,
+            max_bytes=max_bytes,
         )
-        return Consumer(choice, connection=self._connection)
 
     def table(self, topic: str) -> Table:
         """The topic as a table."""

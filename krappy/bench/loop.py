@@ -8,7 +8,6 @@ timed until the topic's last event.
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -74,8 +73,8 @@ class _Loops:
     async def _member(self) -> None:
         settings = self._settings
         order, work, last = settings.order, settings.work_us / 1e6, settings.count
-        opened = partial(Consumer, group=self.group, order=order, lease_ms=LEASE_MS)
-        async with opened(self.topic, to=self._address) as consumer, trio.open_nursery() as nursery:
+        consuming = Consumer(self.topic, to=self._address, group=self.group, order=order, lease_ms=LEASE_MS)
+        async with consuming as consumer, trio.open_nursery() as nursery:
             nursery.start_soon(self._wait, nursery.cancel_scope)
             async for event in consumer:
                 if work:

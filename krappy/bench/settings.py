@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from krappy.types import Compression
+    from krappy.clients.choice import Order
+from krappy.types import Compression
 
 
 @dataclass(frozen=True)
@@ -27,5 +28,5 @@ class BenchSettings:
     window: int = 64  # requests in flight on each connection
     rate: int = 1_000  # events per second, for latency
     grouped: bool = True  # for loop: by members of a group, or by one reader without a group
-    order: str = "none"  # of the group
+    order: Order = "none"  # of the group
     work_us: int = 0  # microseconds that a member sleeps for each event

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 from krappy.clients.values import StartAt, start
 from krappy.errors import InvalidRequest
 
+Order = Literal["none", "key"]
+End = Literal["now"] | int
 MAX_LEASED = 500  # records that a member's poll leases at most, by default
 MAX_READ = 2**31 - 1  # records that a reader's poll brings at most, by default: `max_bytes` is its real limit
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """As `Client.consumer` explains them."""
+
+    group: str | None
+    partitions: Sequence[int] | None
+    start: StartAt
+    end: End | None
+    order: Order
+    lease_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    max_records: int | None
+    max_bytes: int
 
 
 @dataclass(frozen=True)
@@ -21,8 +39,8 @@ class Choice:
     group: str | None = None
     partitions: Sequence[int] | None = None
     start: StartAt = "earliest"
-    end: str | int | None = None
-    order: str = "none"
+    end: End | None = None
+    order: Order = "none"
     lease_ms: int = 30_000
     max_deliveries: int = 10
     dead_letter: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from krappy.errors import ConfigError, InvalidRecord, InvalidRequest, InvalidTimestamp
 from krappy.types import ABSENT, NO_TIMESTAMP, Headers
@@ -20,6 +20,15 @@ DEFAULT_PORT = 7092
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 LONGEST = 1_000_000_000  # seconds, the longest timeout: sockets and locks accept only about nine times that
 ADDRESS_VARIABLE = "KRAPPY_ADDRESS"
+
+
+class EventOptions(TypedDict, total=False):
+    """As `TopicProducer.post` explains them."""
+
+    headers: HeadersIn | None
+    timestamp: Time | None
+    partition: int | None
+    expect: Expected | None
 
 
 class Address(NamedTuple):

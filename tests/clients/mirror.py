@@ -26,10 +26,10 @@ ROOT = Path(__file__).parent.parent.parent
 AIO, SYNC = "krappy/clients/aio", "krappy/clients/sync"
 MIRRORED = {
     "krappy/client.py": "krappy/blocking.py",
-    **{f"{AIO}/{name}.py": f"{SYNC}/{name}.py" for name in ("blocks", "consumer", "producer", "stage", "table")},
+    **{f"{AIO}/{name}.py": f"{SYNC}/{name}.py" for name in ("consumer", "items", "producer", "stage", "table")},
 }
 OURS = {"self", "producer", "self._connection", "self._stack"}
-OPENED = {"Client", "Consumer", "Producer", "Stage", "TopicProducer"}
+OPENED = {"Client", "Consumer", "Producer", "Sender"}
 NAMES = {
     "aio": "sync",
     "AsyncExitStack": "ExitStack",
@@ -124,7 +124,7 @@ def mirrored(source: str, origin: str, head: str | None) -> str:
         result = head + "\n" + "".join(result.splitlines(keepends=True)[first.end_lineno :])
     imported = "from __future__ import annotations\n"
     added = ["from krappy.clients.runtime import run\n"] if "run(" in result else []
-    added += ["from krappy.clients.sync.opened import Opened\n"] if "(Opened)" in result else []
+    added += ["from krappy.clients.sync.opened import Opened\n"] if "(Opened" in result else []
     result = result.replace(imported, imported + "\n" + "".join(added), 1)
     return WRITTEN.format(origin) + result
 
@@ -140,8 +140,8 @@ def _methods_chosen(source: str) -> str:
     text = Text(source)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef) and node.name in OPENED:
-            start = text.at(node.lineno, len(f"class {node.name}"))
-            text.put(start, start, "(Opened)")
+            start = text.at(node.lineno, len(f"class {node.name}") + bool(node.bases))
+            text.put(start, start, "Opened, " if node.bases else "(Opened)")
         if not isinstance(node, ast.AsyncFunctionDef):
             continue
         comment = text.lines[node.lineno - 2].strip()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, overload
+from collections.abc import Iterable
+from typing import Unpack
 
 from krappy.clients.acks import Acknowledged
 from krappy.clients.aio.connection import ClientConnection
-from krappy.clients.choice import Choice
+from krappy.clients.aio.items import Items
+from krappy.clients.choice import Choice, ConsumerOptions
 from krappy.clients.consuming import Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.values import StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
 from krappy.wire.messages import Extend
-
-Order = Literal["none", "key"]
-End = Literal["now"] | int
 
 
 class Consumer:
@@ -27,64 +25,18 @@ class Consumer:
     group gets a new name, and what it had leased is delivered again, to it or to another member: at least once.
     """
 
-    @overload
-    def __init__(self, topics: Choice, *, connection: ClientConnection) -> None: ...
-
-    @overload
     def __init__(
         self,
         topics: str | Iterable[str],
         *,
         to: str | None = None,
         timeout: float = 30.0,
-        group: str | None = None,
-        partitions: Sequence[int] | None = None,
-        start: StartAt = "earliest",
-        end: End | None = None,
-        order: Order = "none",
-        lease_ms: int = 30_000,
-        max_deliveries: int = 10,
-        dead_letter: str | None = None,
-        max_records: int | None = None,
-        max_bytes: int = 1 << 20,
-    ) -> None: ...
-
-    def __init__(
-        self,
-        topics: Choice | str | Iterable[str],
-        *,
         connection: ClientConnection | None = None,
-        to: str | None = None,
-        timeout: float = 30.0,
-        group: str | None = None,
-        partitions: Sequence[int] | None = None,
-        start: StartAt = "earliest",
-        end: End | None = None,
-        order: Order = "none",
-        lease_ms: int = 30_000,
-        max_deliveries: int = 10,
-        dead_letter: str | None = None,
-        max_records: int | None = None,
-        max_bytes: int = 1 << 20,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         self._connection = connection or ClientConnection(to, timeout)
         self._owns = connection is None
-        if isinstance(topics, Choice):
-            self._choice = topics
-        else:
-            self._choice = Choice(
-                names(topics),
-                group,
-                partitions,
-                start,
-                end,
-                order,
-                lease_ms,
-                max_deliveries,
-                dead_letter,
-                max_records,
-                max_bytes,
-            )
+        self._choice = Choice(names(topics), **options)
         self._choice.check()
         self._opened: Consuming | None = None
 
@@ -140,9 +92,9 @@ class Consumer:
                 return event
         raise StopAsyncIteration
 
-    def batches(self) -> Batches:
+    def batches(self) -> Items[EventBatch]:
         """The same events as columns: `async for batch in consumer.batches()`."""
-        return Batches(self._core)
+        return Items(self._core.next_batch)
 
     async def poll(self, seconds: float = 0.0) -> list[Event]:
         """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
@@ -185,19 +137,3 @@ class Consumer:
         Raises OffsetOutOfRange, UnknownTopic, and InvalidRequest in a group.
         """
         return await self._core.seek(self._choice.one(topic), partition, to)
-
-
-class Batches:
-    """The events of a consumer as `EventBatch`es."""
-
-    def __init__(self, core: Consuming) -> None:
-        self._core = core
-
-    def __aiter__(self) -> Batches:
-        return self
-
-    async def __anext__(self) -> EventBatch:
-        batch = await self._core.next_batch()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
+from typing import Generic, TypeVar, Unpack
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.aio.connection import ClientConnection
@@ -13,28 +14,54 @@ from krappy.clients.columns import Columned, receipts
 from krappy.clients.producing import Producing
 from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
-from krappy.clients.values import Expected, HeadersIn, Text, Time
+from krappy.clients.values import EventOptions, Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Compression, Receipt, Record
 
+P = TypeVar("P", bound=Producing)
 
-class TopicProducer:
-    """Sends events to one topic. Leaving its `async with` flushes it. Any number of tasks may use it."""
 
-    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
+class Sender(Generic[P]):
+    """What a producer and a stage have in common. `_what`: its name in errors."""
+
+    _what = "producer"
+
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits) -> None:
         self.topic = topic
         self._connection = connection
         self._limits = limits
-        self._name = name
         self._failures = Failures()
-        self._opened: Producing | None = None
+        self._opened: P | None = None
 
-    async def __aenter__(self) -> TopicProducer:
+    async def _open(self, core: P) -> None:
         if self._opened is not None:
-            raise KrappyError("this producer is open already")
-        core = Producing(self._connection.link, self.topic, self._limits, self._name)
+            raise KrappyError(f"this {self._what} is open already")
         await core.open()
         self._opened = core
+
+    @property
+    def _core(self) -> P:
+        if self._opened is None:
+            raise KrappyError(f"this {self._what} is not open: use `async with`")
+        return self._opened
+
+    async def flush(self) -> None:
+        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
+        done = Delivery[None]()
+        await self._core.flush(done)
+        await done
+        self._failures.check()
+
+
+class TopicProducer(Sender[Producing]):
+    """Sends events to one topic. Leaving its `async with` flushes it. Any number of tasks may use it."""
+
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
+        super().__init__(connection, topic, limits)
+        self._name = name
+
+    async def __aenter__(self) -> TopicProducer:
+        await self._open(Producing(self._connection.link, self.topic, self._limits, self._name))
         return self
 
     async def __aexit__(
@@ -52,12 +79,6 @@ class TopicProducer:
         finally:
             self._opened = None
             core.close()
-
-    @property
-    def _core(self) -> Producing:
-        if self._opened is None:
-            raise KrappyError("this producer is not open: use `async with`")
-        return self._opened
 
     @property
     def trouble(self) -> str:
@@ -156,13 +177,6 @@ class TopicProducer:
         )
         return receipts(stored, times)
 
-    async def flush(self) -> None:
-        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
-        done = Delivery[None]()
-        await self._core.flush(done)
-        await done
-        self._failures.check()
-
 
 class Producer:
     """The short form: it has its own connection and opens a producer for each topic when needed.
@@ -203,15 +217,11 @@ class Producer:
         topic: str,
         value: Text | None,
         key: Text | None = None,
-        *,
-        headers: HeadersIn | None = None,
-        timestamp: Time | None = None,
-        partition: int | None = None,
-        expect: Expected | None = None,
+        **more: Unpack[EventOptions],
     ) -> Receipt:
         """Sends one event to a topic and waits until it is stored; as `TopicProducer.send`."""
         producer = await self.topic(topic)
-        return await producer.send(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+        return await producer.send(value, key, **more)
 
     # Blocking: send, post.
     async def post(
@@ -219,15 +229,11 @@ class Producer:
         topic: str,
         value: Text | None,
         key: Text | None = None,
-        *,
-        headers: HeadersIn | None = None,
-        timestamp: Time | None = None,
-        partition: int | None = None,
-        expect: Expected | None = None,
+        **more: Unpack[EventOptions],
     ) -> Delivery[Receipt]:
         """Sends one event to a topic; as `TopicProducer.post`."""
         producer = await self.topic(topic)
-        return await producer.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+        return await producer.post(value, key, **more)
 
     async def topic(self, topic: str) -> TopicProducer:
         """The producer to one topic, opened on the first call."""

@@ -9,31 +9,28 @@ from types import TracebackType
 from krappy.clients.accumulator import Limits
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
+from krappy.clients.aio.producer import Sender
 from krappy.clients.attempt import Attempt, StagingProducing
-from krappy.clients.receipts import Failures, Stored
+from krappy.clients.receipts import Stored
 from krappy.clients.values import HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Receipt
 
 
-class Stage:
+class Stage(Sender[StagingProducing]):
     """Stages the events of one attempt of a task for one topic. Any number of tasks may use it.
 
     Leaving its `async with` without `seal` drops what was staged.
     """
 
+    _what = "stage"
+
     def __init__(self, connection: ClientConnection, topic: str, attempt: Attempt, limits: Limits) -> None:
-        self.topic = topic
-        self._connection = connection
+        super().__init__(connection, topic, limits)
         self._attempt = attempt
-        self._limits = limits
-        self._failures = Failures()
-        self._opened: StagingProducing | None = None
 
     async def __aenter__(self) -> Stage:
-        core = StagingProducing(self._connection.link, self.topic, self._attempt, self._limits)
-        await core.open()
-        self._opened = core
+        await self._open(StagingProducing(self._connection.link, self.topic, self._attempt, self._limits))
         return self
 
     async def __aexit__(
@@ -44,12 +41,6 @@ class Stage:
             core.close()
             with suppress(KrappyError):
                 core.give_up()
-
-    @property
-    def _core(self) -> StagingProducing:
-        if self._opened is None:
-            raise KrappyError("this stage is not open: use `async with`")
-        return self._opened
 
     @property
     def partitions(self) -> int:
@@ -96,13 +87,6 @@ class Stage:
         if core.full:
             await core.room()
         return core
-
-    async def flush(self) -> None:
-        """Waits until everything sent so far is staged or has failed. Raises the first error not raised yet."""
-        done = Delivery[None]()
-        await self._core.flush(done)
-        await done
-        self._failures.check()
 
     async def seal(self) -> str:
         """Makes everything that was sent durable and returns the token for `commit_staged`. After it, nothing can be

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Self
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables, watching
 from krappy.clients.aio.connection import ClientConnection
+from krappy.clients.aio.items import Items
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.values import Text
@@ -116,12 +118,34 @@ class Table:
         return History(tables.KeyHistory(self._connection.link, self.topic, key, partition, start))
 
 
-class Scan:
-    """The entries of a snapshot. `async for` goes over them, `pages` over lists of them."""
+class KeyedEntries:
+    """KeyedEntries one by one: `async for entry in entries`; `pages` gives lists of them."""
 
-    def __init__(self, core: tables.Scanning) -> None:
+    def __init__(self, core: tables.Scanning | tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Entry:
+        for entry in self._page:
+            return entry
+        page = await self._core.page()
+        if page is None:
+            raise StopAsyncIteration
+        self._page = iter(page)
+        return await self.__anext__()
+
+    def pages(self) -> Items[list[Entry]]:
+        """Lists of entries, each of one partition."""
+        return Items(self._core.page, keep=self)
+
+
+class Scan(KeyedEntries):
+    """The entries of a snapshot."""
+
+    _core: tables.Scanning
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -137,62 +161,9 @@ class Scan:
     def __del__(self) -> None:
         self._core.close()
 
-    def __aiter__(self) -> Scan:
-        return self
 
-    async def __anext__(self) -> Entry:
-        for entry in self._page:
-            return entry
-        page = await self._core.page()
-        if page is None:
-            raise StopAsyncIteration
-        self._page = iter(page)
-        return await self.__anext__()
-
-    def pages(self) -> Pages:
-        """Lists of entries, each of one partition."""
-        return Pages(self._core, self)
-
-
-class Pages:
-    """The pages of a scan or a history."""
-
-    def __init__(self, core: tables.Scanning | tables.KeyHistory, keep: object = None) -> None:
-        self._core = core
-        self._keep = keep  # the Scan: it is closed when nothing refers to it any more
-
-    def __aiter__(self) -> Pages:
-        return self
-
-    async def __anext__(self) -> list[Entry]:
-        page = await self._core.page()
-        if page is None:
-            raise StopAsyncIteration
-        return page
-
-
-class History:
+class History(KeyedEntries):
     """The events of one key, as entries."""
-
-    def __init__(self, core: tables.KeyHistory) -> None:
-        self._core = core
-        self._page: Iterable[Entry] = iter(())
-
-    def __aiter__(self) -> History:
-        return self
-
-    async def __anext__(self) -> Entry:
-        for entry in self._page:
-            return entry
-        page = await self._core.page()
-        if page is None:
-            raise StopAsyncIteration
-        self._page = iter(page)
-        return await self.__anext__()
-
-    def pages(self) -> Pages:
-        """Lists of entries."""
-        return Pages(self._core)
 
 
 class Watch:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
+from typing import Generic, TypeVar, Unpack
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.columns import Columned, receipts
@@ -17,28 +18,54 @@ from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.opened import Opened
-from krappy.clients.values import Expected, HeadersIn, Text, Time
+from krappy.clients.values import EventOptions, Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Compression, Receipt, Record
 
+P = TypeVar("P", bound=Producing)
 
-class TopicProducer(Opened):
-    """Sends events to one topic. Leaving its `with` flushes it. Any number of threads may use it."""
 
-    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
+class Sender(Opened, Generic[P]):
+    """What a producer and a stage have in common. `_what`: its name in errors."""
+
+    _what = "producer"
+
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits) -> None:
         self.topic = topic
         self._connection = connection
         self._limits = limits
-        self._name = name
         self._failures = Failures()
-        self._opened: Producing | None = None
+        self._opened: P | None = None
 
-    def __enter__(self) -> TopicProducer:
+    def _open(self, core: P) -> None:
         if self._opened is not None:
-            raise KrappyError("this producer is open already")
-        core = Producing(self._connection.link, self.topic, self._limits, self._name)
+            raise KrappyError(f"this {self._what} is open already")
         run(core.open())
         self._opened = core
+
+    @property
+    def _core(self) -> P:
+        if self._opened is None:
+            raise KrappyError(f"this {self._what} is not open: use `with`, or open()")
+        return self._opened
+
+    def flush(self) -> None:
+        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
+        done = Delivery[None]()
+        run(self._core.flush(done))
+        done.result()
+        self._failures.check()
+
+
+class TopicProducer(Sender[Producing]):
+    """Sends events to one topic. Leaving its `with` flushes it. Any number of threads may use it."""
+
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
+        super().__init__(connection, topic, limits)
+        self._name = name
+
+    def __enter__(self) -> TopicProducer:
+        self._open(Producing(self._connection.link, self.topic, self._limits, self._name))
         return self
 
     def __exit__(
@@ -56,12 +83,6 @@ class TopicProducer(Opened):
         finally:
             self._opened = None
             core.close()
-
-    @property
-    def _core(self) -> Producing:
-        if self._opened is None:
-            raise KrappyError("this producer is not open: use `with`, or open()")
-        return self._opened
 
     @property
     def trouble(self) -> str:
@@ -145,13 +166,6 @@ class TopicProducer(Opened):
         )
         return receipts(stored, times)
 
-    def flush(self) -> None:
-        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
-        done = Delivery[None]()
-        run(self._core.flush(done))
-        done.result()
-        self._failures.check()
-
 
 class Producer(Opened):
     """The short form: it has its own connection and opens a producer for each topic when needed.
@@ -191,15 +205,11 @@ class Producer(Opened):
         topic: str,
         value: Text | None,
         key: Text | None = None,
-        *,
-        headers: HeadersIn | None = None,
-        timestamp: Time | None = None,
-        partition: int | None = None,
-        expect: Expected | None = None,
+        **more: Unpack[EventOptions],
     ) -> Delivery[Receipt]:
         """Sends one event to a topic; as `TopicProducer.post`."""
         producer = self.topic(topic)
-        return producer.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+        return producer.post(value, key, **more)
 
     post = send  # as the async one is called
 

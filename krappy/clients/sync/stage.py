@@ -10,34 +10,30 @@ from types import TracebackType
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.attempt import Attempt, StagingProducing
-from krappy.clients.receipts import Failures, Stored
+from krappy.clients.receipts import Stored
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
-from krappy.clients.sync.opened import Opened
+from krappy.clients.sync.producer import Sender
 from krappy.clients.values import HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Receipt
 
 
-class Stage(Opened):
+class Stage(Sender[StagingProducing]):
     """Stages the events of one attempt of a task for one topic. Any number of threads may use it.
 
     Leaving its `with` without `seal` drops what was staged.
     """
 
+    _what = "stage"
+
     def __init__(self, connection: ClientConnection, topic: str, attempt: Attempt, limits: Limits) -> None:
-        self.topic = topic
-        self._connection = connection
+        super().__init__(connection, topic, limits)
         self._attempt = attempt
-        self._limits = limits
-        self._failures = Failures()
-        self._opened: StagingProducing | None = None
 
     def __enter__(self) -> Stage:
-        core = StagingProducing(self._connection.link, self.topic, self._attempt, self._limits)
-        run(core.open())
-        self._opened = core
+        self._open(StagingProducing(self._connection.link, self.topic, self._attempt, self._limits))
         return self
 
     def __exit__(
@@ -48,12 +44,6 @@ class Stage(Opened):
             core.close()
             with suppress(KrappyError):
                 core.give_up()
-
-    @property
-    def _core(self) -> StagingProducing:
-        if self._opened is None:
-            raise KrappyError("this stage is not open: use `with`, or open()")
-        return self._opened
 
     @property
     def partitions(self) -> int:
@@ -100,13 +90,6 @@ class Stage(Opened):
         if core.full:
             run(core.room())
         return core
-
-    def flush(self) -> None:
-        """Waits until everything sent so far is staged or has failed. Raises the first error not raised yet."""
-        done = Delivery[None]()
-        run(self._core.flush(done))
-        done.result()
-        self._failures.check()
 
     def seal(self) -> str:
         """Makes everything that was sent durable and returns the token for `commit_staged`. After it, nothing can be

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Self
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables, watching
@@ -14,6 +15,7 @@ from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
+from krappy.clients.sync.items import Items
 from krappy.clients.values import Text
 from krappy.clients.watching import SnapshotEnd
 from krappy.types import Entry
@@ -119,12 +121,34 @@ class Table:
         return History(tables.KeyHistory(self._connection.link, self.topic, key, partition, start))
 
 
-class Scan:
-    """The entries of a snapshot. `for` goes over them, `pages` over lists of them."""
+class KeyedEntries:
+    """KeyedEntries one by one: `for entry in entries`; `pages` gives lists of them."""
 
-    def __init__(self, core: tables.Scanning) -> None:
+    def __init__(self, core: tables.Scanning | tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        for entry in self._page:
+            return entry
+        page = run(self._core.page())
+        if page is None:
+            raise StopIteration
+        self._page = iter(page)
+        return self.__next__()
+
+    def pages(self) -> Items[list[Entry]]:
+        """Lists of entries, each of one partition."""
+        return Items(self._core.page, keep=self)
+
+
+class Scan(KeyedEntries):
+    """The entries of a snapshot."""
+
+    _core: tables.Scanning
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -140,62 +164,9 @@ class Scan:
     def __del__(self) -> None:
         self._core.close()
 
-    def __iter__(self) -> Scan:
-        return self
 
-    def __next__(self) -> Entry:
-        for entry in self._page:
-            return entry
-        page = run(self._core.page())
-        if page is None:
-            raise StopIteration
-        self._page = iter(page)
-        return self.__next__()
-
-    def pages(self) -> Pages:
-        """Lists of entries, each of one partition."""
-        return Pages(self._core, self)
-
-
-class Pages:
-    """The pages of a scan or a history."""
-
-    def __init__(self, core: tables.Scanning | tables.KeyHistory, keep: object = None) -> None:
-        self._core = core
-        self._keep = keep  # the Scan: it is closed when nothing refers to it any more
-
-    def __iter__(self) -> Pages:
-        return self
-
-    def __next__(self) -> list[Entry]:
-        page = run(self._core.page())
-        if page is None:
-            raise StopIteration
-        return page
-
-
-class History:
+class History(KeyedEntries):
     """The events of one key, as entries."""
-
-    def __init__(self, core: tables.KeyHistory) -> None:
-        self._core = core
-        self._page: Iterable[Entry] = iter(())
-
-    def __iter__(self) -> History:
-        return self
-
-    def __next__(self) -> Entry:
-        for entry in self._page:
-            return entry
-        page = run(self._core.page())
-        if page is None:
-            raise StopIteration
-        self._page = iter(page)
-        return self.__next__()
-
-    def pages(self) -> Pages:
-        """Lists of entries."""
-        return Pages(self._core)
 
 
 class Watch:
