@@ -86,7 +86,6 @@ class BrokerPort(Protocol):
     opened: bool
     started_ms: int
     stopped: bool
-    stopping: Signal  # it begins to stop
     config: ServerConfig
     measures: StoreMeasures
 

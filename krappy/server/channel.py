@@ -29,12 +29,11 @@ import trio
 from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
-from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import OUTBOX, Pace
+from krappy.server.pace import OUTBOX, PROOF, SMALL, TURN, Pace
 from krappy.server.sockets import has_left
-from krappy.server.turns import PROOF, SMALL, TURN
 from krappy.waiting import Signal, wait_any
+from krappy.wire.frames import SIZE, refusal
 
 if TYPE_CHECKING:
     from krappy.server.server import Server

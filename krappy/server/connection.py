@@ -20,8 +20,8 @@ from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
 from krappy.waiting import Later
-from krappy.wire.large import unpack_request
 from krappy.wire.messages import REQUESTS, Answer, Request, error_frame, parse, take_id
+from krappy.wire.schema import unpack_request
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -128,7 +128,7 @@ class Connection(Channel):
                 if self._tasks > FEW:  # hundreds may have come at once; the server's turns are others' too
                     async with self._beginning:
                         await self.writable()
-                        await self.turn()
+                        await self.pause()
                 value = await answer
         except KrappyError as refused:
             error = refused

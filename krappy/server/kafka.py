@@ -26,8 +26,7 @@ from krappy.ports import NodeInfo
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
-from krappy.server.pace import OUTBOX
-from krappy.server.turns import SMALL
+from krappy.server.pace import OUTBOX, SMALL
 from krappy.settings.server import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later

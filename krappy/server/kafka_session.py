@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from krappy.core.cluster.image import Registration
-from krappy.ports import AccessPort, BrokerPort, NodeInfo
-from krappy.server.session import Paced, Peer
+from krappy.ports import AccessPort, BrokerPort, NodeInfo, PacedPort
+from krappy.server.session import Paced
 from krappy.waiting import Later
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ UNANSWERED = AssertionError("not answered yet")
 class KafkaSession(Paced):
     """`principal`: the peer's identity for authorization (None yet). `state`: what handlers keep for the connection."""
 
-    def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: Peer) -> None:
+    def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: PacedPort) -> None:
         """`listener`: the name of the listener that the peer used. `own`: this broker as the peer sees it."""
         super().__init__(peer)
         self.broker = broker

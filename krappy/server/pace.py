@@ -1,10 +1,12 @@
-"""Back-pressure of one connection: when its next answer may be made, and how large."""
+"""Turns of all connections, and the back-pressure of one: when its next answer may be made, and how large."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
+
+import trio
 
 from krappy.server.budget import FAIR
 from krappy.server.outbox import Outbox
@@ -14,6 +16,27 @@ if TYPE_CHECKING:
     from krappy.server.server import Server
 
 OUTBOX = 1 << 20  # while more bytes of answers wait to be sent, no request is read and no answer made
+TURN = 0.005  # seconds for which one connection's requests are begun in one turn
+PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
+SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
+
+
+class Turns:
+    """Of all tasks with long work, one goes on in each round of the event loop, in the order they came. So a task with
+    little work waits for one of them, not for all."""
+
+    def __init__(self) -> None:
+        self._queue = trio.Lock()  # its holder goes on in the next round, and releases it at once
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody waits for a turn: then nobody else should begin long work."""
+        return self._queue.locked()
+
+    async def next(self) -> None:
+        """Returns when all that came before have had their turns."""
+        async with self._queue:
+            pass
 
 
 class Pace:
@@ -38,7 +61,7 @@ class Pace:
         if not self.ready:
             await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
-    async def turn(self) -> None:
+    async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
         await self._server.turns.next()
 
@@ -54,7 +77,7 @@ class Pace:
         """
         await self.writable()
         if self._server.turns.contended:
-            await self.turn()
+            await self.pause()
         count = min(limit, self.answer_bytes)
         self.in_flight += count
         self._server.budget.charge(count)

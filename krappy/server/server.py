@@ -14,10 +14,10 @@ from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort
 from krappy.server.budget import Budget
+from krappy.server.pace import Turns
 from krappy.server.places import HTTP, Places
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
-from krappy.server.turns import Turns
 from krappy.settings.server import parse_address
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from krappy.errors import Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership
-from krappy.ports import AccessPort, BrokerPort, Registered
+from krappy.ports import AccessPort, BrokerPort, PacedPort, Registered
 from krappy.server.budget import FAIR
 
 MAX_HANDLES = 10_000
@@ -18,18 +17,6 @@ FEW = 16  # members that leave in one turn: each may hold leases in all of the g
 FAIR_HANDLES = 8  # small registrations that a connection may always hold, however many the others have
 REGISTRATION = 2 << 10  # bytes of memory that a registration is assumed to take, beside what it says that it keeps
 T = TypeVar("T")
-
-
-class Peer(Protocol):
-    """The connection's side of back-pressure."""
-
-    @property
-    def ready(self) -> bool: ...
-    async def writable(self) -> None: ...
-    async def turn(self) -> None: ...
-    @property
-    def answer_bytes(self) -> int: ...
-    def answering(self, limit: int) -> AbstractAsyncContextManager[int]: ...
 
 
 class Allowance:
@@ -42,34 +29,25 @@ class Allowance:
 
 
 class Paced:
-    """The part of a session that both protocols share, the connection's back-pressure: a `PacedPort`, which says what
-    each method does."""
+    """The part of a session that both protocols share: the back-pressure of its connection, `peer`."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PacedPort) -> None:
         self._peer = peer
+        self.writable, self.answering, self.pause = peer.writable, peer.answering, peer.pause
 
     @property
     def ready(self) -> bool:
         return self._peer.ready
 
-    async def writable(self) -> None:
-        await self._peer.writable()
-
     @property
     def answer_bytes(self) -> int:
         return self._peer.answer_bytes
-
-    def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
-        return self._peer.answering(limit)
-
-    async def pause(self) -> None:
-        await self._peer.turn()
 
 
 class Session(Paced):
     """A `SessionPort`. `client`: the peer's name for people. `principal`: its identity for authorization (None yet)."""
 
-    def __init__(self, broker: BrokerPort, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
+    def __init__(self, broker: BrokerPort, client: str, peer: PacedPort, max_frame: int, allowance: Allowance) -> None:
         super().__init__(peer)
         self.broker = broker
         self.access: AccessPort = broker.access()

@@ -22,7 +22,7 @@ class WillingPeer:
     ready = True
     answer_bytes = 32 << 20
 
-    async def turn(self) -> None:
+    async def pause(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def writable(self) -> None:

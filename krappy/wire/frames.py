@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from krappy.errors import FrameTooLarge, ProtocolError
 
 HEADER = struct.Struct(">II")
+SIZE = struct.Struct(">I")  # unsigned: a negative one is too large
 ANSWER = 0x80000000  # set in the type of every answer
 ERROR = 0xFFFFFFFF  # the type of an error answer
 DEFAULT_LIMIT = 64 << 20  # bytes of one frame, its type included
 SMALL = 8 << 10  # a body of up to this size is copied out as bytes, which is faster than a view of it
+# The first bytes of other protocols, which peers speak on this port by mistake.
+OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"HTTP": "HTTP", b"SSH-": "SSH"}
 
 
 def frame(kind: int, *body: bytes | memoryview) -> bytes:
@@ -50,14 +53,6 @@ class FrameReader:
     def pending(self) -> int:
         """How many bytes it holds that were not given out as frames."""
         return len(self._gathered) + len(self._chunk) - self._position
-
-    def wanted(self) -> int:
-        """How many more bytes the next frame needs, as far as is known; 0 if a whole frame is there. Raises
-        ProtocolError for an impossible size."""
-        if self.pending < 8:
-            return 8 - self.pending
-        start = self._gathered[:4] + self._chunk[self._position : self._position + 4]
-        return max(0, check_size(int.from_bytes(start[:4], "big"), self.limit) + 4 - self.pending)
 
     def frames(self) -> Iterator[tuple[int, bytes | memoryview]]:
         """Every whole frame held, as (type, body). Raises ProtocolError for an impossible size.
@@ -113,8 +108,15 @@ class FrameReader:
 
 def check_size(size: int, limit: int) -> int:
     """The size. Raises ProtocolError when it is too small for a type, FrameTooLarge when it is over the limit."""
-    if size < 4:
-        raise ProtocolError(f"a frame of size {size}: at least 4 bytes for its type are needed")
-    if size > limit:
-        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}", limit=limit)
+    if not 4 <= size <= limit:
+        raise refusal(size, 4, limit)
     return size
+
+
+def refusal(size: int, least: int, limit: int) -> ProtocolError | FrameTooLarge:
+    """The error for the size of a frame, of any protocol, that is not between `least` and `limit`."""
+    if size < least:
+        return ProtocolError(f"a frame of size {size}: at least {least} bytes are needed")
+    spoken = next((name for begin, name in OTHERS.items() if SIZE.pack(size).startswith(begin)), None)
+    looks = f": it looks like {spoken}, which is not spoken on this port" if spoken else ""
+    return FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}{looks}", limit=limit)

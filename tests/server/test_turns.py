@@ -14,8 +14,7 @@ import trio.testing
 import krappy
 from krappy.server import channel
 from krappy.server.connection import FEW, Connection
-from krappy.server.pace import OUTBOX
-from krappy.server.turns import PROOF, SMALL, Turns
+from krappy.server.pace import OUTBOX, PROOF, SMALL, Turns
 from krappy.waiting import MANY, Signal
 from krappy.wire import messages as m
 from tests.server.test_leaving import opened, topic, until

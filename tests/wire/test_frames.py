@@ -114,21 +114,6 @@ def test_the_limit_itself_is_allowed() -> None:
     assert [len(body) for _, body in reader.frames()] == [LIMIT - 4]
 
 
-@given(st.binary(max_size=300), st.binary(max_size=30))
-def test_wanted_is_what_makes_the_next_frame_whole(body: bytes, held: bytes) -> None:
-    data = frame(9, body)
-    reader = FrameReader()
-    at = min(len(held), len(data))
-    reader.feed(data[:at])
-    list(reader.frames())
-    if at < len(data):
-        wanted = reader.wanted()
-        assert wanted == (len(data) - at if at >= 8 else 8 - at)
-        reader.feed(data[at : at + wanted])
-        if at >= 8:
-            assert read_all(reader) == [(9, body)]
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_sizes(size: int) -> None:
     if 4 <= size <= LIMIT:

@@ -11,8 +11,7 @@ import pytest
 
 from krappy.errors import InvalidRequest, ProtocolError
 from krappy.wire import messages as m
-from krappy.wire.large import SMALL, TooMuch, unpack_request
-from krappy.wire.schema import parse, take_id, unpack
+from krappy.wire.schema import SMALL, TooMuch, parse, take_id, unpack, unpack_request
 
 LARGE: list[dict[str, Any]] = [
     {"id": 1, "handle": 7, "partition": 0, "records": b"r" * (3 * SMALL), "expect": None},
