@@ -222,7 +222,8 @@ class HttpConnection:
             return self._idle_since
         if self._queued_since < now:
             return self._queued_since
-        return self._wire.since if self._wire.overdue(now) else None
+        since = self._wire.waits_since
+        return None if since == math.inf else since
 
     def give_way(self, why: str) -> None:
         self._server.report("connection_gave_way", client=self.client, why=why)

@@ -109,7 +109,7 @@ class HttpExchange:
                 break
             if self._http.they_are_waiting_for_100_continue:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self._wire.receive())
+            self._http.receive_data(await self._wire.receive_body())
         while self._whole and not self._wire.gone:
             if self._ahead >= http.AHEAD:  # read no further
                 await self._wire.until_it_leaves()

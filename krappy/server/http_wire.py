@@ -34,6 +34,7 @@ class Wire:
         self.sent = 0
         self.waiting = 0  # bytes of answers that the peer has not taken yet
         self.since = math.inf  # when the sending of that part began; inf: nothing is being sent
+        self.asked_since = math.inf  # when it began to wait for more of a request that has begun; inf: it does not
         self.gone = False  # the peer has left, or was cut off
 
     def end_by(self, deadline: float) -> None:
@@ -44,6 +45,20 @@ class Wire:
     def overdue(self, now: float) -> bool:
         """Whether the peer takes longer for an answer than it may while memory is short."""
         return bool(self.waiting) and now - self.since > GRACE + self._size / SLOWEST
+
+    @property
+    def waits_since(self) -> float:
+        """When it began to wait for the peer to send the rest of a request, or to take a part of an answer; inf: it
+        does not."""
+        return min(self.asked_since, self.since if self.waiting else math.inf)
+
+    async def receive_body(self) -> bytes:
+        """As `receive`, for the rest of a request: only the peer keeps it from being answered."""
+        self.asked_since = trio.current_time()
+        try:
+            return await self.receive()
+        finally:
+            self.asked_since = math.inf
 
     async def receive(self) -> bytes:
         """Up to `PIECE` bytes; empty when the peer sends no more."""

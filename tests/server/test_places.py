@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+import krappy
 from krappy import errors
 from krappy.server import places
+from krappy.server.http import HttpConnection
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -20,6 +23,7 @@ from krappy.wire.kafka import ApiKey
 from tests.handlers.raw import Raw
 from tests.kafka.raw import Raw as KafkaRaw
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
+from tests.server.test_leaving import until
 
 SLOW_HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
 
@@ -167,6 +171,44 @@ def test_http_peers_that_say_nothing_give_way_to_a_probe(tmp_path: Path, monkeyp
         for number in range(10):
             assert b" 200 " in probe(broker.http_address), number
         assert ended(slow[0])
+
+
+UNFINISHED = {
+    "a body that does not come": b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nKrappy-Request: 1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    "answers that nobody takes": b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
+}
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_http_peers_in_the_middle_of_a_request_give_way_to_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(places, "MOST_HTTP", 3)
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker:
+            await trio.to_thread.run_sync(probe, broker.http_address)
+            await until(lambda: not broker.server.connections, "the first probe has left")
+            with ExitStack() as stack:
+                for _ in range(3):
+                    sock = stack.enter_context(connect(broker.http_address))
+                    sock.setblocking(False)
+                    sock.send(UNFINISHED[kind])
+                await until(lambda: at_work(broker) == 3, "the requests have begun")
+                for number in range(10):
+                    assert b" 200 " in await trio.to_thread.run_sync(probe, broker.http_address), number
+
+    trio.run(main)
+
+
+def at_work(broker: krappy.Broker) -> int:
+    """How many HTTP connections have a request in progress, and have waited for their peer for 50 ms."""
+    early = trio.current_time() - 0.05
+    return sum(
+        isinstance(each, HttpConnection) and each._active and each._wire.waits_since < early
+        for each in broker.server.connections
+    )
 
 
 def test_probes_are_answered_although_descriptors_are_short(tmp_path: Path) -> None:
