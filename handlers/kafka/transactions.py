@@ -106,8 +106,6 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
 async def add_offsets_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """A producer is about to commit a group's offsets in its transaction."""
     id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
-    if not request["group_id"]:
-        return {"error_code": Code.INVALID_GROUP_ID}
     code = await _done(
         *(session, ApiKey.ADD_OFFSETS_TO_TXN, version, id),
         lambda transactions: transactions.add_group(id, producer, epoch, request["group_id"]),

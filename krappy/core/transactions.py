@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from sys import getsizeof
 from typing import NamedTuple
 
 from krappy.errors import (
@@ -30,7 +31,10 @@ from krappy.types import TopicPartition
 
 NO_ID = NO_EPOCH = -1
 LONGEST_NAME = 1000  # characters of a transactional id: it stays in memory for days
-MAX_GROUPS = 1000  # of one transaction: each of its states is stored with all of them
+MAX_GROUPS = 100  # of one transaction: each of its states is stored with all of them
+EACH_ID = 1500  # bytes of memory that a transactional id takes, beside its name,
+EACH_GROUP = 100  # each of its groups, beside the name,
+EACH_PARTITION = 400  # and each of its partitions
 MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
 
 
@@ -65,6 +69,12 @@ class Transaction(NamedTuple):
     updated_ms: int = -1
     last_id: int = NO_ID
     last_epoch: int = NO_EPOCH
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it takes."""
+        names = sum(map(getsizeof, (self.name, *self.groups)))
+        return EACH_ID + names + EACH_GROUP * len(self.groups) + EACH_PARTITION * len(self.partitions)
 
     @property
     def prepared(self) -> bool:

@@ -10,11 +10,14 @@ import trio
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.kafka_groups.group import EACH_GROUP
+from krappy.broker.transactions import transactions
 from krappy.broker.upkeep import backup
 from krappy.core.kafka.classic_member import Join, Joined
-from krappy.core.kafka.faults import Fault
+from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat
+from krappy.core.transactions import Transaction
 from krappy.errors import InvalidRequest, KrappyError, Overloaded
+from krappy.types import TopicPartition
 from tests.broker.engine import running
 
 MIB = 1 << 20
@@ -41,6 +44,89 @@ def test_transactional_ids_are_bounded_in_length_and_number(tmp_path: Path) -> N
             await trio.sleep(0.002)
             assert await broker.transactions.expire(broker.now_ms() + 1000) == 3
             await broker.transactions.init_producer("d", 60_000)
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("way", ["ids", "groups", "partitions"])
+def test_what_transactional_ids_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
+    """Of 256 KiB that they may take no more is taken, and an ended transaction gives its part back."""
+    wide = [TopicPartition("t", index) for index in range(200)]
+
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.create_topic("t", len(wide), {})
+            coordinator, begun = broker.transactions, dict[str, tuple[int, int]]()
+
+            async def begin(name: str) -> None:
+                begun[name] = await coordinator.init_producer(name, 60_000)
+                if way == "groups":
+                    for at in range(50):
+                        await coordinator.add_group(name, *begun[name], f"{at}-" + "g" * 900)
+                elif way == "partitions":
+                    await coordinator.add_partitions(name, *begun[name], wide)
+
+            async def begin_many() -> None:
+                for number in range(1000):
+                    await begin(f"{number}-" + "x" * 900)
+
+            with pytest.raises(Overloaded, match="a quarter of memory_bytes"):
+                await begin_many()
+            there = coordinator.list()
+            taken = sum(each.memory for each in there)
+            assert taken == coordinator._bytes <= MIB // 4
+            assert sum(_size(each) for each in there) <= taken
+            if way != "ids":
+                first = next(iter(begun))
+                await coordinator.end(first, *begun[first], commit=True)
+                await coordinator.add_group(first, *begun[first], "g")
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            coordinator = broker.transactions
+            assert coordinator._bytes == sum(each.memory for each in coordinator.list()) > 0
+
+    trio.run(main)
+
+
+def _size(transaction: Transaction) -> int:
+    """What a transactional id takes at least, by its names and partitions."""
+    size = sum(map(sys.getsizeof, (transaction.name, *transaction.groups, *transaction.partitions)))
+    return size + sys.getsizeof(transaction.groups) + sys.getsizeof(transaction.partitions)
+
+
+def test_states_that_are_saved_at_once_are_counted_before_they_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MEMORY_SHARE", 64)
+
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB, durability="fsync") as broker:
+            refused = 0
+
+            async def begin(name: str) -> None:
+                nonlocal refused
+                try:
+                    await broker.transactions.init_producer(name, 60_000)
+                except Overloaded:
+                    refused += 1
+
+            async with trio.open_nursery() as nursery:
+                for number in range(20):
+                    nursery.start_soon(begin, f"{number}")
+            assert refused
+            assert broker.transactions._bytes <= 16 << 10
+
+    trio.run(main)
+
+
+def test_a_transaction_takes_no_long_name_of_a_group(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            who = await broker.transactions.init_producer("x", 60_000)
+            for name in (LONG, ""):
+                with pytest.raises(Refused) as refused:
+                    await broker.transactions.add_group("x", *who, name)
+                assert refused.value.fault == Fault.INVALID_GROUP_ID
+            await broker.transactions.add_group("x", *who, "g" * 1000)
 
     trio.run(main)
 

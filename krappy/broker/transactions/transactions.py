@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.kafka_groups.registry import check_name
 from krappy.broker.transactions.turns import IdTurns, written
 from krappy.core import transactions as core
 from krappy.core.transactions import Transaction, TxnStage
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 RETRY_S = 1.0  # pause after the disk refused
+MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 
 class TransactionCoordinator:
@@ -50,6 +52,8 @@ class TransactionCoordinator:
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
+        self._bytes = 0  # of memory that all take
+        self._max_bytes = runtime.config.memory_bytes // MEMORY_SHARE
         self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction times out
         self._woken = trio.Event()
@@ -66,6 +70,7 @@ class TransactionCoordinator:
         for transaction in self._store.load_all().values():
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
             self._set(transaction._replace(started_ms=started, updated_ms=updated))
+            self._bytes += transaction.memory
         self._opened = True
         for transaction in self._all.values():
             if transaction.prepared:
@@ -136,7 +141,7 @@ class TransactionCoordinator:
             found = self._all.get(name)
             if found is None:
                 core.check_name(name)
-                self._check_room()
+                self._check_number()
             for _ in range(2):
                 new_id = core.NO_ID
                 if core.needs_new_id(found, expected_epoch):
@@ -159,7 +164,7 @@ class TransactionCoordinator:
                 found = self._all[name]
             raise core.pending(found or begun)
 
-    def _check_room(self) -> None:
+    def _check_number(self) -> None:
         """Raises Overloaded when there are already as many transactional ids as allowed."""
         most = self._runtime.config.max_transactional_ids
         if len(self._all) >= most:
@@ -175,11 +180,13 @@ class TransactionCoordinator:
         )
 
     async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
-        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`.
+        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`, and Refused for what
+        can't be a group's name.
 
         Not synced: the sync of the staged offsets covers it too, as both are in one database. If a power loss takes it,
         nothing was staged, and staging is refused.
         """
+        check_name(group)
         await self._change(
             name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)), sync=False
         )
@@ -235,11 +242,23 @@ class TransactionCoordinator:
     async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
         """Makes a state durable, and then sets it in memory. Without `sync` it survives the process, not a power loss.
 
-        Raises StorageError: then the old state stays; but after a crash just then it may be either.
+        Raises StorageError: then the old state stays; but after a crash just then it may be either. Raises Overloaded
+        when the state takes more memory than the one before, and there is no room for it.
         """
-        take_back = self._keep(transaction)
-        if sync:
-            await self._runtime.sync_meta(take_back)
+        growth = _growth(self._all.get(transaction.name), transaction)
+        if growth > 0 and self._bytes + growth > self._max_bytes:
+            raise Overloaded(
+                f"transactional ids and their open transactions may take {self._max_bytes} bytes (a quarter of "
+                "memory_bytes); try again when some transactions have ended"
+            )
+        self._bytes += growth  # at once, for others may be saved meanwhile
+        try:
+            take_back = self._keep(transaction)
+            if sync:
+                await self._runtime.sync_meta(take_back)
+        except BaseException:
+            self._bytes -= growth
+            raise
         self._set(transaction)
 
     def _keep(self, transaction: Transaction) -> Callable[[], None]:
@@ -277,6 +296,7 @@ class TransactionCoordinator:
             self._groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._now())
         self._keep(completed)  # if this is lost, all of this is done again
+        self._bytes += _growth(transaction, completed)
         self._set(completed)
 
     async def _finish(self, name: str) -> None:
@@ -346,5 +366,11 @@ class TransactionCoordinator:
             found = self._all.get(name)
             if found is not None and core.expired(found, self._now(), self._life_ms):
                 self._store.delete(name)
+                self._bytes -= found.memory
                 del self._all[name]
                 self._names.pop(found.producer_id, None)
+
+
+def _growth(before: Transaction | None, after: Transaction) -> int:
+    """How many bytes of memory more the next state takes."""
+    return after.memory - (0 if before is None else before.memory)
