@@ -14,9 +14,10 @@ from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
 from krappy.handlers.handles import FOR_EACH_PARTITION, Reader
 from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
+from krappy.handlers.native.table import chosen_partitions
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import MovingPort, PartitionPort, SessionPort, TopicPort
+from krappy.ports import MovingPort, PartitionPort, SessionPort
 from krappy.types import Span, TopicPartition, text_id
 from krappy.wire import messages
 
@@ -30,7 +31,7 @@ async def register_consumer(
     check_start(request.start, request.start_at)
     if not request.topics:
         raise InvalidRequest("a consumer names at least one topic", field="topics")
-    topics = [session.access.topic(name, Op.READ) for name in dict.fromkeys(request.topics)]
+    topics = [session.access.topic(name, Op.READ) for name in request.topics]
     if request.group is not None:
         if request.dead_letter is not None:
             session.access.find_topic(request.dead_letter, Op.WRITE)
@@ -38,7 +39,7 @@ async def register_consumer(
     partitions = {
         TopicPartition(topic.name, partition.index): partition
         for topic in topics
-        for partition in _chosen(topic, request.partitions)
+        for partition in chosen_partitions(topic, request.partitions)
     }
     ids = [(topic.name, text_id(topic.id)) for topic in topics]
     positions = {
@@ -56,10 +57,6 @@ async def register_consumer(
         ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],
         topic_ids=ids,
     )
-
-
-def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in dict.fromkeys(indexes)]
 
 
 @serves(messages.Poll, needs=needs.topic(Op.READ))

@@ -261,4 +261,4 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
 
 
 def chosen_partitions(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in dict.fromkeys(indexes)]
+    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in indexes]

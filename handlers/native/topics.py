@@ -33,7 +33,7 @@ async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> m
 @serves(messages.DeleteRecords, needs=needs.topic(Op.DELETE))
 async def delete_records(session: SessionPort, request: messages.DeleteRecords) -> messages.RecordsDeleted:
     topic = session.access.topic(request.topic, Op.DELETE)
-    wanted = [(topic.led(index), before) for index, before in dict(request.before).items()]
+    wanted = [(topic.led(index), before) for index, before in request.before]
     for partition, before in wanted:  # all are checked first, so that a request that is wrong deletes nothing
         partition.check_deletable(before)
     return messages.RecordsDeleted(
@@ -45,7 +45,7 @@ async def delete_records(session: SessionPort, request: messages.DeleteRecords) 
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
     access = session.access
     there = access.topics(Op.DESCRIBE)
-    names = sorted(there) if request.topics is None else list(dict.fromkeys(request.topics))
+    names = sorted(there) if request.topics is None else request.topics
     described = []
     for name in names:
         if request.topics is not None or name in there:  # a topic may be deleted while others are described

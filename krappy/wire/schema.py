@@ -39,6 +39,21 @@ class OneOf:
     words: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Once:
+    """Marks an array that is a set: a request has each element once, whatever its peer sends. `key`: by how many of its
+    first values an element is known, and then its last occurrence stands; 0: by all of it."""
+
+    key: int = 0
+
+    def __call__(self, found: list[Any]) -> list[Any]:
+        if not self.key:
+            return list(dict.fromkeys(found))
+        if self.key == 1:
+            return list({each[0]: each for each in found}.values())
+        return list({tuple(each[: self.key]): each for each in found}.values())
+
+
 class _Raw:
     """Marks a field whose items are given already packed for writing; reading unpacks them."""
 
@@ -60,15 +75,18 @@ Positive = Annotated[int, Range(1, 2**31 - 1)]
 Raw = Annotated[list[Any], RAW]
 Bulk = Annotated[bytes, BULK]
 HeaderList = list[tuple[str, bytes | None]]
-OffsetList = list[tuple[U32, Offset]]  # (partition, offset)
-PositionList = list[tuple[str, U32, Offset]]  # (topic, partition, offset)
+Names = Annotated[list[str], Once()]
+Indexes = Annotated[list[U32], Once()]  # of partitions
+OffsetList = Annotated[list[tuple[U32, Offset]], Once(1)]  # (partition, offset)
+PositionList = Annotated[list[tuple[str, U32, Offset]], Once(2)]  # (topic, partition, offset)
 RangeList = list[tuple[str, U32, Offset, Offset]]  # (topic, partition, first offset, last offset)
 Start = Annotated[str, OneOf(frozenset(["earliest", "latest", "offset", "timestamp"]))]
 Column = Annotated[str, OneOf(frozenset(["key", "value", "offset", "timestamp", "headers"]))]
+Columns = Annotated[list[Column], Once()]
 Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
 
 
-MOST = 50_000  # elements of an array of a request, such as partitions, ranges of offsets, conditions
+MOST = 20_000  # elements of an array of a request, such as partitions, ranges of offsets, conditions
 _ARRAY: Kinds = frozenset([list, tuple])  # `unpack` makes either of an array
 
 
@@ -128,6 +146,12 @@ def _are_bytes(hint: Any) -> bool:
     return any(typing.get_args(each) == (bytes,) for each in (hint, *typing.get_args(hint)))
 
 
+def _once(hint: Any) -> Once | None:
+    """The mark of an array, which may be None as well."""
+    marks = (mark for each in (hint, *typing.get_args(hint)) for mark in typing.get_args(each)[1:])
+    return next((mark for mark in marks if isinstance(mark, Once)), None)
+
+
 _NAME: Kinds = frozenset([str])
 
 
@@ -158,6 +182,7 @@ class Base:
     table: ClassVar[Any] = _WhenUsed()  # list[tuple[str, Kinds, Check | None, Any]]: (name, types, check, default)
     raw: ClassVar[Any] = _WhenUsed()  # str | None: the field marked RAW
     bulk: ClassVar[Any] = _WhenUsed()  # str | None: the field marked BULK
+    once: ClassVar[Any] = _WhenUsed()  # list[tuple[str, Once]]: the arrays of a request that are sets
     most: ClassVar[int | None] = None  # the most elements of an array, other than an array of bytes
 
     def __init_subclass__(cls, kind: int = 0) -> None:
@@ -169,15 +194,17 @@ class Base:
     @classmethod
     def _make_checks(cls) -> None:
         hints = typing.get_type_hints(cls, include_extras=True)
-        table, marked = [], dict[Any, str]()
+        table, sets, marked = [], list[tuple[str, Once]](), dict[Any, str]()
         for field in fields(cls):  # type: ignore[arg-type]
             hint = hints[field.name]
             marked |= {mark: field.name for mark in typing.get_args(hint)[1:] if mark is RAW or mark is BULK}
             kinds, check = check_for(hint)
             if cls.most is not None and kinds >= _ARRAY and not _are_bytes(hint):
                 check = _at_most(cls.most, check)
+                if (once := _once(hint)) is not None:
+                    sets.append((field.name, once))
             table.append((field.name, kinds, check, field.default))
-        cls.table, cls.raw, cls.bulk = table, marked.get(RAW), marked.get(BULK)
+        cls.table, cls.once, cls.raw, cls.bulk = table, sets, marked.get(RAW), marked.get(BULK)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -352,8 +379,8 @@ def take_id(values: dict[str, Any]) -> int:
 
 
 def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
-    """A message from its map (without `id`); empties the map. Raises InvalidRequest, which names the wrong field.
-    `strict`: refuses unknown fields."""
+    """A message from its map (without `id`); empties the map. Arrays that are sets have each element once. Raises
+    InvalidRequest, which names the wrong field. `strict`: refuses unknown fields."""
     found = []
     for name, kinds, check, default in cls.table:
         value = values.pop(name, default)
@@ -366,7 +393,11 @@ def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
     if strict and values:
         name = str(next(iter(values)))[:80]
         raise InvalidRequest(f"{cls.__name__} has no field '{name}'", field=name)
-    return cls(*found)
+    message = cls(*found)
+    for name, once in cls.once:
+        if value := getattr(message, name):
+            setattr(message, name, once(value))
+    return message
 
 
 def read_answer(cls: type[T], values: dict[str, Any]) -> T:

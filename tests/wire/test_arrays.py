@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
 
 from krappy.errors import InvalidRequest
+from krappy.wire import messages as m
 from krappy.wire.messages import REQUESTS, parse
 from krappy.wire.schema import MOST, check_for
 
@@ -33,11 +35,31 @@ def arrays() -> list[tuple[Any, str, Any]]:
     for cls in REQUESTS.values():
         hints = typing.get_type_hints(cls, include_extras=True)
         for field in fields(cls):
-            hint = hints[field.name]
-            for each in (hint, *typing.get_args(hint)):
+            for each in parts(hints[field.name]):
                 if typing.get_origin(each) is list and typing.get_args(each)[0] is not Any:
                     found.append((cls, field.name, typing.get_args(each)[0]))
     return found
+
+
+def parts(hint: Any) -> Iterator[Any]:
+    """The hint, and the types that it is made of: those of a union, and what is annotated."""
+    yield hint
+    if typing.get_origin(hint) is not list:
+        for each in typing.get_args(hint):
+            yield from parts(each)
+
+
+# Why an array of a request is no set. New arrays must be marked `Once`, or be listed here with their reason.
+NOT_ONCE = {
+    ("Ack", "ranges"): "ranges may overlap: the group settles each event once",
+    ("Nack", "ranges"): "as in Ack",
+    ("Extend", "ranges"): "as in Ack",
+    ("Unregister", "unseen"): "as in Ack",
+    ("MultiGet", "keys"): "answered for by place",
+    ("Batch", "expect"): "all conditions must hold, and there may be as many as records",
+    ("Message", "headers"): "an event may have a header twice",
+    ("CommitStaged", "tokens"): "a token that is named twice is refused",
+}
 
 
 def test_there_are_arrays() -> None:
@@ -53,7 +75,8 @@ def test_an_array_has_so_many_elements_and_no_more(cls: Any, name: str, of: Any)
     for other in values:
         values[other] = [] if list in check_for(hints[other])[0] else item(hints[other])
     values[name] = [item(of)] * MOST
-    assert len(getattr(parse(cls, dict(values)), name)) == MOST
+    once = (cls.__name__, name) not in NOT_ONCE
+    assert len(getattr(parse(cls, dict(values)), name)) == (1 if once else MOST)
     values[name] = [item(of)] * (MOST + 1)
     if (cls.__name__, name) in OF_BYTES:
         parse(cls, dict(values))
@@ -62,3 +85,22 @@ def test_an_array_has_so_many_elements_and_no_more(cls: Any, name: str, of: Any)
         parse(cls, dict(values))
     assert error.value.details["field"] == name
     assert len(error.value.text) < 300
+
+
+def test_every_array_of_a_request_is_a_set_or_says_why_not() -> None:
+    marked = {(cls.__name__, name) for cls in REQUESTS.values() for name, _ in cls.once}
+    assert marked.isdisjoint(NOT_ONCE)
+    assert marked | set(NOT_ONCE) == {(cls.__name__, name) for cls, name, _ in arrays()}
+
+
+def test_what_is_named_twice_is_read_once() -> None:
+    """At the place of the first; where only a part of an element is its name, the last one stands."""
+
+    def read(cls: Any, **values: Any) -> Any:
+        return parse(cls, values)
+
+    consumer = read(m.ConsumerRegistration, topics=["b", "a", "b"], positions=[["t", 1, 5], ["t", 0, 6], ["t", 1, 7]])
+    assert (consumer.topics, consumer.positions) == (["b", "a"], [["t", 1, 7], ["t", 0, 6]])
+    assert read(m.DeleteRecords, topic="t", before=[[1, 5], [0, -1], [1, 7]]).before == [[1, 7], [0, -1]]
+    assert read(m.Scan, topic="t", partitions=[2, 1, 2]).partitions == [2, 1]
+    assert read(m.Scan, topic="t").partitions is None

@@ -127,9 +127,12 @@ class Member:
         """Extends leases, to end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
         now = self.group.keeper.now_ms()
         lost: list[Range] = []
+        touched: dict[SharedPartition, None] = {}
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
             spans = shared.leases.extend(now, self.name, first, last, lease_ms)
             lost += [(topic, partition, *span) for span in spans]
+            touched[shared] = None
+        for shared in touched:
             shared.attend()
         if lost:
             raise _lost(self, lost)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from krappy.wire.schema import U32, Answer, Bulk, Column, Offset, OffsetList, Positive, Range, Request
+from krappy.wire.schema import U32, Answer, Bulk, Columns, Indexes, Offset, OffsetList, Positive, Range, Request
 
 BinaryColumn = tuple[bytes, bytes, bytes | None]  # offsets, data, validity, as Arrow lays them out
 HeadersColumn = tuple[bytes, BinaryColumn, BinaryColumn]  # offsets, names, values
@@ -34,7 +34,7 @@ class OpenSnapshot(Request, kind=40):
     """
 
     topic: str
-    partitions: list[U32] | None = None  # nil: all
+    partitions: Indexes | None = None  # nil: all
     # how many ranges of about equal size are wanted, over all partitions. A small table may have fewer; each
     # partition has at least one
     splits: Positive = 8
@@ -70,7 +70,7 @@ class ReadSnapshot(Request, kind=41):
     start: bytes | None = None  # the first key, included
     end: bytes | None = None  # the last key, excluded
     # some of "key", "value", "offset", "timestamp", "headers": only these are sent; nil: all
-    columns: list[Column] | None = None
+    columns: Columns | None = None
     tombstones: bool | None = None  # deleted keys too; nil: as OpenSnapshot said
     max_bytes: Positive = 1 << 20  # about how large one answer may be
 
@@ -116,7 +116,7 @@ class GetColumns(Request, kind=45):
     keys: bytes  # the keys, one after the other
     partition: U32 | None = None  # where to look; nil: by each key's murmur2, or in all while the topic has strays
     # some of "value", "offset", "timestamp", "headers": only these are sent; nil: all
-    columns: list[Column] | None = None
+    columns: Columns | None = None
 
 
 class ColumnsGot(Answer, kind=45):

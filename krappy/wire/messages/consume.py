@@ -7,7 +7,9 @@ from krappy.wire.schema import (
     I64,
     U32,
     Answer,
+    Indexes,
     Millis,
+    Names,
     OffsetList,
     Order,
     PositionList,
@@ -27,9 +29,9 @@ class ConsumerRegistration(Request, kind=2):
     and the broker tries again each minute.
     """
 
-    topics: list[str]  # one or more
+    topics: Names  # one or more
     group: str | None = None  # nil: a reader
-    partitions: list[U32] | None = None  # readers: which partitions of every topic; nil: all
+    partitions: Indexes | None = None  # readers: which partitions of every topic; nil: all
     start: Start = "earliest"  # where a reader begins, or a new group
     start_at: I64 | None = None  # the number that `start` needs
     positions: PositionList | None = None  # readers: exact offsets for some partitions, instead of `start`

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.wire.schema import I64, U32, Answer, PositionList, Request, Start
+from krappy.wire.schema import I64, Answer, Indexes, PositionList, Request, Start
 
 
 class Commit(Request, kind=9):
@@ -62,7 +62,7 @@ class ResetGroup(Request, kind=24):
 
     group: str
     topic: str | None = None  # nil: all its topics
-    partitions: list[U32] | None = None  # nil: all
+    partitions: Indexes | None = None  # nil: all
     start: Start = "earliest"  # the new floor
     start_at: I64 | None = None  # the number that `start` needs
     dry_run: bool = False  # answers what it would do, and changes nothing

@@ -30,7 +30,7 @@ partitions were added. While a topic has strays:
 
 from __future__ import annotations
 
-from krappy.wire.schema import U32, Answer, Offset, OffsetList, Positive, Raw, Request
+from krappy.wire.schema import U32, Answer, Indexes, Offset, OffsetList, Positive, Raw, Request
 
 
 class Get(Request, kind=12):
@@ -75,7 +75,7 @@ class Scan(Request, kind=14):
     prefix: bytes | None = None  # only keys with this prefix; not together with `start` or `end`
     start: bytes | None = None  # the first key, included
     end: bytes | None = None  # the last key, excluded
-    partitions: list[U32] | None = None  # nil: all
+    partitions: Indexes | None = None  # nil: all
     tombstones: bool = False  # deleted keys too
     max_entries: Positive = 1000  # of one page
     max_bytes: Positive = 1 << 20  # of one page
@@ -115,7 +115,7 @@ class Watch(Request, kind=15):
     prefix: bytes | None = None  # as in Scan
     start: bytes | None = None  # as in Scan
     end: bytes | None = None  # as in Scan
-    partitions: list[U32] | None = None  # nil: all, also those added later
+    partitions: Indexes | None = None  # nil: all, also those added later
     tombstones: bool = False  # deleted keys in the snapshot too; changes always have them
     offsets: OffsetList | None = None  # resume: the next offset of each partition watched
 

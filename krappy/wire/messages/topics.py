@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from krappy.wire.schema import U32, Answer, Expect, OffsetList, Positive, Request
+from krappy.wire.schema import U32, Answer, Expect, Names, OffsetList, Once, Positive, Request
 
 
 class CreateTopic(Request, kind=16):
@@ -64,7 +64,7 @@ class DescribeTopics(Request, kind=19):
     may add names; ignore those that you do not know.
     """
 
-    topics: list[str] | None = None  # nil: all
+    topics: Names | None = None  # nil: all
 
 
 class TopicsDescribed(Answer, kind=19):
@@ -84,7 +84,7 @@ class DeleteRecords(Request, kind=27):
 
     topic: str
     # [[partition, offset], …]: events before the offset are deleted; -1: all before the high watermark
-    before: list[tuple[U32, Expect]]
+    before: Annotated[list[tuple[U32, Expect]], Once(1)]
 
 
 class RecordsDeleted(Answer, kind=27):
