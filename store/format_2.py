@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from krappy.core.cluster import places
+from krappy.core.cluster import places, znodes
 from krappy.errors import StorageError
-from krappy.store import znodes
 from krappy.store.meta import Meta
-from krappy.store.overrides import STATIC
 
 TOPIC, DELETING, BROKER, GROUP = b"t/", b"d/", b"cb/", b"cg/"
+STATIC = "static"  # the topic defaults that the broker was started with, which stay under their key
 NEXT_PRODUCER, CLUSTER_ID = b"c/next-producer", b"c/cluster"
 
 

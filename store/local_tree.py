@@ -54,16 +54,8 @@ class LocalTree:
         """From here on each commit also does the operations that `follow` returns for it, until it returns none."""
         self._follow = follow
 
-    def commit(
-        self,
-        operations: Sequence[Operation],
-        puts: Mapping[bytes, bytes] | None = None,
-        deletes: Sequence[bytes] = (),
-    ) -> Image:
-        """Writes all or nothing, durably, with `puts` and `deletes` of other keys of the database.
-
-        Returns the image after it. Raises RefusedMulti, StorageError.
-        """
+    def commit(self, operations: Sequence[Operation]) -> Image:
+        """Writes all or nothing, durably. Returns the image after it. Raises RefusedMulti, StorageError."""
         with self._lock:
             plan = Plan(self._tree)
             plan.do(operations)
@@ -71,19 +63,17 @@ class LocalTree:
             while more := self._follow(image, plan.changes):
                 plan.do(more)
                 image = self.image.after(plan.changes)
-            if plan.changes or puts or deletes:
-                self._write(plan.changes, puts or {}, deletes)
+            if plan.changes:
+                self._write(plan.changes)
                 self._tree.apply(plan.changes)
                 self.image = image
             return image
 
-    def _write(self, changes: Changes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
+    def _write(self, changes: Changes) -> None:
         written: Changes = {path: self._tree.get(path) for path in self._unwritten} | changes
         kept = {path: znode for path, znode in written.items() if znode is not None and znode.owner == PERSISTENT}
         gone = [_key(path) for path, znode in written.items() if znode is None]
-        self.meta.change_durably(
-            {_key(path): _packed(znode) for path, znode in kept.items()} | dict(puts), [*gone, *deletes]
-        )
+        self.meta.change_durably({_key(path): _packed(znode) for path, znode in kept.items()}, gone)
         self._unwritten.clear()
 
 

@@ -27,7 +27,9 @@ from krappy.broker.groups.groups import GroupCoordinator
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest.ahead import Ahead
 from krappy.broker.latest.latest import LatestTables
+from krappy.broker.local_store import LocalStore
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.overrides import OverrideStore
 from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE, Report, Runtime
 from krappy.broker.settings import broker_settings
@@ -36,6 +38,7 @@ from krappy.broker.tables import table
 from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.tables.view_keeper import ViewKeeper, open_views
 from krappy.broker.topics import deletion
+from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
@@ -45,19 +48,19 @@ from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
+from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
-from krappy.store.catalog import Catalog
+from krappy.store.catalog import LocalCatalog
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
-from krappy.store.overrides import OverrideStore
 from krappy.store.privacy import close_to_others
 from krappy.store.refusals import refusals
 from krappy.store.staging import StagedFiles, StagingStore
@@ -167,16 +170,26 @@ class LocalBroker(Runtime):
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
-        self.catalog = await self.in_thread(lambda: Catalog(self.meta, tell=self._tell_of_migration))
+        local = await self.in_thread(lambda: LocalCatalog(self.meta, tell=self._tell_of_migration))
+        self.store = store = LocalStore(local.tree, self.in_thread)
+        self.cluster_id = local.cluster_id
+        self.catalog = Catalog(store, local.numbers, self.in_thread)
+        await self.catalog.open()
         sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
         numbers = [number for stored in self.catalog.list() for number in stored.numbers]
         self.views, damaged = await self.in_thread(lambda: open_views(data / "views", sizes, numbers))
         if damaged:
             self.report("views_damaged", error=damaged)
         await self.in_thread(self._check_folders)
-        await self.in_thread(lambda: self.catalog.register(self.id, self.endpoints, self.config.rack or None))
-        self.dynamic = DynamicSettings(self, OverrideStore(self.catalog.tree, "brokers"), self.changes.locks)
-        self.internal = InternalTopics(self.catalog.cluster_id, self.id, self.topics.changed)
+        if lost := self.meta.lost:
+            self.report("catalog_lost", changes=lost)
+            await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
+        store.control()
+        await self.catalog.register(self.id, self.endpoints, self.config.rack or None)
+        self.dynamic = DynamicSettings(
+            self, OverrideStore(store, self.meta, self.in_thread, "brokers"), self.changes.locks
+        )
+        self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         defaults = self.dynamic.topic_defaults
         topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in self.catalog.list()]
         await self.changes.open_partitions(topics, new=False)
@@ -187,7 +200,7 @@ class LocalBroker(Runtime):
         await self.producer_ids.open()
         self.groups = GroupCoordinator(self, GroupStore(self.meta), self.create_topic)
         self.kafka_groups = KafkaGroups(
-            *(self, GroupOffsets(self.meta), OverrideStore(self.catalog.tree, "groups")),
+            *(self, GroupOffsets(self.meta), OverrideStore(store, self.meta, self.in_thread, "groups")),
             *(self.groups, self.internal, self.latest),
         )
         self.groups.kafka = self.kafka_groups.native
@@ -235,15 +248,11 @@ class LocalBroker(Runtime):
         self.report("catalog_migrated", records=records, text=text)
 
     def _check_folders(self) -> None:
-        """Reports folders with events of no topic in the catalog. If the catalog has lost changes, it skips the view
-        numbers and ids that those changes may have given out."""
+        """Reports folders with events of no topic in the catalog."""
         topics = [*self.catalog.list(), *self.catalog.deleting()]
         known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
         for folder in identity.unclaimed(self.config.data / "topics", known):
             self.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
-        if lost := self.meta.lost:
-            self.report("catalog_lost", changes=lost)
-            self.catalog.pass_over(lost, self.views.highest_number())
 
     async def _keep_house(self) -> None:
         try:
@@ -292,10 +301,6 @@ class LocalBroker(Runtime):
 
     # --- topics
 
-    @property
-    def cluster_id(self) -> str:
-        return self.catalog.cluster_id
-
     def topic(self, name: str) -> Topic:
         """Raises UnknownTopic."""
         return self.topics.find(name)
@@ -304,7 +309,8 @@ class LocalBroker(Runtime):
         """The id of the broker that coordinates `key`: a group (`__consumer_offsets`) or a transactional id
         (`__transaction_state`). From now on that internal topic is listed."""
         self.internal.use(topic)
-        return self.id
+        partitions = self.internal.by_name[topic].image.partitions
+        return partitions[partition_of(key, len(partitions))].state.leader
 
     def access(self) -> Access:
         """The door for one connection."""

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import trio
-
 from krappy.broker.name_locks import NameLocks
+from krappy.broker.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
 from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.settings.topic_table import OF_BROKER, Changes, Given, Setting, changes_of, integer
-from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 
 THREADS = "background.threads"
 _OWN = (  # fields of ServerConfig
@@ -163,7 +160,7 @@ class DynamicSettings:
         topics = [topic for topic in self._runtime.topics.values() if topic.inherited != defaults]
         for topic in topics:
             await topic.prepare(topic.given, defaults)
-        await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._runtime.disk_limiter)
+        await self._store.save(name, after)
         self._held[name] = after
         self._apply()
         for topic in topics:

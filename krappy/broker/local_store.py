@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from krappy.core.cluster.decide import decide, touched
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Operation, Znode
 from krappy.store.local_tree import SESSION, LocalTree
@@ -20,6 +21,10 @@ class LocalStore:
         self.tree = tree
         self.changed = Signal()
         self._in_thread = in_thread
+
+    def control(self) -> None:
+        """From here on this broker is the controller: what its rules demand after a change is done together with it."""
+        self.tree.follow(lambda image, changes: decide(image, touched(image, changes)))
 
     @property
     def image(self) -> Image:

@@ -15,12 +15,13 @@ import trio
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
 from krappy.core.cluster.image import Image
 from krappy.errors import KrappyError, ShuttingDown
 from krappy.measures import StoreMeasures
+from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
-from krappy.store.catalog import Catalog
 from krappy.store.meta import Meta
 from krappy.store.views import Views
 from krappy.waiting import Later, Signal
@@ -63,6 +64,8 @@ class Runtime:
         self.topics = Topics(config.latest_alias)
         self.meta: Meta
         self.views: Views
+        self.cluster_id: str
+        self.store: Store
         self.catalog: Catalog
         self.scans: set[OpenScan] = set()
         self.dropped_views: list[int] = []  # their numbers; housekeeping frees their disk space
@@ -116,7 +119,7 @@ class Runtime:
     @property
     def image(self) -> Image:
         """The cluster as this broker knows it."""
-        return self.catalog.tree.image
+        return self.store.image
 
     async def sync_meta(self, take_back: Callable[[], None] | None = None) -> None:
         """Returns once everything written to the meta database so far is on disk. One sync serves all callers.

@@ -24,7 +24,7 @@ from krappy.errors import KrappyError, StorageError
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store import identity
-from krappy.store.catalog import Catalog
+from krappy.store.catalog import LocalCatalog
 from krappy.store.format import SET_ASIDE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
@@ -95,7 +95,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
         stack.callback(lock.release)
         meta = Meta(data / "meta")
         stack.callback(meta.close)
-        catalog = Catalog(meta, change=False)
+        catalog = LocalCatalog(meta, change=False)
         found = Findings()
         try:
             GroupStore(meta).load_all()
@@ -124,7 +124,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
 
 
 def _check_partitions(
-    data: Path, catalog: Catalog, views: Views | None, repair: bool, tell: Tell, found: Findings
+    data: Path, catalog: LocalCatalog, views: Views | None, repair: bool, tell: Tell, found: Findings
 ) -> None:
     for topic in catalog.list():
         config = TopicConfig.parse(topic.config)
@@ -138,7 +138,7 @@ def _check_partitions(
             _check_partition(data, partition, number, config, views, repair, tell)
 
 
-def _strangers(data: Path, catalog: Catalog) -> list[str]:
+def _strangers(data: Path, catalog: LocalCatalog) -> list[str]:
     """Problems: folders with events that belong to no topic. Empty ones are no problem: a broker that was killed while
     it added partitions leaves them."""
     known = {f"{topic.name}-{index}" for topic in catalog.list() for index in range(len(topic.numbers))}

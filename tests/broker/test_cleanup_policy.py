@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.overrides import OverrideStore
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
-from krappy.store.overrides import OverrideStore
 from krappy.store.views import Views
 from tests.broker.engine import as_killed, publish, running
 
@@ -89,9 +89,17 @@ async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
 
         return killed_before_and_after
 
+    async def killing_at_save(store: OverrideStore, name: str, settings: Mapping[str, str]) -> None:
+        nonlocal killed
+        as_killed(data, tmp_path / f"killed-{killed}")
+        await save(store, name, settings)
+        as_killed(data, tmp_path / f"killed-{killed + 1}")
+        killed += 2
+
+    save = OverrideStore.save
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Views, "flush", killing(Views.flush))
-        patch.setattr(OverrideStore, "save", killing(OverrideStore.save))
+        patch.setattr(OverrideStore, "save", killing_at_save)
         async with running(data, log_cleanup_policy="compact") as broker:
             assert broker.topic("t").config.compact
             assert await live(broker.topic("t").led(0)) == {b"c": 2}

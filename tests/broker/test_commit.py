@@ -32,7 +32,7 @@ async def test_a_retry_of_what_was_never_synced_is_refused(
     """The original stands in the file and will never be acknowledged: whoever asks again is told so at once."""
     async with running(tmp_path, durability="fsync") as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
-        broker.catalog.skip_producer_ids(8)
+        await broker.catalog.skip_producer_ids(8)
         await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0)
         sent = batch.encode(None, [b"x" * size], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=1)
         with monkeypatch.context() as broken:
@@ -55,7 +55,7 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
     """It was silent for long, and is not any more: what it sent before is still known again."""
     async with running(tmp_path, durability="fsync", retention_check_ms=HOUR) as broker:
         partition = (await broker.create_topic("t", 1, {"retention.ms": -1}))[0].led(0)
-        broker.catalog.skip_producer_ids(8)
+        await broker.catalog.skip_producer_ids(8)
         await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0)
         states = partition.log.producers._states
         states[7] = states[7]._replace(seen_ms=0)  # which was long ago
@@ -85,7 +85,7 @@ async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp
 
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
-        broker.catalog.skip_producer_ids(8)
+        await broker.catalog.skip_producer_ids(8)
         await partition.publish(sent(0, b"first")).wait()
         taken = partition.publish(sent(1, b"taken"))
         refused = partition.publish(sent(2, b"refused"), [(0, 99)])

@@ -109,7 +109,7 @@ async def test_finishing_a_deletion_leaves_anothers_folder(tmp_path: Path) -> No
     """One of the same name that was made since."""
     async with running(tmp_path / "data") as broker:
         await broker.create_topic("t", 1, {})
-        stored = broker.catalog.delete("t")
+        stored = await broker.catalog.delete("t")
         as_killed(tmp_path / "data", tmp_path / "killed")
     folder = tmp_path / "killed" / "topics" / "t-0"
     folder.mkdir(exist_ok=True)

@@ -12,12 +12,12 @@ import trio
 from krappy.broker.broker import LocalBroker
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.kafka_groups.settings import HEARTBEAT, SESSION
+from krappy.broker.overrides import OverrideStore
 from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, InvalidRequest, KrappyError, StorageError, UnknownGroup, WrongGroupKind
-from krappy.store.overrides import OverrideStore
 from tests.broker.engine import publish, running, until
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
@@ -126,7 +126,7 @@ def test_commits_that_follow_each_other_share_a_sync(tmp_path: Path, monkeypatch
 def test_settings_of_a_group_that_can_not_be_kept_are_not_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: Any) -> None:
+    async def fails(*_: Any) -> None:
         raise StorageError("the disk is gone")
 
     async def work() -> None:

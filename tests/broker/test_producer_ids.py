@@ -8,11 +8,11 @@ import pytest
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.topics.catalog import FAR
 from krappy.broker.transactions.producer_ids import OWN, ProducerIds
+from krappy.core.cluster.znodes import PRODUCER_BLOCK
 from krappy.errors import InvalidTransaction, UnknownProducer
 from krappy.records import batch
-from krappy.store.catalog import FAR
-from krappy.store.znodes import PRODUCER_BLOCK
 from tests.broker.engine import publish, read_all, running
 from tests.broker.staged import commit, made, staged, values
 

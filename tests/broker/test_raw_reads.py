@@ -26,7 +26,7 @@ def test_an_answer_has_a_record_where_there_is_one(tmp_path: Path) -> None:
             config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
             topic, _ = await broker.create_topic("t", 1, config)
             partition = topic.led(0)
-            broker.catalog.skip_producer_ids(20)
+            await broker.catalog.skip_producer_ids(20)
             for number in range(20):
                 producer = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0}
                 await engine.publish(partition, 1, [b"k" if number < 19 else b"last"], **producer)

@@ -11,11 +11,11 @@ from trio.testing import trio_test
 from krappy.broker.broker import LocalBroker
 from krappy.errors import ConfigError
 from krappy.records import batch
-from krappy.store.catalog import FORMAT, Catalog
+from krappy.store.catalog import FORMAT, LocalCatalog
 from krappy.store.format_2 import TOPIC
 from krappy.store.meta import Meta
 from tests.broker.engine import running
-from tests.store.test_catalog import OLD
+from tests.broker.test_catalog import OLD
 
 WEEK_MS = 604_800_000
 QUIET = {"retention_check_ms": 10**9, "cleaner_backoff_ms": 10**9}
@@ -49,7 +49,7 @@ async def test_nothing_expires_unless_somebody_says_so(tmp_path: Path) -> None:
 @trio_test
 async def test_a_topic_of_an_older_version_keeps_its_seven_days(tmp_path: Path) -> None:
     meta = Meta(tmp_path / "meta")
-    Catalog(meta)
+    LocalCatalog(meta)
     meta.write({TOPIC + b"plain": OLD[0]}, [FORMAT])
     meta.close()
     told: list[dict[str, object]] = []

@@ -333,10 +333,10 @@ def test_the_views_are_made_anew_behind_a_change_that_has_begun(
             under_way, go_on = trio.Event(), trio.Event()
             add = broker.catalog.add_partitions
 
-            def slowly(topic: str, total: int) -> Any:
-                trio.from_thread.run_sync(under_way.set)
-                trio.from_thread.run(go_on.wait)
-                return add(topic, total)
+            async def slowly(topic: str, total: int) -> Any:
+                under_way.set()
+                await go_on.wait()
+                return await add(topic, total)
 
             monkeypatch.setattr(broker.catalog, "add_partitions", slowly)
             with trio.fail_after(60):

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from krappy import blocking
+from krappy.broker.topics.catalog import STARTS
 from krappy.cli import archive, checkup
-from krappy.store.catalog import STARTS, Catalog
+from krappy.store.catalog import LocalCatalog
 from krappy.store.meta import Meta
 from krappy.testing.running import run_broker
 from tests.process import wait_until
@@ -184,7 +185,7 @@ def test_what_is_restored_is_led_in_epochs_of_its_own(small: Path, tmp_path: Pat
         with run_broker(tmp_path / folder):
             pass
         meta = Meta(tmp_path / folder / "meta")
-        (partition,) = Catalog(meta).tree.image.topics["t"].partitions
+        (partition,) = LocalCatalog(meta).tree.image.topics["t"].partitions
         epochs.append(partition.state.leader_epoch)
         meta.close()
     assert epochs == [1, STARTS + 1]

@@ -22,10 +22,10 @@ from krappy.cli import archive, checkup
 from krappy.cli.spawn import spawn_broker
 from krappy.errors import StorageError
 from krappy.store import hold
-from krappy.store.catalog import Catalog
 from krappy.store.hold import _files as held_files
 from krappy.store.meta import Meta
 from krappy.testing.running import run_broker
+from tests.broker.catalogs import SyncCatalog
 from tests.cli.test_backup import contents, krappy
 from tests.process import child
 
@@ -286,7 +286,7 @@ def test_producer_ids_of_a_restored_broker_are_new(backup: Path, tmp_path: Path)
     def next_id(data: Path) -> int:
         meta = Meta(data / "meta")
         try:
-            return Catalog(meta).next_producer_id()
+            return SyncCatalog(meta).next_producer_id()
         finally:
             meta.close()
 

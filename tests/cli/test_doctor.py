@@ -13,13 +13,14 @@ from krappy.cli import checkup
 from krappy.entries.entry import pack_entry
 from krappy.errors import StorageError
 from krappy.records import batch
-from krappy.store.catalog import Catalog
+from krappy.store.catalog import LocalCatalog
 from krappy.store.format import IDENTITY, LOG, file_name
 from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.synced import Synced
 from krappy.store.views import Views
 from krappy.testing.running import run_broker
+from tests.broker.catalogs import SyncCatalog
 from tests.broker.engine import as_killed, publish, running
 from tests.cli.conftest import Krappy, Result
 
@@ -74,7 +75,7 @@ def problems(found: Result) -> str:
 def number_of(data: Path, topic: str) -> int:
     meta = Meta(data / "meta")
     try:
-        found = Catalog(meta).get(topic)
+        found = LocalCatalog(meta).get(topic)
         assert found is not None
         return found.numbers[0]
     finally:
@@ -192,7 +193,7 @@ def test_a_topic_that_was_created_when_the_broker_was_killed_is_no_fault(
 ) -> None:
     """The catalog knows of it before its folders are made."""
     meta = Meta(data / "meta")
-    Catalog(meta).create("new", 2)
+    SyncCatalog(meta).create("new", 2)
     meta.close()
     found = doctor("--json")
     assert found.status == 0

@@ -17,12 +17,11 @@ from krappy.broker.local_store import LocalStore
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.cluster.zk.session import Status
-from krappy.core.cluster import places
+from krappy.core.cluster import places, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, Refusal, RefusedMulti, Tree, Znode
 from krappy.errors import ConnectionLost
 from krappy.ports.store import Store
-from krappy.store import znodes
 from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
 from tests.cluster.proxy import Proxy

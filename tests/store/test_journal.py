@@ -12,9 +12,9 @@ from crc32c import crc32c
 
 from krappy.errors import StorageError
 from krappy.store import journal, rocks
-from krappy.store.catalog import Catalog
 from krappy.store.meta import LOST, Meta
 from krappy.store.synced import ACCEPT, NAME
+from tests.broker.catalogs import SyncCatalog
 
 BLOCK = 32 << 10
 TYPE = 6  # where a record's type stands in its head
@@ -191,7 +191,7 @@ def test_an_accepted_loss_counts_until_somebody_has_passed_over_it(tmp_path: Pat
     assert not (folder / ACCEPT).exists()
     meta = Meta(folder)
     assert meta.lost == 10
-    found = Catalog(meta)
+    found = SyncCatalog(meta)
     first = found.next_producer_id()
     found.pass_over(meta.lost, 8)
     assert meta.get(LOST) is None

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from krappy.errors import StorageError
 from krappy.store import journal
-from krappy.store.catalog import Catalog
-from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
-from krappy.store.overrides import OverrideStore
 from tests.store.faulty_meta import Faults, FaultyMeta
 
 
@@ -200,60 +197,3 @@ def test_histories_with_faults_against_a_dict(tmp_path: Path, seed: int) -> None
     again = Meta(meta.folder)
     assert contents(again) == model
     again.close()
-
-
-# --- the catalog
-
-
-@pytest.mark.parametrize("failing", ["write", "sync"])
-def test_a_topic_that_could_not_be_made_takes_its_numbers_with_it(
-    meta: Meta, faults: Faults, failing: str, tmp_path: Path
-) -> None:
-    """Else, after a restart, two topics share a view."""
-    catalog = Catalog(meta)
-    for name in ("first", "second", "third"):
-        faults.at = faults.count + {"write": 1, "sync": 2}[failing]
-        with pytest.raises(StorageError):
-            catalog.create(name, 2)
-        assert faults.happened == failing
-        assert name not in catalog
-        meta.reopen()
-        catalog.create(f"{name}-2", 2)
-        numbers = [number for topic in Catalog(meta).list() for number in topic.numbers]
-        assert len(numbers) == len(set(numbers))
-        assert Catalog(meta).list() == catalog.list()
-
-
-def test_what_the_catalog_refused_is_as_it_was_on_disk_too(meta: Meta, faults: Faults) -> None:
-    catalog = Catalog(meta)
-    catalog.create("t", 1)
-    changes: list[Callable[[], object]] = [
-        lambda: catalog.alter("t", {"retention.ms": 5}),
-        lambda: catalog.add_partitions("t", 4),
-        lambda: catalog.delete("t"),
-    ]
-    for change in changes:
-        for after in range(3):
-            faults.at = faults.count + after
-            before = catalog.list()
-            try:
-                change()
-            except StorageError:
-                meta.reopen()
-                assert catalog.list() == before
-            faults.at = -1
-            again = Catalog(meta)
-            assert (again.list(), again.deleting()) == (catalog.list(), catalog.deleting())
-            if "t" not in catalog:
-                catalog.create("t", 1)
-
-
-def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Faults) -> None:
-    store = OverrideStore(LocalTree(meta), "brokers")
-    store.save("", {"a": "1"})
-    for settings in ({"a": "2"}, {}):
-        faults.at = faults.count + 1
-        with pytest.raises(StorageError):
-            store.save("", settings)
-        meta.reopen()
-        assert store.load() == {"": {"a": "1"}}

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import trio
+
+from krappy.broker.overrides import STATIC
+from krappy.core.cluster import places
 from krappy.core.staging import Job, JobState, StagedTask
 from krappy.core.transactions import Transaction
 from krappy.entries.entry import pack_entry
-from krappy.store import catalog, group_offsets, groups, overrides, rocks, staging, transactions
+from krappy.store import group_offsets, groups, rocks, staging, transactions
 from krappy.store.meta import Meta
 from krappy.store.synced import ACCEPT
 from krappy.store.views import Views
+from tests.broker.catalogs import SyncCatalog
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "store" / "VIEWS.md").read_text()
 
@@ -33,7 +38,7 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta" / ACCEPT).touch()
     meta = Meta(tmp_path / "meta")
-    made = catalog.Catalog(meta)
+    made = SyncCatalog(meta)
     made.register(5)
     made.create("a", 1, {"segment.ms": 5})
     made.create("b", 1)
@@ -48,9 +53,9 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     jobs = staging.StagingStore(meta)
     jobs.put(Job("j"), StagedTask("id", "a", b"", "task", "attempt"))
     jobs.end(Job("k", JobState.COMMITTED, touched_ms=1_000), [])
-    overrides.OverrideStore(made.tree, "brokers").save(overrides.STATIC, {"num.partitions": "3"})
-    overrides.OverrideStore(made.tree, "brokers").save("5", {"num.partitions": "4"})
-    overrides.OverrideStore(made.tree, "groups").save("k/2", {"consumer.heartbeat.interval.ms": "5000"})
+    trio.run(made.overrides(places.BROKER_CONFIG).save, STATIC, {"num.partitions": "3"})
+    trio.run(made.overrides(places.BROKER_CONFIG).save, "5", {"num.partitions": "4"})
+    trio.run(made.overrides(places.GROUP_CONFIG).save, "k/2", {"consumer.heartbeat.interval.ms": "5000"})
     keys = [key for key, _ in meta.items(b"")]
     holding = [path for path, znode in made.tree.under("/") if znode.data and not znode.owner]
     meta.close()

@@ -38,11 +38,11 @@ from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
+    from krappy.broker.overrides import OverrideStore
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.core.kafka.offset import At, Offset
     from krappy.store.group_offsets import GroupOffsets
-    from krappy.store.overrides import OverrideStore
 
 
 class KafkaGroups(GroupRegistry):

@@ -20,10 +20,10 @@ from krappy.core.kafka.modern import KnownTopic, ModernRules
 
 if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
+    from krappy.broker.overrides import OverrideStore
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.store.group_offsets import GroupOffsets
-    from krappy.store.overrides import OverrideStore
 
 LONGEST_GROUP = 1000  # characters of a group's name
 MEMORY_SHARE = 4  # groups and their members may take 1/MEMORY_SHARE of the broker's memory budget

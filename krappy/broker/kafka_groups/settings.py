@@ -6,16 +6,15 @@ What is not set for a group is as the broker has it for all groups. A group need
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.name_locks import whole
+from krappy.broker.overrides import OverrideStore
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.errors import InvalidConfig, InvalidRequest
 from krappy.settings.topic_table import Changes, Given, Setting, changes_of, integer, nearest
-from krappy.store.overrides import OverrideStore
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
@@ -108,8 +107,7 @@ class GroupSettings:
         StorageError."""
         async with whole(self._lock):  # threads may overtake each other: what is stored last must be what is in force
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
-            limiter = self._runtime.disk_limiter
-            await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)
+            await self._store.save(group, after)
             if after:
                 self._held[group] = after
             else:

@@ -69,7 +69,7 @@ async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     await in_thread(_remove, folders, text_id(stored.id))
     await in_thread(_sync, runtime.folder_of(stored.name, 0).parent)
     await in_thread(runtime.views.flush)
-    await in_thread(runtime.catalog.forget, stored)
+    await runtime.catalog.forget(stored)
     runtime.dropped_views += stored.numbers
 
 

@@ -24,6 +24,7 @@ import trio
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.partition.partition import Partition
 from krappy.broker.topics import deletion
+from krappy.broker.topics.catalog import MAX_PARTITIONS
 from krappy.broker.topics.opening import LogPlace, check_room, open_logs
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_names import TopicNames
@@ -31,7 +32,6 @@ from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic import TopicConfig, merge
 from krappy.settings.topic_table import Changes, changes_of
 from krappy.store import identity
-from krappy.store.catalog import MAX_PARTITIONS
 from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.log import Log
 from krappy.types import text_id
@@ -103,7 +103,7 @@ class TopicChanges:
         if partitions <= MAX_PARTITIONS:
             check_room(partitions)  # before the catalog has it: adding and deleting so many there takes long
             await self._make_way(name, range(partitions))
-        stored = await runtime.in_thread(lambda: runtime.catalog.create(name, partitions, config))
+        stored = await runtime.catalog.create(name, partitions, config)
         topic = Topic(stored, runtime.catalog.image(name), inherited)
         try:
             await self.open_partitions([(topic, stored)], new=True)
@@ -117,7 +117,7 @@ class TopicChanges:
         StorageError."""
         runtime = self._runtime
         if name in runtime.catalog and name not in runtime.topics:
-            await deletion.finish(runtime, self._forget, await runtime.in_thread(lambda: runtime.catalog.delete(name)))
+            await deletion.finish(runtime, self._forget, await runtime.catalog.delete(name))
 
     async def _try_to_unmake(self, name: str) -> None:
         try:
@@ -147,7 +147,7 @@ class TopicChanges:
             if partitions is not None and partitions != topic.count:
                 await self._add_partitions(topic, partitions)
             if config:
-                stored = await runtime.in_thread(lambda: runtime.catalog.alter(name, config))
+                stored = await runtime.catalog.alter(name, config)
                 await topic.configure(stored.config, topic.inherited)
             runtime.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
             runtime.topics.changed.fire()
@@ -168,7 +168,7 @@ class TopicChanges:
         await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
-            stored = await runtime.in_thread(lambda: runtime.catalog.add_partitions(topic.name, total))
+            stored = await runtime.catalog.add_partitions(topic.name, total)
         except BaseException:
             for log in logs:
                 await runtime.attempt(str(log.folder), runtime.in_thread(log.destroy))
@@ -185,7 +185,7 @@ class TopicChanges:
             if uuid not in (None, topic.id):  # the topic that was meant was deleted during the wait for the lock
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
             await self._room.look()  # the catalog and the views need disk space for a deletion
-            stored = await runtime.in_thread(lambda: runtime.catalog.delete(name))
+            stored = await runtime.catalog.delete(name)
             runtime.topics.remove(topic)
             self.names.remove(name)
             topic.deleted = True

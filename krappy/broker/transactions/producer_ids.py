@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import trio
-
 from krappy.errors import InvalidTransaction, UnknownProducer
 
 if TYPE_CHECKING:
@@ -31,14 +29,12 @@ class ProducerIds:
         """Makes sure that ids that stand in the logs are not given out."""
         partitions = [each for topic in self._runtime.topics.values() for each in topic.local.values()]
 
-        def know() -> None:
-            self._catalog.know_producer_ids({id for each in partitions for id in each.producer_ids()})
-
-        await trio.to_thread.run_sync(know, limiter=self._runtime.disk_limiter)
+        found = await self._runtime.in_thread(lambda: {id for each in partitions for id in each.producer_ids()})
+        await self._catalog.know_producer_ids(found)
 
     async def new(self) -> int:
         """A new id for a client. That it was given out is durable on return."""
-        return await trio.to_thread.run_sync(self._catalog.next_producer_id, limiter=self._runtime.disk_limiter)
+        return await self._catalog.next_producer_id()
 
     async def new_own(self, partitions: Collection[Partition]) -> int:
         """A new id of the broker's own that these partitions do not know. Logs that are older than the broker's own

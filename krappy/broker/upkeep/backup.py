@@ -79,7 +79,7 @@ async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
                 await run(partial(runtime.meta.checkpoint, folder / "meta"))
                 await run(partial(hold.hold_staged, staged, folder / "staging"))
             await _hold_logs(runtime, folder / "topics")
-            facts = {"version": runtime.version, "cluster": runtime.catalog.cluster_id, "taken_ms": runtime.now_ms()}
+            facts = {"version": runtime.version, "cluster": runtime.cluster_id, "taken_ms": runtime.now_ms()}
             finish = partial(hold.finish, folder, facts)  # it notes the end of each log
             files, size = await trio.to_thread.run_sync(finish, limiter=runtime.disk_limiter)
     except BaseException:

@@ -36,7 +36,9 @@ def restore(source: str, data: Path, as_json: bool) -> None:
       zstd -d < monday.tar.zst | krappy restore - --data ./data
     """
     try:
-        from krappy.store.catalog import STARTS, Catalog
+        import trio
+
+        from krappy.broker.topics.catalog import skip_ahead
         from krappy.store.hold import RESTORING
         from krappy.store.lock import FolderLock
         from krappy.store.meta import Meta
@@ -62,9 +64,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             listing = archive.unpack(archive.files_of(source), partial, tell)
         meta = Meta(partial / "meta")
         try:
-            catalog = Catalog(meta)
-            catalog.skip_producer_ids(PRODUCER_IDS)
-            catalog.skip_epochs(STARTS)
+            trio.run(skip_ahead, meta, PRODUCER_IDS)
         finally:
             meta.close()
         for part in sorted(partial.iterdir()):

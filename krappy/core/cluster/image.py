@@ -26,7 +26,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 
 _TOPICS, _CONFIG = f"{places.TOPICS}/", f"{places.CONFIG}/"
-_BROKERS, _EPOCHS = f"{places.BROKERS}/", f"{places.EPOCHS}/"
+_BROKERS, _EPOCHS, _DELETED = f"{places.BROKERS}/", f"{places.EPOCHS}/", f"{places.DELETED}/"
 
 
 class Registration(NamedTuple):
@@ -66,13 +66,15 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`names`: topic id -> name. `configs`: the stored settings, by kind and name. `controller`: a broker's id.
-    `unreadable`: paths of znodes that this version can't read; for these the image keeps what it had before."""
+    """`names`: topic id -> name. `deleted`: the same, of deleted topics whose files may still exist. `configs`: the
+    stored settings, by kind and name. `controller`: a broker's id. `unreadable`: paths of znodes that this version
+    can't read; for these the image keeps what it had before."""
 
     brokers: Mapping[int, Registration] = field(default_factory=_nothing)
     epochs: Mapping[int, int] = field(default_factory=_nothing)
     topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
     names: Mapping[bytes, str] = field(default_factory=_nothing)
+    deleted: Mapping[bytes, str] = field(default_factory=_nothing)
     configs: Mapping[Kind, Mapping[str, Mapping[str, str]]] = field(default_factory=_nothing)
     controller: int | None = None
     unreadable: frozenset[str] = frozenset()
@@ -110,6 +112,9 @@ class _Fold:
                     self._broker(int(path[len(_BROKERS) :]), znode)
                 elif path.startswith(_EPOCHS):
                     _set(self._map("epochs"), int(path[len(_EPOCHS) :]), None if znode is None else znode.version)
+                elif path.startswith(_DELETED):
+                    id = id_of(path[len(_DELETED) :])
+                    _set(self._map("deleted"), id, None if znode is None else Document.of(znode.data).text("topic"))
                 elif path == places.CONTROLLER:
                     controller = None if znode is None else Document.of(znode.data).number("brokerid")
             except ValueError:

@@ -13,15 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from krappy.core.cluster.znodes import PRODUCER_BLOCK
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic_table import GENERATION
-from krappy.store.catalog import FORMAT, NEXT_NUMBER, NUMBERS, Catalog, StoredTopic, new_id
+from krappy.store.catalog import FORMAT, StoredTopic, new_id
 from krappy.store.format import DATA_FORMAT
 from krappy.store.format_2 import TOPIC
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
-from krappy.store.znodes import PRODUCER_BLOCK
+from krappy.store.view_numbers import NEXT_NUMBER, NUMBERS
 from krappy.types import text_id
+from tests.broker.catalogs import SyncCatalog
 
 
 @pytest.fixture
@@ -32,24 +34,24 @@ def meta(tmp_path: Path) -> Iterator[Meta]:
 
 
 @pytest.fixture
-def catalog(meta: Meta) -> Catalog:
-    return Catalog(meta)
+def catalog(meta: Meta) -> SyncCatalog:
+    return SyncCatalog(meta)
 
 
 def test_the_cluster_id_is_kafkas_kind_and_stays(meta: Meta) -> None:
-    first = Catalog(meta).cluster_id
+    first = SyncCatalog(meta).cluster_id
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", first)
-    assert Catalog(meta).cluster_id == first
+    assert SyncCatalog(meta).cluster_id == first
 
 
 def test_data_of_a_newer_version_is_refused(meta: Meta) -> None:
-    Catalog(meta)
+    SyncCatalog(meta)
     assert meta.get(FORMAT) == DATA_FORMAT.to_bytes(4, "big")
     meta.delete(FORMAT)  # as versions before it wrote it
-    Catalog(meta)
+    SyncCatalog(meta)
     meta.put(FORMAT, (DATA_FORMAT + 1).to_bytes(4, "big"))
     with pytest.raises(StorageError, match="written by a newer version of Krappy"):
-        Catalog(meta)
+        SyncCatalog(meta)
     assert meta.get(FORMAT) == (DATA_FORMAT + 1).to_bytes(4, "big")
 
 
@@ -62,11 +64,11 @@ OLD = (  # as a version with Kafka's 7 days wrote them
 def test_topics_keep_the_defaults_that_they_were_made_under(meta: Meta) -> None:
     meta.write({TOPIC + b"plain": OLD[0], TOPIC + b"own": OLD[1], FORMAT: bytes([0, 0, 0, 1]), NEXT_NUMBER: bytes([3])})
     for change in (None, {"segment.ms": 5}, {"segment.ms": None}):
-        catalog = Catalog(meta)
+        catalog = SyncCatalog(meta)
         if change is not None:
             catalog.alter("plain", change)
             catalog.add_partitions("own", len(catalog.list()[0].numbers) + 1)
-        for opened in (catalog, Catalog(meta)):
+        for opened in (catalog, SyncCatalog(meta)):
             assert [topic.defaults.get("retention.ms") for topic in opened.list()] == ["604800000", "604800000"]
     catalog.delete("plain")
     assert catalog.create("plain", 1).defaults == {}
@@ -81,20 +83,20 @@ def test_ids_differ_and_never_look_like_an_option() -> None:
     assert not any(id.startswith("-") for id in ids)
 
 
-def test_a_topic_is_kept_as_it_was_made(catalog: Catalog, meta: Meta) -> None:
+def test_a_topic_is_kept_as_it_was_made(catalog: SyncCatalog, meta: Meta) -> None:
     made = catalog.create("a", 3, {"retention.ms": 5, "segment.ms": None})
     assert made == StoredTopic("a", made.id, {"retention.ms": "5"}, [1, 2, 3], GENERATION)
     assert len(made.id) == 16
     assert catalog.get("a") == made
     assert "a" in catalog
     assert [topic.numbers for topic in (catalog.create("b", 1), catalog.create("A", 2))] == [[4], [5, 6]]
-    for held in (catalog, Catalog(meta)):
+    for held in (catalog, SyncCatalog(meta)):
         assert [topic.name for topic in held.list()] == ["A", "a", "b"]
         assert held.get("a") == made
     assert catalog.get("c") is None
 
 
-def test_what_cannot_be_created(catalog: Catalog) -> None:
+def test_what_cannot_be_created(catalog: SyncCatalog) -> None:
     catalog.create("a", 1)
     with pytest.raises(TopicExists):
         catalog.create("a", 1)
@@ -111,7 +113,7 @@ def test_what_cannot_be_created(catalog: Catalog) -> None:
     assert catalog.create("b", 1).numbers == [2]
 
 
-def test_partitions_only_grow(catalog: Catalog) -> None:
+def test_partitions_only_grow(catalog: SyncCatalog) -> None:
     first = catalog.create("a", 2)
     catalog.create("b", 1)
     grown = catalog.add_partitions("a", 4)
@@ -122,7 +124,7 @@ def test_partitions_only_grow(catalog: Catalog) -> None:
     assert catalog.get("a") == grown
 
 
-def test_settings_change_and_go_back(catalog: Catalog) -> None:
+def test_settings_change_and_go_back(catalog: SyncCatalog) -> None:
     catalog.create("a", 1, {"retention.ms": 5, "segment.ms": 6})
     assert catalog.alter("a", {"retention.ms": None, "view.enable": False}).config == {
         "segment.ms": "6",
@@ -134,32 +136,32 @@ def test_settings_change_and_go_back(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("use", ["alter", "add_partitions", "delete"])
-def test_an_unknown_topic(catalog: Catalog, use: str) -> None:
+def test_an_unknown_topic(catalog: SyncCatalog, use: str) -> None:
     arguments: tuple[object, ...] = {"alter": ({},), "add_partitions": (2,), "delete": ()}[use]
     with pytest.raises(UnknownTopic, match="'nope'"):
         getattr(catalog, use)("nope", *arguments)
 
 
-def test_a_deleted_topic_is_remembered_until_it_is_gone_from_disk(catalog: Catalog, meta: Meta) -> None:
+def test_a_deleted_topic_is_remembered_until_it_is_gone_from_disk(catalog: SyncCatalog, meta: Meta) -> None:
     first = catalog.create("a", 2)
     assert catalog.delete("a") == first
     again = catalog.create("a", 1)
     assert again.id != first.id
     assert again.numbers == [3]
-    reopened = Catalog(meta)
+    reopened = SyncCatalog(meta)
     assert list(reopened.deleting()) == [StoredTopic("a", first.id, {}, first.numbers)]
     assert list(reopened.list()) == [again]
     reopened.delete("a")
     reopened.forget(first)
     left = StoredTopic("a", again.id, {}, again.numbers)
-    assert list(reopened.deleting()) == list(Catalog(meta).deleting()) == [left]
+    assert list(reopened.deleting()) == list(SyncCatalog(meta).deleting()) == [left]
     reopened.forget(left)
     assert not [key for key, _ in meta.items(NUMBERS)]
 
 
-def test_producer_ids_never_come_again(catalog: Catalog, meta: Meta) -> None:
+def test_producer_ids_never_come_again(catalog: SyncCatalog, meta: Meta) -> None:
     given = [catalog.next_producer_id() for _ in range(PRODUCER_BLOCK + 5)]
-    given += [Catalog(meta).next_producer_id() for _ in range(3)]
+    given += [SyncCatalog(meta).next_producer_id() for _ in range(3)]
     assert len(set(given)) == len(given)
     assert given[0] == 0
     assert given[: PRODUCER_BLOCK + 5] == list(range(PRODUCER_BLOCK + 5))
@@ -167,7 +169,7 @@ def test_producer_ids_never_come_again(catalog: Catalog, meta: Meta) -> None:
 
 def test_numbers_run_out_with_an_error(meta: Meta) -> None:
     meta.put(NEXT_NUMBER, (MAX_NUMBER - 1).to_bytes(8, "big"))
-    catalog = Catalog(meta)
+    catalog = SyncCatalog(meta)
     with pytest.raises(InvalidPartitions):
         catalog.create("a", 3)
     assert catalog.create("a", 2).numbers == [MAX_NUMBER - 1, MAX_NUMBER]
@@ -179,7 +181,7 @@ def test_numbers_run_out_with_an_error(meta: Meta) -> None:
 def test_a_damaged_record_is_a_clear_error(meta: Meta, bad: bytes) -> None:
     meta.put(TOPIC + b"a", bad)
     with pytest.raises(StorageError, match="t/a"):
-        Catalog(meta)
+        SyncCatalog(meta)
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -201,7 +203,7 @@ class CatalogHistory(RuleBasedStateMachine):
     @initialize()
     def opened(self) -> None:
         self.meta = Meta(self.folder / "meta")
-        self.catalog = Catalog(self.meta)
+        self.catalog = SyncCatalog(self.meta)
 
     @rule(name=names, partitions=st.integers(1, 3))
     def create(self, name: str, partitions: int) -> None:
@@ -253,7 +255,7 @@ class CatalogHistory(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.catalog = Catalog(self.meta)
+        self.catalog = SyncCatalog(self.meta)
 
     @rule()
     def reopen(self) -> None:

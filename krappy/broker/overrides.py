@@ -1,23 +1,24 @@
 """Settings of brokers and of Kafka groups that were changed while the broker ran, as znodes.
 
 Names of settings are Kafka's. The topic defaults that the broker was started with concern only this broker, so they are
-in no znode, but under a key of their own (`cb/static`, a msgpack map). They are stored so that a start with other
-defaults is a change like any other.
+in no znode, but in its meta database (`cb/static`, a msgpack map). They are stored so that a start with other defaults
+is a change like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgpack
 
+from krappy.broker.topics.catalog import config_change
 from krappy.core.cluster import places
 from krappy.core.cluster.places import Kind
-from krappy.core.cluster.tree import Create, Delete, Operation, Put
+from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import StorageError
+from krappy.ports.store import Store
 from krappy.settings.topic_table import inherited
-from krappy.store import znodes
-from krappy.store.local_tree import LocalTree
+from krappy.store.meta import Meta
 
 FOR_ALL = ""  # the name of the settings of all brokers
 STATIC = "static"  # the name of the topic defaults that the broker was started with
@@ -25,17 +26,21 @@ STATIC_KEY = b"cb/static"
 
 
 class OverrideStore:
-    """The changed settings of one kind: brokers or groups. `save` blocks until it is synced."""
+    """The changed settings of one kind: brokers or groups."""
 
-    def __init__(self, tree: LocalTree, kind: Kind) -> None:
-        self._tree = tree
+    def __init__(
+        self, store: Store, meta: Meta, in_thread: Callable[[Callable[[], None]], Awaitable[None]], kind: Kind
+    ):
+        self._store = store
+        self._meta = meta
+        self._in_thread = in_thread
         self._kind = kind
 
     def load(self) -> dict[str, dict[str, str]]:
         """The stored settings of each broker or group, by its name. Raises StorageError."""
-        kept = self._tree.image.configs.get(self._kind, {})
+        kept = self._store.image.configs.get(self._kind, {})
         found = {self._name(name): dict(settings) for name, settings in kept.items()}
-        static = self._tree.meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
+        static = self._meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
         if static is not None:
             try:
                 found[STATIC] = dict(msgpack.unpackb(static))
@@ -43,30 +48,24 @@ class OverrideStore:
                 raise StorageError(f"the record {STATIC_KEY!r} can't be read: {error}") from error
         return found
 
-    def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Replaces the stored settings of one broker or group. Raises StorageError: then nothing has changed."""
+    async def save(self, name: str, settings: Mapping[str, str]) -> None:
+        """Replaces the stored settings of one broker or group, durably. Raises StorageError: then nothing has
+        changed."""
         if self._kind == places.BROKER_CONFIG and name == STATIC:
-            if settings:
-                self._tree.meta.change_durably({STATIC_KEY: msgpack.packb(dict(settings))})
-            else:
-                self._tree.meta.change_durably({}, [STATIC_KEY])
+            puts = {STATIC_KEY: msgpack.packb(dict(settings))} if settings else {}
+            await self._in_thread(lambda: self._meta.change_durably(puts, [] if settings else [STATIC_KEY]))
             return
         path = places.config(self._kind, self._entity(name))
-        self._tree.commit(config_change(self._tree, path, settings))
+        try:
+            await self._store.multi(config_change(path, await self._store.read(path), settings))
+        except RefusedMulti as error:
+            raise StorageError(f"another has changed these settings at the same moment: {error}") from error
 
     def _entity(self, name: str) -> str:
         return places.DEFAULT if self._kind == places.BROKER_CONFIG and name == FOR_ALL else name
 
     def _name(self, entity: str) -> str:
         return FOR_ALL if self._kind == places.BROKER_CONFIG and entity == places.DEFAULT else entity
-
-
-def config_change(tree: LocalTree, path: str, settings: Mapping[str, str]) -> list[Operation]:
-    """The operations that make `settings` the content of their znode; without settings the znode is deleted."""
-    there = tree.get(path)
-    if there is None:
-        return [Create(path, znodes.config(settings))] if settings else []
-    return [Put(path, znodes.config(settings, there.data))] if settings else [Delete(path)]
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:

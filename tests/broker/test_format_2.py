@@ -11,15 +11,17 @@ from typing import Any
 import msgpack
 import pytest
 
+from krappy.broker.overrides import FOR_ALL, STATIC
+from krappy.core.cluster import places
 from krappy.core.cluster.state import PartitionState
 from krappy.errors import StorageError
 from krappy.store import catalog as catalog_module
 from krappy.store import format_2
-from krappy.store.catalog import FORMAT, Catalog, StoredTopic
+from krappy.store.catalog import FORMAT, StoredTopic
 from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
-from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore
 from krappy.types import text_id
+from tests.broker.catalogs import SyncCatalog
 from tests.store.faulty_meta import Faults, FaultyMeta
 
 IDS = [bytes([number]) * 16 for number in range(1, 5)]
@@ -46,7 +48,7 @@ OLD: Mapping[bytes, bytes] = {
 }
 
 
-def check(catalog: Catalog) -> None:
+def check(catalog: SyncCatalog) -> None:
     assert catalog.cluster_id == text_id(b"\x07" * 16)
     assert list(catalog.list()) == [
         StoredTopic("B.b_-", IDS[1], {}, [4]),
@@ -55,14 +57,14 @@ def check(catalog: Catalog) -> None:
     assert list(catalog.deleting()) == [StoredTopic("gone", IDS[2], {}, [3, 8])]
     assert catalog.was_given(2999)
     assert not catalog.was_given(3000)
-    brokers, groups = (OverrideStore(catalog.tree, kind).load() for kind in ("brokers", "groups"))
+    brokers, groups = (catalog.overrides(kind).load() for kind in (places.BROKER_CONFIG, places.GROUP_CONFIG))
     assert brokers[FOR_ALL] == {"num.partitions": "3"}
     assert brokers["0"] == {"num.partitions": "4"}
     assert brokers.get(STATIC, {"log.retention.ms": "7"}) == {"log.retention.ms": "7"}
     assert groups == {"g/ä": {"consumer.heartbeat.interval.ms": "5000"}}
 
 
-def check_goes_on(catalog: Catalog) -> None:
+def check_goes_on(catalog: SyncCatalog) -> None:
     """What comes then is as if it had always been so."""
     catalog.register(3)
     image = catalog.tree.image
@@ -78,13 +80,13 @@ def test_it_becomes_one_of_this_format(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
     meta.write(OLD)
     told: list[int] = []
-    check(Catalog(meta, tell=told.append))
+    check(SyncCatalog(meta, tell=told.append))
     assert told == [8]
     assert meta.get(b"g/x") == b"another's"
     assert not list(format_2.steps(meta))
     meta.close()
     meta = Meta(tmp_path)
-    again = Catalog(meta, tell=told.append)
+    again = SyncCatalog(meta, tell=told.append)
     assert told == [8]  # nothing is left to do
     check(again)
     check_goes_on(again)
@@ -96,7 +98,7 @@ def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     meta = Meta(tmp_path)
     meta.write(OLD)
     told: list[int] = []
-    Catalog(meta, tell=told.append)
+    SyncCatalog(meta, tell=told.append)
     assert told == [2, 4, 6, 8]
     meta.close()
 
@@ -116,13 +118,13 @@ def test_it_is_cut_short_anywhere(tmp_path: Path, lost: bool) -> None:
 
         faults.at, faults.on_failure = faults.count + number, cut
         with suppress(StorageError):
-            Catalog(meta)
+            SyncCatalog(meta)
         meta.close()
         if not faults.happened:
             break
         for each in (copy, folder):
             again = Meta(each)
-            catalog = Catalog(again)
+            catalog = SyncCatalog(again)
             check(catalog)
             check_goes_on(catalog)
             again.close()
@@ -132,12 +134,12 @@ def test_it_is_cut_short_anywhere(tmp_path: Path, lost: bool) -> None:
 def test_to_look_into_it_changes_nothing(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
     meta.write(OLD)
-    check(Catalog(meta, change=False))
+    check(SyncCatalog(meta, change=False))
     assert dict(meta.items(b"")) == OLD
-    Catalog(meta)
+    SyncCatalog(meta)
     meta.write({}, [b"c/cluster"])
     before = dict(meta.items(b""))
-    check(Catalog(meta, change=False))
+    check(SyncCatalog(meta, change=False))
     assert dict(meta.items(b"")) == before
     meta.close()
 
@@ -146,7 +148,7 @@ def test_a_version_before_refuses_it_from_the_first_step_on(tmp_path: Path) -> N
     meta = Meta(tmp_path)
     meta.write({**OLD, b"t/bad": b"\xc1"})
     with pytest.raises(StorageError, match="t/bad"):
-        Catalog(meta)
+        SyncCatalog(meta)
     assert meta.get(FORMAT) == (3).to_bytes(4, "big")
     meta.close()
 
@@ -158,23 +160,23 @@ def test_a_damaged_record_is_named(tmp_path: Path, key: bytes, bad: bytes) -> No
     meta.write({**OLD, key: bad})
     for change in (False, True):
         with pytest.raises(StorageError, match=r"the catalog's record .* can't be read"):
-            Catalog(meta, change=change)
+            SyncCatalog(meta, change=change)
     meta.close()
 
 
 def test_a_damaged_znode_is_named(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
-    Catalog(meta).create("t", 1)
+    SyncCatalog(meta).create("t", 1)
     meta.put(b"tree/brokers/topics/t", b"\0\0\0\0{")
     with pytest.raises(StorageError, match="/brokers/topics/t can't be read"):
-        Catalog(meta)
+        SyncCatalog(meta)
     meta.delete(b"tree/brokers/topics/t")
     with pytest.raises(StorageError, match="is missing"):
         LocalTree(meta)
     meta.delete(b"tree/brokers/topics/t/partitions")
     meta.put(b"tree/x", b"")
     with pytest.raises(StorageError, match="tree/x"):
-        Catalog(meta)
+        SyncCatalog(meta)
     meta.close()
 
 
@@ -182,7 +184,7 @@ def test_each_start_is_another_epoch(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
     found = []
     for start in range(3):
-        catalog = Catalog(meta)
+        catalog = SyncCatalog(meta)
         catalog.register(5)
         catalog.create(f"t{start}", 1)
         catalog.add_partitions("t0", start + 2)
@@ -199,7 +201,7 @@ def test_epochs_that_a_catalog_does_not_know_of_are_passed_over(tmp_path: Path) 
     meta = Meta(tmp_path)
     found: list[list[int]] = []
     for skip in (0, 0, 7, 2_000):
-        catalog = Catalog(meta)
+        catalog = SyncCatalog(meta)
         if skip == 7:
             catalog.skip_epochs(skip)
         elif skip:
@@ -214,10 +216,10 @@ def test_epochs_that_a_catalog_does_not_know_of_are_passed_over(tmp_path: Path) 
 
 def test_a_broker_with_another_id_has_it_all(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
-    first = Catalog(meta)
+    first = SyncCatalog(meta)
     first.register(1)
     first.create("t", 2)
-    second = Catalog(meta)
+    second = SyncCatalog(meta)
     second.register(2)
     partition = second.tree.image.topics["t"].partitions[1]
     assert (partition.replicas, partition.state.leader, partition.state.isr) == ((2,), 2, (2,))

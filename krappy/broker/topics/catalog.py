@@ -1,0 +1,315 @@
+"""The broker's catalog: its topics and their settings, which producer ids were given, and its registration.
+
+It changes the tree that all brokers agree on (`Store`), and the numbers of this broker's views. Each change of the tree
+is one atomic write, made from what was read, and refused if that has changed since; then it is made anew from what is
+there now. When a change fails, nothing has changed, but numbers and ids that it took are not given again. Topics change
+in an order that is safe in a crash:
+
+- Created: the topic gets its numbers; then it is written to the tree; then its folders and views are made. On open,
+  numbers of topics that the tree does not have are forgotten, and missing folders are made, empty.
+- Deleted: `delete` removes the topic from the tree and notes the deletion; then its folders and views are removed; then
+  `forget` removes the note, and then the numbers. On open, noted deletions are finished. A new topic of the same name
+  may exist at once: it has another id and other partition numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TypeVar
+
+import trio
+
+from krappy.broker.local_store import LocalStore
+from krappy.core.cluster import places, registration, znodes
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import write_state
+from krappy.core.cluster.tree import Create, Delete, Operation, Put, RefusedMulti, Znode
+from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
+from krappy.ports.store import Store
+from krappy.settings.topic import TopicConfig, check_topic_name, merge
+from krappy.settings.topic_table import GENERATION, Given, normalise
+from krappy.store.catalog import LocalCatalog, StoredTopics, new_id
+from krappy.store.catalog import StoredTopic as StoredTopic
+from krappy.store.meta import LOST, Meta
+from krappy.store.view_numbers import ViewNumbers
+
+FAR = 1_000_000  # producer ids
+STARTS = 1_000  # starts that a damaged or older catalog may not know of
+MAX_PARTITIONS = 100_000  # of one topic
+TRIES = 100  # at a change that others are quicker with
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+
+class Catalog(StoredTopics):
+    """`in_thread` runs what waits for this broker's disk."""
+
+    def __init__(self, store: Store, numbers: ViewNumbers, in_thread: InThread[None]) -> None:
+        super().__init__(lambda: store.image, numbers)
+        self._store = store
+        self._numbers = numbers
+        self._in_thread = in_thread
+        self._replicas: tuple[int, ...] = ()  # of a partition that is made now
+        self._ids = trio.Lock()  # held while producer ids are reserved
+        self._next_producer = self._reserved = 0
+
+    async def open(self) -> None:
+        """Reads what the image does not have, and forgets numbers of topics that were not made. Raises StorageError."""
+        found = await self._store.read(places.PRODUCER_IDS)
+        self._next_producer = self._reserved = _following(found)
+        image = self._store.image
+        with suppress(StorageError):  # a full disk: the next start forgets them
+            await self._in_thread(lambda: self._numbers.forget(self._numbers.known() - {*image.names, *image.deleted}))
+
+    async def register(
+        self, broker: int, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
+    ) -> Image:
+        """Registers this broker, which then leads all partitions in a new leader epoch: writes of the last one that
+        were not acknowledged may be lost.
+
+        `endpoints`: host and port by the listener's name. Topics that this folder has from another broker id become
+        this broker's. Durable. Raises StorageError.
+        """
+        self._replicas = (broker,)
+        registered = await self._store.read(places.epoch(broker))
+        epoch, entered = registration.enter(broker, registered, endpoints, rack, self._store.session)
+        controller_epoch = await self._store.read(places.CONTROLLER_EPOCH)
+        entered += registration.control(broker, epoch, controller_epoch, self._store.session)
+        for topic in self._store.image.topics.values():
+            if any(each.replicas != self._replicas for each in topic.partitions):
+                znode = await self._read(places.topic(topic.name))
+                entered += registration.take_over(topic, znode, await self._states(topic), broker)
+        return await self._store.multi(entered)
+
+    def image(self, name: str) -> TopicImage:
+        """What the cluster knows of an existing topic. Raises KeyError."""
+        return self._store.image.topics[name]
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
+        """Adds a topic, durably. Raises InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
+        check_topic_name(name)
+        held = normalise(config or {})
+        TopicConfig.parse(held)
+        if name in self:
+            raise TopicExists(f"the topic '{name}' exists")
+        id = new_id()
+        data = znodes.topic(id, [self._replicas] * _checked(partitions), GENERATION)
+        await self._give_numbers(id, name, partitions)
+
+        async def made() -> list[Operation]:
+            if name in self:
+                raise TopicExists(f"the topic '{name}' exists")
+            config = places.config("topics", name)
+            settings = config_change(config, await self._store.read(config), held)
+            return [Create(places.topic(name), data), Create(places.partitions(name)), *settings]
+
+        try:
+            await self._change(made)
+        except BaseException:
+            with suppress(StorageError), trio.CancelScope(shield=True):
+                await self._in_thread(lambda: self._numbers.forget([id]))
+            raise
+        return self._find(name)
+
+    async def add_partitions(self, name: str, total: int) -> StoredTopic:
+        """Gives a topic more partitions, durably. `total`: their new number. Raises UnknownTopic, InvalidPartitions,
+        StorageError."""
+        topic = self._find(name)
+        if total <= len(topic.numbers):
+            raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
+        await self._give_numbers(topic.id, name, _checked(total))
+
+        async def made() -> list[Operation]:
+            path = places.topic(name)
+            znode = await self._store.read(path)
+            if znode is None or self._find(name).id != topic.id:
+                raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
+            replicas = [each.replicas for each in self.image(name).partitions]
+            if len(replicas) >= total:
+                raise InvalidPartitions(f"'{name}' has {len(replicas)} partitions; their number can only grow")
+            replicas += [self._replicas] * (total - len(replicas))
+            return [Put(path, znodes.topic(topic.id, replicas, topic.generation, znode.data), znode.version)]
+
+        await self._change(made)
+        return self._find(name)
+
+    async def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
+        """Changes settings, durably; None resets one to its default. Raises UnknownTopic, InvalidConfig,
+        StorageError."""
+
+        async def made() -> list[Operation]:
+            config = merge(self._find(name).config, changes)
+            path = places.config("topics", name)
+            return config_change(path, await self._store.read(path), config)
+
+        await self._change(made)
+        return self._find(name)
+
+    async def delete(self, name: str) -> StoredTopic:
+        """Deletes a topic, durably, and notes that its folders and views have to be removed. Raises UnknownTopic,
+        StorageError."""
+        topic = self._find(name)
+
+        async def made() -> list[Operation]:
+            if self._find(name).id != topic.id:
+                raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
+            below: list[Operation] = [Create(places.deleted(topic.id), znodes.deleted(name))]
+            config = places.config("topics", name)
+            below += config_change(config, await self._store.read(config), {})
+            for index, partition in enumerate(self.image(name).partitions):
+                if partition.version >= 0:
+                    below += [Delete(places.state(name, index)), Delete(places.partition(name, index))]
+            return [*below, Delete(places.partitions(name)), Delete(places.topic(name))]
+
+        await self._change(made)
+        return topic
+
+    async def forget(self, topic: StoredTopic) -> None:
+        """Forgets a deleted topic. To be called once all its folders and views are gone from the disk. Raises
+        StorageError."""
+        if topic.id in self._store.image.deleted:
+            with suppress(RefusedMulti):  # another call was quicker
+                await self._store.multi([Delete(places.deleted(topic.id))])
+        await self._in_thread(lambda: self._numbers.forget([topic.id]))
+
+    # --- producer ids
+
+    async def next_producer_id(self) -> int:
+        """A producer id that was never given before. Writes once per thousand ids. Raises StorageError."""
+        async with self._ids:
+            if self._next_producer == self._reserved:
+                await self._reserve(znodes.PRODUCER_BLOCK)
+            given = self._next_producer
+            self._next_producer += 1
+            return given
+
+    def was_given(self, producer_id: int) -> bool:
+        """Whether this catalog may have given this producer id."""
+        return producer_id < self._next_producer
+
+    async def know_producer_ids(self, found: Iterable[int]) -> None:
+        """Never gives any of these producer ids. They are in logs although this catalog has not given them, as after
+        damage to it; the batches of a new producer with such an id would be taken for duplicates. Ids more than FAR
+        ahead are ignored: a client made them up, and it takes long to reach them. Durable. Raises StorageError."""
+        near = [each for each in found if self._next_producer <= each < self._next_producer + FAR]
+        if near:
+            await self.skip_producer_ids(max(near) + 1 - self._next_producer)
+
+    async def skip_producer_ids(self, count: int) -> None:
+        """Skips the next `count` producer ids: they may have been given without this catalog knowing. Durable."""
+        async with self._ids:
+            await self._reserve(count)
+            self._next_producer = self._reserved
+
+    async def _reserve(self, count: int) -> None:
+        """Reserves the next `count` ids, durably: they follow all that any broker has reserved."""
+
+        begin = 0
+
+        async def made() -> list[Operation]:
+            nonlocal begin
+            path = places.PRODUCER_IDS
+            found = await self._store.read(path)
+            begin = max(self._reserved, _following(found))
+            data = znodes.producer_ids(begin + count)
+            return [Create(path, data) if found is None else Put(path, data, found.version)]
+
+        await self._change(made)
+        if begin != self._reserved:
+            self._next_producer = begin
+        self._reserved = begin + count
+
+    # --- after damage, or from a backup
+
+    async def skip_epochs(self, starts: int) -> None:
+        """Raises all leader epochs by `starts`. This catalog may not know of that many starts; if their epochs were
+        used again, events of then would be taken for events of now. Durable. Raises StorageError."""
+
+        async def made() -> list[Operation]:
+            found: list[Operation] = []
+            for topic in self._store.image.topics.values():
+                for index, znode in (await self._states(topic)).items():
+                    state = topic.partitions[index].state
+                    data = write_state(state._replace(leader_epoch=state.leader_epoch + starts), znode.data)
+                    found.append(Put(places.state(topic.name, index), data, znode.version))
+            return found
+
+        await self._change(made)
+
+    async def pass_over(self, meta: Meta, changes: int, number: int) -> None:
+        """Skips the producer ids and leader epochs that `changes` lost changes may have given, and partition numbers up
+        to `number`. Then deletes the record of the loss. Durable. Raises StorageError."""
+        await self.skip_epochs(min(changes, STARTS))
+        await self.skip_producer_ids(znodes.PRODUCER_BLOCK * changes)
+        await self._in_thread(lambda: self._numbers.pass_over(number))
+        await self._in_thread(lambda: meta.change_durably({}, [LOST]))
+
+    # ---
+
+    async def _change(self, make: Callable[[], Awaitable[Sequence[Operation]]]) -> None:
+        """Writes the operations that `make` gives, and asks it again when they are refused: then what it had read has
+        changed. Raises StorageError."""
+        for _ in range(TRIES):
+            try:
+                await self._store.multi(await make())
+                return
+            except RefusedMulti as error:
+                refused = error
+        raise StorageError(f"others change it all the time: {refused}")
+
+    async def _give_numbers(self, id: bytes, name: str, total: int) -> None:
+        def give() -> None:
+            self._numbers.give(id, name, total)
+
+        await self._in_thread(give)
+
+    def _find(self, name: str) -> StoredTopic:
+        topic = self.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic '{name!s:.249}'")
+        return topic
+
+    async def _read(self, path: str) -> Znode:
+        found = await self._store.read(path)
+        if found is None:
+            raise StorageError(f"the catalog is damaged: the znode {path} is missing. Restore a backup")
+        return found
+
+    async def _states(self, topic: TopicImage) -> dict[int, Znode]:
+        """The znodes of its partitions' states, by index."""
+        indexes = [index for index, each in enumerate(topic.partitions) if each.version >= 0]
+        return {index: await self._read(places.state(topic.name, index)) for index in indexes}
+
+
+async def skip_ahead(meta: Meta, producer_ids: int) -> None:
+    """For a restored catalog, before a broker opens it: skips what the broker may have given since it was copied, so
+    many producer ids and STARTS leader epochs. Raises StorageError."""
+    local = LocalCatalog(meta)
+    catalog = Catalog(LocalStore(local.tree, trio.to_thread.run_sync), local.numbers, trio.to_thread.run_sync)
+    await catalog.open()
+    await catalog.skip_producer_ids(producer_ids)
+    await catalog.skip_epochs(STARTS)
+
+
+def config_change(path: str, before: Znode | None, settings: Mapping[str, str]) -> list[Operation]:
+    """The operations that make `settings` the content of the znode at `path`; without settings it is deleted. `before`:
+    the znode as it is now."""
+    if before is None:
+        return [Create(path, znodes.config(settings))] if settings else []
+    return [Put(path, znodes.config(settings, before.data), before.version)] if settings else [Delete(path)]
+
+
+def _following(znode: Znode | None) -> int:
+    """The first producer id that nobody has reserved. Raises StorageError."""
+    try:
+        return 0 if znode is None else znodes.producer_ids_following(znode.data)
+    except ValueError as error:
+        raise StorageError(f"the catalog's record {places.PRODUCER_IDS!r} can't be read: {error}") from error
+
+
+def _checked(partitions: int) -> int:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitions(f"{partitions} partitions: 1 to {MAX_PARTITIONS} are possible")
+    return partitions

@@ -1,0 +1,46 @@
+"""How a broker enters the cluster: the operations that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from krappy.core.cluster import places, znodes
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.tree import Create, Operation, Put, Znode
+
+
+def enter(
+    broker: int,
+    registered: Znode | None,
+    endpoints: Mapping[str, tuple[str, int]],
+    rack: str | None,
+    session: int,
+) -> tuple[int, list[Operation]]:
+    """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
+    the broker epoch (KIP-380). `endpoints`: host and port by the listener's name."""
+    path = places.epoch(broker)
+    epoch = 0 if registered is None else registered.version + 1
+    bumped = Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)
+    return epoch, [bumped, Create(places.broker(broker), znodes.registration(epoch, endpoints, rack), session)]
+
+
+def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:
+    """What makes the broker the controller."""
+    path = places.CONTROLLER_EPOCH
+    if controller_epoch is None:
+        yield Create(path, b"1")
+    else:
+        yield Put(path, b"%d" % (controller_epoch.version + 2), controller_epoch.version)
+    yield Create(places.CONTROLLER, znodes.controller(broker, epoch), session)
+
+
+def take_over(topic: TopicImage, znode: Znode, states: Mapping[int, Znode], broker: int) -> Iterator[Operation]:
+    """What makes a topic of another broker id, whose folder this broker has, this one's. `znode`: the topic's;
+    `states`: its partitions' states, by index."""
+    replicas = (broker,)
+    data = znodes.topic(topic.id, [replicas] * len(topic.partitions), topic.generation, znode.data)
+    yield Put(places.topic(topic.name), data, znode.version)
+    for index, state in states.items():
+        after = topic.partitions[index].state._replace(leader=NOBODY, isr=replicas, elr=(), last_known_elr=())
+        yield Put(places.state(topic.name, index), write_state(after, state.data), state.version)

@@ -1,0 +1,86 @@
+"""The numbers of partitions' views: what this broker alone knows of its topics.
+
+Each partition has a number, which its keys in the views begin with. A number is never given twice, whatever is deleted.
+It is on the disk before the partition's folder is made. `n/` and a topic's id -> [name, numbers], in msgpack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from threading import Lock
+from typing import Any
+
+import msgpack
+
+from krappy.errors import InvalidPartitions, StorageError
+from krappy.store.keys import MAX_NUMBER
+from krappy.store.meta import Meta
+
+NEXT_NUMBER = b"c/next-number"
+NUMBERS = b"n/"
+
+
+class ViewNumbers:
+    """Also held in memory: lookups read no disk. A change blocks until it is synced. Safe for several threads."""
+
+    def __init__(self, meta: Meta, more: Mapping[bytes, bytes] | None = None) -> None:
+        """`more`: records beside those in the database. Raises StorageError for a record that can't be read."""
+        self._meta = meta
+        self._lock = Lock()
+        found = dict(meta.items(NUMBERS)) | {k: v for k, v in (more or {}).items() if k.startswith(NUMBERS)}
+        self._held = {key[len(NUMBERS) :]: _read(key, value) for key, value in found.items()}
+        following = meta.get(NEXT_NUMBER)
+        self._next = 1 if following is None else int.from_bytes(following, "big")
+
+    def of(self, id: bytes) -> list[int]:
+        """The numbers of this topic's partitions, by index; more than it has if it could not be given more. Empty: it
+        has none here."""
+        return list(self._held[id][1]) if id in self._held else []
+
+    def name(self, id: bytes) -> str:
+        """The topic's name; "" if it is not known here."""
+        return str(self._held[id][0]) if id in self._held else ""
+
+    def give(self, id: bytes, name: str, total: int) -> list[int]:
+        """Makes sure that the topic has `total` numbers, durably. Raises InvalidPartitions when there are no more,
+        StorageError."""
+        with self._lock:
+            known = self.of(id)
+            if len(known) >= total:
+                return known[:total]
+            following = self._next + total - len(known)
+            if following > MAX_NUMBER + 1:
+                raise InvalidPartitions("every partition number there is has been used")
+            numbers = [*known, *range(self._next, following)]
+            self._next = following  # whatever comes: they may be on the disk although it says no
+            record = bytes(msgpack.packb([name, numbers]))
+            self._meta.change_durably({NEXT_NUMBER: following.to_bytes(8, "big"), NUMBERS + id: record})
+            self._held[id] = [name, numbers]
+            return list(numbers)
+
+    def forget(self, ids: Collection[bytes]) -> None:
+        """Forgets topics that have nothing here any more, durably. Raises StorageError."""
+        with self._lock:
+            gone = [id for id in ids if id in self._held]
+            if gone:
+                self._meta.change_durably({}, [NUMBERS + id for id in gone])
+            for id in gone:
+                del self._held[id]
+
+    def known(self) -> set[bytes]:
+        """The ids of all topics that have numbers here."""
+        return set(self._held)
+
+    def pass_over(self, number: int) -> None:
+        """Gives no number up to this one any more. Durable. Raises StorageError."""
+        with self._lock:
+            self._next = max(self._next, number + 1)
+            self._meta.change_durably({NEXT_NUMBER: self._next.to_bytes(8, "big")})
+
+
+def _read(key: bytes, value: bytes) -> list[Any]:
+    try:
+        name, numbers = msgpack.unpackb(value)
+        return [str(name), [int(number) for number in numbers]]
+    except Exception as error:
+        raise StorageError(f"the catalog's record {key!r} can't be read: {error or type(error).__name__}") from error

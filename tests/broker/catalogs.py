@@ -1,0 +1,74 @@
+"""The catalog of a folder without a broker, for tests and their helpers that are not async."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from krappy.broker.local_store import LocalStore
+from krappy.broker.overrides import OverrideStore
+from krappy.broker.topics.catalog import Catalog
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.places import Kind
+from krappy.settings.topic_table import Given
+from krappy.store.catalog import LocalCatalog, StoredTopic
+from krappy.store.meta import Meta
+
+T = TypeVar("T")
+
+
+async def inline(work: Callable[[], T]) -> T:
+    return work()
+
+
+class SyncCatalog(LocalCatalog):
+    """A `Catalog` on the meta database of a folder. Each method waits until it is done."""
+
+    def __init__(self, meta: Meta, **options: Any) -> None:
+        super().__init__(meta, **options)
+        self.store = LocalStore(self.tree, inline)
+        self.changing = Catalog(self.store, self.numbers, inline)
+        trio.run(self.changing.open)
+
+    def overrides(self, kind: Kind) -> OverrideStore:
+        return OverrideStore(self.store, self.meta, inline, kind)
+
+    def register(self, broker: int) -> Image:
+        self.store.control()
+        return trio.run(self.changing.register, broker)
+
+    def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
+        return trio.run(self.changing.create, name, partitions, config)
+
+    def add_partitions(self, name: str, total: int) -> StoredTopic:
+        return trio.run(self.changing.add_partitions, name, total)
+
+    def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
+        return trio.run(self.changing.alter, name, changes)
+
+    def delete(self, name: str) -> StoredTopic:
+        return trio.run(self.changing.delete, name)
+
+    def forget(self, topic: StoredTopic) -> None:
+        trio.run(self.changing.forget, topic)
+
+    def next_producer_id(self) -> int:
+        return trio.run(self.changing.next_producer_id)
+
+    def was_given(self, id: int) -> bool:
+        return self.changing.was_given(id)
+
+    def skip_epochs(self, starts: int) -> None:
+        trio.run(self.changing.skip_epochs, starts)
+
+    def skip_producer_ids(self, count: int) -> None:
+        trio.run(self.changing.skip_producer_ids, count)
+
+    def know_producer_ids(self, ids: set[int]) -> None:
+        trio.run(self.changing.know_producer_ids, ids)
+
+    def pass_over(self, changes: int, number: int) -> None:
+        trio.run(partial(self.changing.pass_over, self.meta, changes, number))
