@@ -123,18 +123,19 @@ class Accumulator:
         if batch is not None and (expect is not None or batch.size + size > self._batch_bytes):
             lane.close()
             batch = None
-        begun = batch is None
-        if batch is None:
-            batch = LaneBatch(partition, now, expect)
-            self.buffered += batch.size
-            if expect is None:
-                lane.filling = batch
-            else:
-                lane.ready.append(batch)
-        batch.tickets.append((ticket, len(batch.values), 1))
-        batch.add(key, value, headers, timestamp, size)
-        self.buffered += size
-        return begun or batch.size >= self._batch_bytes
+        # A signal's exception may come with any call: no batch without records, and each byte is counted once.
+        if batch is not None:
+            batch.add(key, value, headers, timestamp, size, ticket)
+            self.buffered += size
+            return batch.size >= self._batch_bytes
+        batch = LaneBatch(partition, now, expect)
+        batch.add(key, value, headers, timestamp, size, ticket)
+        self.buffered += batch.size
+        if expect is None:
+            lane.filling = batch
+        else:
+            lane.ready.append(batch)
+        return True
 
     def add_columns(
         self,

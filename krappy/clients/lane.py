@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from krappy.errors import KrappyError, RecordTooLarge
 from krappy.records.batch import HEADER_SIZE
@@ -71,15 +71,26 @@ class LaneBatch:
     def __len__(self) -> int:
         return len(self.values)
 
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int, size: int) -> None:
-        if headers or self.headers is not None:
-            if self.headers is None:
-                self.headers = [()] * len(self.values)
-            self.headers.append(headers)
-        self.keys.append(key)
-        self.values.append(value)
-        self.timestamps.append(timestamp)
-        self.size += size
+    def add(
+        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int, size: int, ticket: Ticket
+    ) -> None:
+        count, told = len(self.values), len(self.tickets)
+        try:
+            if headers and self.headers is None:
+                self.headers = [()] * count
+            if self.headers is not None:
+                self.headers.append(headers)
+            self.keys.append(key)
+            self.values.append(value)
+            self.timestamps.append(timestamp)
+            self.tickets.append((ticket, count, 1))
+            self.size += size
+        except BaseException:  # a signal's: no record may get the key or the value of another
+            columns: list[list[Any]] = [self.headers or [], self.keys, self.values, self.timestamps]
+            for column in columns:
+                del column[count:]
+            del self.tickets[told:]
+            raise
 
 
 def too_large(error: KrappyError, topic: str, batch: LaneBatch) -> RecordTooLarge:
@@ -150,9 +161,9 @@ class Lane:
 
     def close(self) -> None:
         """Makes the batch being filled ready to send."""
-        if self.filling is not None:
-            self.ready.append(self.filling)
-            self.filling = None
+        filling, self.filling = self.filling, None
+        if filling is not None:
+            self.ready.append(filling)
 
     def may_send(self, max_in_flight: int) -> bool:
         """Whether the batches before the next one allow it to be sent.

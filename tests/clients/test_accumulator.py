@@ -503,6 +503,79 @@ def test_random_lives_are_not_dull(seed: int) -> None:
     assert life.broker.ids > 1
 
 
+class Interrupt(BaseException):
+    pass
+
+
+class Interrupted(list[Any]):
+    """Its first `append` is the last that is done before a signal's exception."""
+
+    def append(self, item: Any) -> None:
+        before = len(self)
+        super().append(item)
+        if not hasattr(self, "at"):
+            self.at = before
+            raise Interrupt
+
+
+@pytest.mark.parametrize("column", ["headers", "keys", "values", "timestamps", "tickets"])
+def test_an_interrupt_mixes_no_records(column: str) -> None:
+    a = accumulator()
+    told = [Told() for _ in range(3)]
+    a.add(0, b"first", b"1", (("h", b"1"),), 1, told[0], 0.0)
+    [lane] = a._lanes.values()
+    batch = lane.filling
+    assert batch is not None
+    setattr(batch, column, Interrupted(getattr(batch, column)))
+    with pytest.raises(Interrupt):
+        a.add(0, b"lost", b"2", (("h", b"2"),), 2, told[1], 0.0)
+    a.add(0, b"last", b"3", (), 3, told[2], 0.0)
+    [sent] = a.take(1.0)
+    columns = record_batch.decode(a.encode(sent))
+    assert (list(columns.keys), list(columns.values)) == ([b"first", b"last"], [b"1", b"3"])
+    assert columns.headers is not None
+    assert (list(columns.timestamps), list(columns.headers)) == ([1, 3], [(("h", b"1"),), ()])
+    a.stored(sent, 7, -1)
+    for settled in a.collect():
+        settled.tell()
+    assert [each.at for each in told] == [(0, 7), None, (0, 8)]
+    assert a.empty
+
+
+def test_an_interrupt_before_a_batch_has_a_record_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = accumulator()
+    real = LaneBatch.add
+
+    def interrupted(*arguments: Any) -> None:
+        raise Interrupt
+
+    monkeypatch.setattr(LaneBatch, "add", interrupted)
+    for expect in (None, 3):
+        with pytest.raises(Interrupt):
+            add(a, b"1", expect=expect)
+    monkeypatch.setattr(LaneBatch, "add", real)
+    assert a.empty
+    add(a, b"2")
+    assert [batch.values for batch in a.take(1.0)] == [[b"2"]]
+
+
+def test_an_interrupt_while_a_batch_is_closed_does_not_leave_it_open() -> None:
+    class Full(deque[LaneBatch]):
+        def append(self, batch: LaneBatch) -> None:
+            super().append(batch)
+            raise Interrupt
+
+    a = accumulator(batch_bytes=200)
+    add(a, b"x" * 100)
+    [lane] = a._lanes.values()
+    lane.ready = Full()
+    with pytest.raises(Interrupt):
+        add(a, b"y" * 100)
+    lane.ready = deque(lane.ready)
+    add(a, b"z" * 100)
+    assert [batch.values for batch in lane.batches()] == [[b"x" * 100], [b"z" * 100]]
+
+
 def test_of_a_batch_too_large_the_largest_record_is_named() -> None:
     batch = LaneBatch(2, 0.0)
     for key, value, headers in (
@@ -510,7 +583,7 @@ def test_of_a_batch_too_large_the_largest_record_is_named() -> None:
         (b"b", b"", (("h", b"x" * 700), ("n", None))),
         (None, None, ()),
     ):
-        batch.add(key, value, headers, 0, 1)
+        batch.add(key, value, headers, 0, 1, Told())
     error = too_large(RecordTooLarge("a batch of 9 bytes", limit=5), "t", batch)
     assert str(error).endswith("t-2: a batch of 9 bytes; its largest event, of 701 bytes, has the key b'b'")
     assert (error.limit, error.topic, error.partition, error.key) == (5, "t", 2, b"b")
