@@ -113,7 +113,6 @@ class Link:
         """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at the address:
         only later losses are retried."""
         if not self._begun:
-            self._begun = True
             self.runtime.spawn(self._keep, f"krappy link to {self.address}")
         await self._tried.wait()
         if self._conversation is None:
@@ -158,6 +157,10 @@ class Link:
             paused.set()
 
     async def _keep(self) -> None:
+        with self.runtime.lock:
+            if self._begun:  # by a call of `open` that was interrupted
+                return
+            self._begun = True
         while not self.closed:
             try:
                 stream = await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS)
