@@ -38,7 +38,7 @@ SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an ans
 
 
 class Consuming:
-    """`next_events` and `next_batch` hand out events; `positions`, `seek` and `settle` concern events handed out."""
+    """`next_events`, `next_batch` and `poll` hand out events; `positions`, `seek` and `settle` are about those."""
 
     def __init__(self, link: Link, choice: Choice) -> None:
         choice.check()
@@ -225,6 +225,27 @@ class Consuming:
     async def next_batch(self, seconds: float | None = None) -> EventBatch | None:
         """The next events, of one partition. An empty batch when none came for `seconds` (None: waits without a
         limit); None at the end."""
+        arrived = await self._arrived(seconds)
+        if arrived is None:
+            return None
+        return self.received.take_batch() if arrived else EventBatch("", 0, (), (), (), ())
+
+    async def next_events(self) -> bool:
+        """Puts the next events in `received.events`, when they have come. Returns False at the end."""
+        if await self._arrived(None) is None:
+            return False
+        self.received.hand_out()
+        return True
+
+    async def poll(self, seconds: float) -> list[Event]:
+        """The next events, of one partition; none when none came for `seconds`, and at the end."""
+        if not self.received.waiting:
+            await self._arrived(seconds)
+        return self.received.take_events()
+
+    async def _arrived(self, seconds: float | None) -> bool | None:
+        """Waits until `received` has events. False when none came for `seconds` (None: waits without a limit); None at
+        the end."""
         self._acks.check()
         self._drop_expired()
         received = self.received
@@ -232,27 +253,15 @@ class Consuming:
         deadline = None if seconds is None else now + seconds
         if self._leased and not received.any:
             self._took = now - self._began
-        while True:
-            begun = received.take_begun()  # of this task, or of another one, which got it while this one waited
-            if begun is not None:
-                return begun
-            if received.batches:
-                batch = received.batches.popleft()
-                if seconds is None and not received.batches and self._poll is None and self._polls_ahead:
-                    self._send_poll(self._runtime.now())
-                return batch
+        while not received.any:
             if self._finished():
                 return None
             if not await self._fetch(deadline):
-                return EventBatch("", 0, (), (), (), ())
+                return False
             self._drop_expired()
-
-    async def next_events(self, seconds: float | None = None) -> bool:
-        """Puts the next events in `received.events`: none when none came for `seconds`. Returns False at the end."""
-        batch = await self.next_batch(seconds)
-        if batch is not None:
-            self.received.hand_out(batch)
-        return batch is not None
+        if seconds is None and received.last and self._poll is None and self._polls_ahead:
+            self._send_poll(self._runtime.now())
+        return True
 
     def _drop_expired(self) -> None:
         """Drops the events that were not handed out in time. The next poll asks for as many as were."""

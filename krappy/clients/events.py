@@ -100,7 +100,9 @@ class LeasedEvents:
     def __next__(self) -> Event:
         if self._now() >= self._lease.at:
             raise StopIteration
-        return next(self._events)
+        for event in self._events:  # and not by next(): an interrupt may come with a call, and lose the event
+            return event
+        raise StopIteration
 
     def __length_hint__(self) -> int:
         return length_hint(self._events)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from krappy.clients.events import EventBatch, LeasedEvents, LeaseEnd, without
 from krappy.types import Event, TopicPartition
 
+NONE: Iterator[Event] = iter(())
+
 
 class Received:
     """`events`: the rest of the batch that is being handed out, one by one. `batches`: those behind it.
@@ -18,7 +20,7 @@ class Received:
     then they may be with another member, and are not handed out any more."""
 
     def __init__(self, now: Callable[[], float], *, leased: bool) -> None:
-        self.events: Iterator[Event] = iter(())
+        self.events: Iterator[Event] = NONE
         self.batches: deque[EventBatch] = deque()
         self.lease = LeaseEnd(0.0 if leased else math.inf)
         self._leased = leased
@@ -40,23 +42,49 @@ class Received:
         """Whether there are events that were not handed out, whatever their leases."""
         return bool(self.batches) or operator.length_hint(self.events) > 0
 
-    def hand_out(self, batch: EventBatch) -> None:
-        """Puts the events of this batch in `events`."""
-        self.batches.appendleft(batch)  # an interrupt while its events are made must not lose it
-        events = iter(batch.events())
-        self._current, self.events = batch, LeasedEvents(events, self.lease, self._now) if self._leased else events
-        self.batches.popleft()
+    @property
+    def last(self) -> bool:
+        """Whether the next batch is the last one, and has not been begun with."""
+        return len(self.batches) == 1 and not operator.length_hint(self.events)
+
+    # An interrupt, as of Ctrl-C, may come with any call: what is taken is removed at the end, and without a call.
+
+    def hand_out(self) -> None:
+        """Puts the events of the next batch in `events`, unless there are some."""
+        if not operator.length_hint(self.events) and self.batches:
+            batch = self.batches[0]
+            events = iter(batch.events())
+            self._current, self.events = batch, LeasedEvents(events, self.lease, self._now) if self._leased else events
+            del self.batches[0]
 
     def _begun(self) -> EventBatch | None:
         """What `events` still has."""
         left, current = operator.length_hint(self.events), self._current
         return current.cut(len(current) - left, len(current)) if left and current is not None else None
 
-    def take_begun(self) -> EventBatch | None:
-        """Takes what `events` still has."""
+    def take_batch(self) -> EventBatch:
+        """Takes what `events` still has, else the next batch; there must be one."""
         begun = self._begun()
-        self.events, self._current = iter(()), None
+        if begun is None:
+            begun = self.batches[0]
+            del self.batches[0]
+        else:
+            self.events, self._current = NONE, None
         return begun
+
+    def take_events(self) -> list[Event]:
+        """Takes the same as events: none when there are none, or their leases have ended."""
+        begun = self._begun()
+        if begun is None and not self.batches:
+            return []
+        found = (begun or self.batches[0]).events()
+        if self.over:  # by now: making them may take long
+            return []
+        if begun is None:
+            del self.batches[0]
+        else:
+            self.events, self._current = NONE, None
+        return found
 
     def all(self) -> list[EventBatch]:
         begun = self._begun()
@@ -72,8 +100,7 @@ class Received:
         self._keep(part for batch in self.all() for part in without(batch, keys))
 
     def _keep(self, batches: Iterable[EventBatch]) -> None:
-        self.batches = deque(batches)
-        self.events, self._current = iter(()), None
+        self.batches, self.events, self._current = deque(batches), NONE, None
 
     def firsts(self) -> dict[TopicPartition, int]:
         """By partition, the offset of its first event."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import itertools
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -15,8 +17,9 @@ import pytest
 from krappy import blocking
 from krappy.clients import events
 from krappy.clients.acks import Acks
-from krappy.clients.events import EventBatch
+from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import Link
+from krappy.clients.received import Received
 from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime, ThreadSignal, ThreadStream
 
@@ -245,3 +248,101 @@ def test_an_interrupted_wait_leaves_no_lock_behind() -> None:
         assert not other.is_alive()
         if whole:
             return
+
+
+class InterruptedAt:
+    """An interrupt comes with one of the calls of the code in these files: the n-th place where Python looks for
+    signals."""
+
+    LOOKS = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
+
+    def __init__(self, number: int, *files: str) -> None:
+        self.came = False
+        self._number = number
+        self._files = files
+        self._before: dict[FrameType, int] = {}
+
+    def __enter__(self) -> InterruptedAt:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.endswith(self._files):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before = self._before.get(frame)
+            self._before[frame] = frame.f_lasti
+            if before is not None and dis.opname[frame.f_code.co_code[before]].startswith(self.LOOKS):
+                self._number -= 1
+                if not self._number:
+                    self.came = True
+                    sys.settrace(None)
+                    raise Interrupt
+        return self._trace
+
+
+def columns(first: int) -> EventBatch:
+    return EventBatch("t", 0, range(first, first + 3), [0] * 3, [None] * 3, [b"v"] * 3)
+
+
+@pytest.mark.parametrize("leased", [True, False])
+@pytest.mark.parametrize("how", ["one by one", "events", "batch"])
+def test_no_event_is_lost_wherever_an_interrupt_comes(how: str, leased: bool) -> None:
+    def take() -> bool:
+        if how == "one by one":
+            received.hand_out()
+            for event in received.events:
+                taken.append(event.offset)
+                return True
+            return False
+        if how == "events":
+            found = received.take_events()
+            taken.extend(event.offset for event in found)
+            return bool(found)
+        if received.any:
+            taken.extend(received.take_batch().offsets)
+        return received.any
+
+    for number in itertools.count(1):
+        received = Received(lambda: 0.0, leased=leased)
+        received.lease = LeaseEnd(1.0)
+        received.batches.extend([columns(0), columns(3)])
+        taken: list[int] = []
+        if number % 2:
+            received.hand_out()
+            taken += [event.offset for event in itertools.islice(received.events, 1)]
+        with InterruptedAt(number, "received.py", "events.py") as interrupt, suppress(Interrupt):
+            while take():
+                pass
+        while take():
+            pass
+        assert taken == list(range(6)), number
+        if not interrupt.came:
+            break
+
+
+def test_a_watch_whose_beginning_was_interrupted_begins_anew(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking.connect(address, timeout=20) as client:
+        client.create_topic(topic)
+        watch = client.table(topic).watch()
+        real = ThreadRuntime.spawn
+
+        def interrupted(*arguments: Any) -> None:
+            monkeypatch.setattr(ThreadRuntime, "spawn", real)
+            raise Interrupt
+
+        monkeypatch.setattr(ThreadRuntime, "spawn", interrupted)
+        with pytest.raises(Interrupt):
+            next(watch)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(next(watch)), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert len(found) == 1
+        watch.close()

@@ -98,10 +98,7 @@ class Consumer:
 
     async def poll(self, seconds: float = 0.0) -> list[Event]:
         """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
-        core = self._core
-        if not core.received.waiting:
-            await core.next_events(seconds)
-        return list(core.received.events)
+        return await self._core.poll(seconds)
 
     async def ack(self, events: Acknowledged, *, wait: bool = False) -> None:
         """Acknowledges an event, several, or a batch: they will not be delivered again.
