@@ -36,6 +36,15 @@ _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_most, 1 << 16) if _most != resource.RLIM_INFINITY else 1 << 16, _most))
 
 
+# What is not on disk is lost with the machine's power alone, and tests of that (tests/power) record processes of their
+# own. In this one a sync would be only a wait, of seconds a test on a slow disk.
+def _not_synced(fd: Any) -> None:
+    os.fstat(fd)  # refuses what os.fsync refuses
+
+
+os.fsync = os.fdatasync = _not_synced
+
+
 class Teller:
     """Reports a failure at once, in case the run is ended before its summary."""
 

@@ -14,6 +14,7 @@ import trio.testing
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import appender, applier
 from krappy.broker.partition.partition import Partition
+from krappy.broker.upkeep import housekeeping
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
 from krappy.records import batch
 from krappy.types import Span
@@ -82,7 +83,9 @@ def test_a_deletion_that_the_disk_refuses_is_finished_later(tmp_path: Path) -> N
     trio.run(main)
 
 
-def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
+def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "SCAN_CHECK_S", 0.05)
+
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})

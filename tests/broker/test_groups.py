@@ -18,7 +18,7 @@ from krappy.ports import GroupPolled, StoredAt
 from krappy.records import batch
 from krappy.types import Record
 from krappy.waiting import Later
-from tests.broker.engine import events, offsets, publish, ranges, read_all, running, until
+from tests.broker.engine import as_killed, events, offsets, publish, ranges, read_all, running, until
 
 ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
 LONG = 60_000  # ms; no test waits for so long
@@ -60,7 +60,7 @@ async def test_an_acknowledged_event_is_settled_even_if_the_broker_dies_at_once(
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(6, 1 << 20)
         await member.ack([("t", 0, 0, 1), ("t", 0, 3, 3)]).wait()
-        shutil.copytree(tmp_path / "a", tmp_path / "b")  # what a SIGKILL would leave
+        as_killed(tmp_path / "a", tmp_path / "b")
         await member.ack([("t", 0, 2, 2)]).wait()
     async with running(tmp_path / "b") as broker:
         assert broker.groups.positions("g") == [("t", 0, 2)]

@@ -7,7 +7,6 @@ unanswered, which events stand in the dead-letter topic, and in what order the e
 from __future__ import annotations
 
 import random
-import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from krappy import errors
 from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.member import Member
 from krappy.records import batch
-from tests.broker.engine import Got, events, ranges, read_all, running
+from tests.broker.engine import Got, as_killed, events, ranges, read_all, running
 
 LIVES = 3
 MEMBERS = 6
@@ -127,8 +126,8 @@ async def test_nothing_is_lost_and_nothing_acknowledged_comes_again(tmp_path: Pa
                 for _ in range(60):
                     await chaos.publish(broker)
                     await trio.sleep(chaos.random.random() * 0.005)
-                # What a SIGKILL at this moment would leave on the disk; what comes later did not happen.
-                shutil.copytree(tmp_path / str(life), tmp_path / str(life + 1))
+                # What comes later did not happen.
+                as_killed(tmp_path / str(life), tmp_path / str(life + 1))
                 acked, maybe = set(chaos.acked), Counter(chaos.maybe)
                 stop.set()
         chaos.acked, chaos.maybe = acked, maybe

@@ -19,7 +19,7 @@ from krappy.core.staging import Job, JobState
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles, StagingStore
-from tests.broker.engine import publish, running, until
+from tests.broker.engine import as_killed, publish, running, until
 from tests.broker.staged import begin, commit, files, made, staged, values
 
 KEYS = {0: ["a", "b", "c"], 1: ["d", "e", "f"]}  # by partition: a batch each
@@ -40,7 +40,7 @@ class Copies:
         return self.to / str(number)
 
     def take(self, step: str) -> None:
-        shutil.copytree(self.data, self.path(len(self.steps)))
+        as_killed(self.data, self.path(len(self.steps)))
         self.steps.append(step)
 
     def around(self, cls: type, name: str) -> None:

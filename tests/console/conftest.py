@@ -30,7 +30,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
             if isinstance(faults[-1], BaseException):
                 traceback.print_exception(faults[-1])
 
-    with run_broker(folder, listen_http="127.0.0.1:0", durability="os", report=report) as broker:
+    settings: dict[str, Any] = {"durability": "os", "group_initial_rebalance_delay_ms": 0}
+    with run_broker(folder, listen_http="127.0.0.1:0", report=report, **settings) as broker:
         yield broker
     assert not faults, "the broker had an internal error"
 

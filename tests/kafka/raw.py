@@ -8,7 +8,7 @@ from typing import Any
 from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import RANGES, ApiKey, decode_response, encode_request
-from tests.peer import Peer
+from tests.peer import TIMEOUT, Peer
 from tests.process import BrokerProcess
 
 NEWEST = {key: high for key, (_, high) in RANGES.items()}
@@ -25,7 +25,7 @@ class Raw:
     later: they come in the same order.
     """
 
-    def __init__(self, address: str, client_id: str | None = "raw", timeout: float = 30.0) -> None:
+    def __init__(self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

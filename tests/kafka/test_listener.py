@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 import confluent_kafka.admin as ck_admin
@@ -70,7 +71,8 @@ def test_clients_work_through_each_of_them(tmp_path: Path) -> None:
     host = f"127.{64 + (os.getpid() >> 16)}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
     addresses = {"INTERNAL": f"{host}:19092", "EXTERNAL": f"{host}:19094"}
     listen = told = ",".join(f"{name}://{address}" for name, address in addresses.items())
-    with run_broker(tmp_path, listen_kafka=listen, advertised_listeners=told, durability="os") as broker:
+    settings: dict[str, Any] = {"durability": "os", "group_initial_rebalance_delay_ms": 0}
+    with run_broker(tmp_path, listen_kafka=listen, advertised_listeners=told, **settings) as broker:
         for number, address in enumerate(addresses.values()):
             client = {"bootstrap.servers": address}
             producer = ck.Producer(client)

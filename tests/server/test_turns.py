@@ -134,18 +134,19 @@ def test_very_many_requests_are_cancelled_in_their_peers_turn(tmp_path: Path) ->
     waiting = m.Get("t", b"k", 0, min_offset=1 << 40)  # waits for an offset that does not come
 
     async def main() -> None:
-        async with topic(tmp_path) as broker, trio.open_nursery() as nursery:
-            count = channel.FEW + 1
-            stream, connection = await opened(broker, broker.address)
-            await stream.send_all(waiting.frame(1) * count)
-            await until(lambda: len(connection._waits) == count, "all wait")
-            await nursery.start(have_it, broker.server.turns)
-            stream.socket.close()
-            await until(lambda: connection._silent_since == math.inf, "it is seen to have left")
-            await trio.testing.wait_all_tasks_blocked()
-            assert len(connection._waits) == count
-            nursery.cancel_scope.cancel()
-        assert not broker.server.connections
+        async with topic(tmp_path) as broker:
+            async with trio.open_nursery() as nursery:
+                count = channel.FEW + 1
+                stream, connection = await opened(broker, broker.address)
+                await stream.send_all(waiting.frame(1) * count)
+                await until(lambda: len(connection._waits) == count, "all wait")
+                await nursery.start(have_it, broker.server.turns)
+                stream.socket.close()
+                await until(lambda: connection._silent_since == math.inf, "it is seen to have left")
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(connection._waits) == count
+                nursery.cancel_scope.cancel()
+            await until(lambda: not broker.server.connections, "it has ended, and so have its requests")
 
     trio.run(main)
 
