@@ -10,7 +10,7 @@ import pytest
 
 from krappy.errors import ConfigError
 from krappy.settings.server import ServerConfig, describe, load, parse_address
-from krappy.settings.topic_table import OF_BROKER
+from krappy.settings.topic_table import OF_BROKER, SETTINGS
 
 
 def test_without_anything_the_defaults() -> None:
@@ -180,11 +180,27 @@ def test_defaults_of_topics_have_kafkas_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OF_BROKER))
-def test_every_default_of_topics_can_be_given(name: str) -> None:
+def test_every_default_of_topics_can_be_given(name: str, tmp_path: Path) -> None:
     default, ours = OF_BROKER[name].default, name.replace(".", "_")
-    assert load({ours: default}, {}).topic_defaults == {name: default}
+    file = tmp_path / "krappy.toml"
+    file.write_text(f'{name} = "{default}"\n')
+    for config in (
+        load({ours: default}, {}),
+        load({}, {"KRAPPY_" + ours.upper(): default}),
+        load({}, {}, file),
+    ):
+        assert config.topic_defaults == {name: default}
     with pytest.raises(ConfigError, match=f"the environment: {ours} = "):
         load({}, {"KRAPPY_" + ours.upper(): "?"})
+
+
+def test_every_default_of_topics_is_one_of_the_broker() -> None:
+    """But for what is said of single replicas, or may have one value only."""
+    assert SETTINGS.keys() - {setting.name for setting in OF_BROKER.values()} == {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "remote.storage.enable",
+    }
 
 
 def test_defaults_of_topics_must_go_together(tmp_path: Path) -> None:

@@ -158,6 +158,8 @@ class DynamicSettings:
     async def _take(self, name: str, after: dict[str, str]) -> None:
         defaults = self._defaults({**self._held, name: after})
         topics = [topic for topic in self._runtime.topics.values() if topic.inherited != defaults]
+        if any(topic.switches_view(topic.given, defaults) for topic in topics):
+            self._runtime.views.check()
         for topic in topics:
             await topic.prepare(topic.given, defaults)
         await self._store.save(name, after)

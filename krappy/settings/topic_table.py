@@ -5,7 +5,7 @@ table would lose the keys that nobody has written for a week.
 
 All about a setting is in its row of `SETTINGS`. Source of names, types, defaults and ranges: Kafka's "Topic Configs"
 (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` and `latest.ahead.enable` are Krappy's
-own. Kafka's settings come in three kinds here:
+own, also at the broker. Kafka's settings come in three kinds here:
 
 - most are honoured as in Kafka;
 - some concern what this broker does not have (replicas, tiered storage, preallocated files): harmless values are
@@ -186,6 +186,7 @@ _TABLE = (
         "false",
         _BOOLEAN,
         "whether TOPIC@latest is prepared before anybody reads it, so that the first reader is as fast as later ones",
+        "latest.ahead.enable",
     ),
     _row(
         "leader.replication.throttled.replicas",
@@ -291,12 +292,12 @@ _TABLE = (
         "accepted but not used: the only replica leads",
         "unclean.leader.election.enable",
     ),
-    _row("view.enable", "true", _BOOLEAN, "whether the latest value of each key is kept for lookups"),
+    _row("view.enable", "true", _BOOLEAN, "whether the latest value of each key is kept for lookups", "view.enable"),
 )
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
 DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}
 DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
-# The settings of the broker that are topics' defaults, by Kafka's names for them.
+# The settings of the broker that are topics' defaults, by Kafka's names for them, or by the topic's for Krappy's own.
 OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}
 # A topic keeps the defaults that it was created under: the catalog stores the number of their generation. By that
 # number, the defaults that differ from today's; the last generation is today's.

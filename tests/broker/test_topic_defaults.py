@@ -9,12 +9,12 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
-from krappy.errors import ConfigError
+from krappy.errors import ConfigError, InvalidConfig, StorageError, ViewDisabled
 from krappy.records import batch
 from krappy.store.catalog import FORMAT, LocalCatalog
 from krappy.store.format_2 import TOPIC
 from krappy.store.meta import Meta
-from tests.broker.engine import running
+from tests.broker.engine import publish, running
 from tests.broker.test_catalog import OLD
 
 WEEK_MS = 604_800_000
@@ -44,6 +44,38 @@ async def test_nothing_expires_unless_somebody_says_so(tmp_path: Path) -> None:
         await broker.create_topic("said", 1, {"retention.ms": -1})
         assert not await kept(broker, "forever"), "somebody says so"
         assert await kept(broker, "said")
+
+
+@trio_test
+async def test_tables_are_kept_unless_the_broker_is_told_otherwise(tmp_path: Path) -> None:
+    async def look_up(broker: LocalBroker, topic: str) -> bytes | None:
+        partition = broker.topic(topic).led(0)
+        await broker.wait_for_views([partition])
+        return partition.look_up(b"k")
+
+    async with running(tmp_path, view_enable=False, **QUIET) as broker:
+        await broker.create_topic("plain", 1, {})
+        await broker.create_topic("table", 1, {"view.enable": True})
+        for topic in ("plain", "table"):
+            await publish(broker.topic(topic).led(0), 1, [b"k"])
+        assert await look_up(broker, "table")
+        with pytest.raises(ViewDisabled):
+            await look_up(broker, "plain")
+        with pytest.raises(InvalidConfig, match=r"needs view\.enable=true"):
+            await broker.create_topic("compacted", 1, {"cleanup.policy": "compact"})
+        await broker.dynamic.alter("", {"view.enable": "true"})
+        assert await look_up(broker, "plain")
+        await broker.dynamic.alter("", {"view.enable": None})
+        with pytest.raises(ViewDisabled):
+            await look_up(broker, "plain")
+        broker.views.leave("they are made anew")
+        with pytest.raises(StorageError, match="made anew"):
+            await broker.dynamic.alter("", {"view.enable": "true"})
+        await broker.dynamic.alter("", {"log.retention.ms": "5"})
+        broker.views.leave("")
+    async with running(tmp_path, **QUIET) as broker:
+        assert await look_up(broker, "plain")
+        assert await look_up(broker, "table")
 
 
 @trio_test

@@ -65,9 +65,9 @@ class Topic:
         """Whether with these settings its table would outlive its events, and now does not. Raises InvalidConfig."""
         return outlives(self.config, self.parse(given, inherited))
 
-    def switches_view(self, given: Mapping[str, str]) -> bool:
+    def switches_view(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
         """Whether these settings turn its view on or off. Raises InvalidConfig."""
-        return self.parse(given, self.inherited).view != self.config.view
+        return self.parse(given, inherited).view != self.config.view
 
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """Makes the partitions ready for these settings, before they are stored. Raises InvalidConfig, StorageError."""

@@ -139,7 +139,7 @@ class TopicChanges:
             topic = runtime.topics.find(name)
             config = changes_of(wanted or {}, topic.given, topic.settings)
             given = merge(topic.given, config)
-            if partitions not in (None, topic.count) or topic.switches_view(given):
+            if partitions not in (None, topic.count) or topic.switches_view(given, topic.inherited):
                 runtime.views.check()
             if topic.outlives(given, topic.inherited) and not still:
                 return False
