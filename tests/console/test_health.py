@@ -15,14 +15,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
 from krappy.app import Broker
+from krappy.broker import meta_sync
 from krappy.broker.groups.groups import GroupCoordinator
+from krappy.broker.meta_sync import MetaSync
 from krappy.console import health
 from krappy.console import metrics as metrics_module
+from krappy.errors import StorageError
 from krappy.store.disk import Disk
+from krappy.store.meta import Meta
 from krappy.store.unsynced import Unsynced
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
+from krappy.wire import messages as m
 from tests.console.web import Web
+from tests.peer import Peer
+from tests.process import wait_until
 
 
 def test_alive_and_ready(web: Web) -> None:
@@ -46,6 +53,41 @@ def test_a_disk_that_refuses_is_told_and_reads_go_on(tmp_path: Path, monkeypatch
         assert "Read-only" in why
         assert client.get("/healthz").status_code == 200
     assert not (tmp_path / "probe").exists()
+
+
+def test_a_catalog_that_takes_no_changes_is_told_until_it_is_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meta_sync, "LOOK_S", 0.01)
+
+    def refuse(meta: Meta) -> None:
+        raise meta._failed("syncing the catalog", Exception("IO error: injected"))
+
+    with (
+        run_broker(tmp_path, listen_http="127.0.0.1:0") as broker,
+        httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
+        Peer(broker.address) as native,
+    ):
+
+        def failed() -> bool:
+            return "krappy_catalog_failed 1.0" in client.get("/metrics").text
+
+        assert not failed()
+        with monkeypatch.context() as patch:
+            patch.setattr(Meta, "sync", refuse)
+            patch.setattr(MetaSync, "_try_reopen", lambda _: False)
+            with pytest.raises(StorageError):
+                native.ask(m.CreateTopic("t"), m.TopicCreated)
+            assert failed()
+            wait_until(lambda: "refused" in client.get("/readyz").json(), "the probe tells")
+            answer = client.get("/readyz")
+            assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+            [why] = answer.json()["refused"]
+            assert why.startswith("topics, groups and transactions: ")
+            assert "takes no changes" in why
+        wait_until(lambda: not failed(), "the catalog is open again")
+        wait_until(lambda: client.get("/readyz").json() == {"status": "ready"}, "the probe tells")
+        native.ask(m.CreateTopic("t"), m.TopicCreated)
 
 
 @trio_test

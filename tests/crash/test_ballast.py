@@ -115,6 +115,9 @@ def test_all_but_events_goes_on_at_no_byte_free(disk: Small, launch: Launcher) -
         [why] = ready(broker)["refused"]
         assert why.startswith("events: the disk of")
         assert metric(broker, "events_refused") == 1
+        assert metric(broker, "ballast_bytes") == 0
+        assert metric(broker, "disk_bytes") == 16 << 20
+        assert 0 < metric(broker, "disk_free_bytes") < 3 << 20
         wait_until(lambda: done(lambda: peer.ask(m.Commit("g", [("t", 0, 3)]), m.Committed)), "positions are taken")
         peer.ask(m.CreateTopic("made"), m.TopicCreated)
         assert len(peer.read_log("t")[0]) == 10
