@@ -9,6 +9,7 @@ What must hold is asked between any two steps. Time stands still, and goes on wh
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -23,7 +24,8 @@ from krappy.broker.broker import LocalBroker
 from tests.broker.engine import running
 
 HOUR = 3_600_000
-SOON = 5  # seconds: what waits for longer waits for somebody who ought to have come
+MANY = 1000  # steps of a scenario
+SOON = 5  # seconds: if nobody has gone on for so long, they wait for somebody who ought to have come
 Actor = Callable[[], Awaitable[Any]]
 _actor: ContextVar[str | None] = ContextVar("actor", default=None)
 _RUN, _FROM_RUN = trio.to_thread.run_sync, trio.from_thread.run
@@ -43,8 +45,10 @@ class Explorer:
         self._clock = clock
         self._gates: list[tuple[str, trio.Event]] = []
         self._exploring = False
+        self._limiters: set[trio.CapacityLimiter] = set()  # of threads
         self._threads = 0  # that run now, and will come to a gate or an end
         self._quiet = trio.Event()
+        self._waited = 0.0  # seconds that have passed since somebody went on
         self.steps: list[str] = []
 
     # --- what actors pass
@@ -56,8 +60,10 @@ class Explorer:
             await event.wait()
 
     def _open_all(self) -> None:
-        """Who is still at a gate when an error has ended it all goes on."""
+        """Who is still at a gate, or waits for a thread, when an error has ended it all goes on."""
         self._exploring = False
+        for limiter in self._limiters:
+            limiter.total_tokens += limiter.statistics().tasks_waiting
         for _, event in self._gates:
             event.set()
         self._gates.clear()
@@ -78,6 +84,8 @@ class Explorer:
             return await _RUN(work, *args, limiter=limiter, **more)
         name = getattr(work, "__name__", type(work).__name__)
         await trio.lowlevel.checkpoint_if_cancelled()
+        if limiter is not None:
+            self._limiters.add(limiter)
         async with nullcontext() if limiter is None else limiter:
             await self._gate(f"{name} begins")
             with trio.CancelScope(shield=True):
@@ -113,7 +121,7 @@ class Explorer:
     async def run(self, scenario: Scenario, choices: list[int]) -> list[tuple[int, int]]:
         """One order: the first gates are chosen by `choices`, later ones take the first. (chosen, of how many) each."""
         trace: list[tuple[int, int]] = []
-        self.steps, left = [], set(scenario.actors)
+        self.steps, self._waited, left = [], 0.0, set(scenario.actors)
 
         async def act(name: str, actor: Actor) -> None:
             _actor.set(name)
@@ -139,14 +147,16 @@ class Explorer:
         scenario.check()
         if self._gates:
             self._gates.sort(key=lambda gate: gate[0])
-            chosen = min(choices[len(trace)] if len(trace) < len(choices) else 0, len(self._gates) - 1)
+            chosen = choices[len(trace)] % len(self._gates) if len(trace) < len(choices) else 0
             trace.append((chosen, len(self._gates)))
             name, event = self._gates.pop(chosen)
             self.steps.append(name)
+            self._waited = 0.0
             event.set()
         elif left:
             soon = trio.lowlevel.current_statistics().seconds_to_next_deadline
-            if not soon < SOON:
+            self._waited += soon
+            if not self._waited < SOON:
                 raise Stuck(f"nobody goes on; {sorted(left)} wait")
             self._clock.jump(max(0.0, soon) + 1e-6)
         else:
@@ -170,11 +180,17 @@ async def exploring(
 
 
 def explore(
-    data: Path, scenario: Callable[[LocalBroker, str], Awaitable[Scenario]], limit: int = 400, **given: Any
+    data: Path,
+    scenario: Callable[[LocalBroker, str], Awaitable[Scenario]],
+    limit: int = 400,
+    *,
+    drawn: bool = False,
+    **given: Any,
 ) -> int:
     """Tries all orders, or the first `limit`; how many. `scenario` is given a name for a topic of its own each time.
 
-    An error tells the order in which it came.
+    `drawn`: tries `limit` orders that are drawn by lot, the same in each run. For what has very many orders: the first
+    ones differ in their last steps only. An error tells the order in which it came.
     """
     clock = trio.testing.MockClock(rate=1)
 
@@ -183,11 +199,16 @@ def explore(
         async with exploring(data, clock, **given) as (broker, explorer):
             for tried in range(1, limit + 1):
                 made = await scenario(broker, f"t{tried}")
+                if drawn:
+                    lot = random.Random(tried)
+                    choices = [lot.randrange(1 << 20) for _ in range(MANY)]
                 try:
                     trace = await explorer.run(made, choices)
                 except BaseException as error:
                     error.add_note("\n".join(["in this order:", *explorer.steps]))
                     raise
+                if drawn:
+                    continue
                 while trace and trace[-1][0] == trace[-1][1] - 1:
                     trace.pop()
                 if not trace:

@@ -155,7 +155,7 @@ def test_one_thread_is_enough(tmp_path: Path) -> None:
             }
         )
 
-    assert explore(tmp_path, scenario, limit=40) == 40
+    assert explore(tmp_path, scenario, limit=30, drawn=True) == 30
 
 
 def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) -> None:
