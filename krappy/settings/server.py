@@ -177,7 +177,12 @@ class ServerConfig:
         "in which direction a Kafka group with members may move between the classic protocol and KIP-848's",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
-    offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
+    offsets_retention_ms: int = _number(
+        604_800_000,
+        "ms that the offsets of an empty Kafka group are kept, and after which an unused native group gives way to a "
+        "new one if there is no room",
+        low=1,
+    )
     max_groups: int = _number(50_000, "most native groups, and most Kafka groups", low=1)
     max_transactional_ids: int = _number(20_000, "most transactional ids that are remembered", low=1)
     transactional_id_expiration_ms: int = _number(

@@ -218,11 +218,11 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
             await broker.create_topic("t", 50, {})
             await broker.create_topic("u", 2, {})
             everywhere = [("t", index, 0) for index in range(50)]
-            for number in range(8):
+            for number in range(7):
                 await broker.groups.commit(f"g{number}", everywhere)
-            with pytest.raises(Overloaded, match="400 positions, for which memory_bytes allows 403"):
-                await broker.groups.commit("g8", everywhere)
-            assert broker.groups.held_positions == 400
+            with pytest.raises(Overloaded, match="7 groups with 350 positions; memory_bytes allows 403 together"):
+                await broker.groups.commit("g7", everywhere)
+            assert broker.groups.held_positions == 350
             await broker.groups.commit("g0", everywhere)  # those that there are go on
             with pytest.raises(Overloaded):
                 await broker.groups.join("j", "client", ["t"])
@@ -230,13 +230,55 @@ def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> Non
             await broker.groups.commit("h", [*everywhere, *everywhere])
             await broker.groups.delete("h")
             member = await broker.groups.join("j", "client", ["t"])
-            assert broker.groups.held_positions == 400
+            assert broker.groups.held_positions == 350
             await broker.delete_topic("t")
             member.close()
             assert broker.groups.held_positions == 0
         async with running(tmp_path, memory_bytes=MIB) as broker:
             await broker.groups.commit("g1", [("u", 0, 0), ("u", 1, 0)])
             assert broker.groups.held_positions == 2
+
+    trio.run(main)
+
+
+def test_a_native_group_that_nobody_uses_gives_way_to_a_new_one(tmp_path: Path) -> None:
+    """The one that was not used for longest, and only if that is long enough, and there is no room."""
+    told: list[object] = []
+    now = 0
+
+    def report(event: str, **facts: object) -> None:
+        if event == "group_forgotten":
+            told.append(facts["group"])
+
+    async def main() -> None:
+        nonlocal now
+        async with running(tmp_path, report, max_groups=3, offsets_retention_ms=1000) as broker:
+            groups = broker.groups
+            groups.now_ms = lambda: now  # type: ignore[method-assign]
+            await broker.create_topic("t", 1, {})
+            for name in ("a", "b"):
+                await groups.commit(name, [("t", 0, 0)])
+            member = await groups.join("c", "client", ["t"])
+            now = 500
+            await groups.commit("a", [("t", 0, 0)])
+            now = 1499
+            assert not told, "there is room"
+            await groups.commit("d", [("t", 0, 0)])
+            assert told == ["b"]
+            with pytest.raises(Overloaded, match="max_groups"):
+                await groups.commit("e", [("t", 0, 0)])
+            now = 1500
+            await groups.join("e", "client", ["t"])
+            assert told == ["b", "a"]
+            now = 2498
+            member.close()
+            with pytest.raises(Overloaded, match="max_groups"):
+                await groups.commit("f", [("t", 0, 0)])
+            now = 2499
+            await groups.commit("f", [("t", 0, 0)])
+            assert told == ["b", "a", "d"]
+        async with running(tmp_path) as broker:
+            assert sorted(broker.groups.sizes()) == ["c", "e", "f"]
 
     trio.run(main)
 

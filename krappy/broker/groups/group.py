@@ -56,6 +56,7 @@ class Group:
         member = Member(self, self._names.join(), client, topics, lease_ms)
         self.members[member.name] = member
         if len(self.members) == 1:
+            self.keeper.note_use(self.name)
             for shared in self.shared.values():
                 shared.partition.moved.subscribe(shared.moved)
         return member
@@ -68,6 +69,7 @@ class Group:
         del self.members[member.name]
         self._names.leave(member.name)
         if not self.members:
+            self.keeper.note_use(self.name)
             for shared in self.shared.values():
                 shared.partition.moved.unsubscribe(shared.moved)
                 self.keeper.reads.drop(shared)

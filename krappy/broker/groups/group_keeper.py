@@ -35,6 +35,10 @@ class GroupKeeper:
         """Steady ms: setting the wall clock changes no lease or delay."""
         return self._runtime.clock.steady_ms()
 
+    def note_use(self, name: str) -> None:
+        """Call it when the first member has come to a group, or the last has left it."""
+        raise NotImplementedError
+
     def changed(self, shared: SharedPartition) -> None:
         """Call it when the leases of a partition have changed: they are written soon."""
         self.writer.mark(shared)

@@ -4,6 +4,9 @@ A group is either shared (members lease events; `group` and `core.leases`), or o
 Both have the same kind of state for each (topic, partition). The first member that joins makes a group shared; it goes
 on from the positions that it finds.
 
+Groups and their positions are bounded in number. A group that nobody has used for `offsets_retention_ms` gives way to a
+new one when there is no room; until then it is kept.
+
 After a restart nothing is leased: connections end with the broker, and an event whose member has lost its connection
 goes to the next member that polls. What was leased counts as delivered.
 """
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
-MEMORY_SHARE = 2  # groups' positions may take 1/MEMORY_SHARE of the memory budget, in addition to it
-EACH_POSITION = 1300  # bytes that count for each position
+MEMORY_SHARE = 2  # groups and their positions may take 1/MEMORY_SHARE of the memory budget, in addition to it
+EACH = 1300  # bytes that count for each group, and for each position
 LONGEST_NAME = 249  # characters of a group's name, as of a topic's
 BETWEEN_TURNS = 100  # groups that are checked in one turn
 
@@ -55,11 +58,12 @@ class GroupCoordinator(GroupKeeper):
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
         self._store = store
         self._groups: dict[str, Group] = {}
+        self._unused: dict[str, int] = {}  # without members: when each was used last; the longest ago first
         self._locks = NameLocks()  # by group: one join, reset or delete at a time
         self._opened = False
         self._looking = False  # whether `_take_up` runs
         self._looked = True  # whether it has begun since topics changed last
-        self._max_positions = runtime.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
+        self._most = runtime.config.memory_bytes // MEMORY_SHARE // EACH  # groups and positions together
 
     # --- life
 
@@ -83,6 +87,7 @@ class GroupCoordinator(GroupKeeper):
                     self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
                     leases.cut(partition.high_watermark)
                 group.add(partition, leases).attend()
+            self.note_use(group.name)
             if lost:
                 self._store.delete_states(name, lost)
         self._opened = True
@@ -172,18 +177,48 @@ class GroupCoordinator(GroupKeeper):
         """Whether the name is a native group's."""
         return name in self._groups
 
+    def note_use(self, name: str) -> None:
+        self._unused.pop(name, None)
+        group = self._groups.get(name)
+        if group is not None and not group.members:
+            self._unused[name] = self.now_ms()
+
     def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
         """Raises Overloaded when a position of `group` in each of these partitions would be too many groups, or too
-        many positions."""
-        if group is None and len(self._groups) >= (most := self._runtime.config.max_groups):
-            raise Overloaded(f"there are {most} groups (max_groups); delete some")
+        many positions, and no other group gives way."""
         held = {} if group is None else group.shared
         more = sum((each.topic, each.index) not in held for each in partitions)
-        if more and self.held_positions + more > self._max_positions:
-            text = (
-                f"the groups have {self.held_positions} positions, for which memory_bytes allows {self._max_positions}"
-            )
-            raise Overloaded(f"{text}; delete some groups")
+        while (refusal := self._refusal(group is None, more)) is not None:
+            if not self._gives_way(group):
+                raise refusal
+
+    def _refusal(self, is_new: bool, more: int) -> Overloaded | None:
+        groups, positions, most = len(self._groups), self.held_positions, self._runtime.config.max_groups
+        if is_new and groups >= most:
+            return Overloaded(f"there are {most} groups (max_groups); delete some")
+        if (is_new or more) and groups + positions + is_new + more > self._most:
+            text = f"there are {groups} groups with {positions} positions; memory_bytes allows {self._most} together"
+            return Overloaded(f"{text}: delete some groups")
+        return None
+
+    def _gives_way(self, keep: Group | None) -> bool:
+        """Forgets the group that was unused for longest, if that is long enough; never `keep`. Raises StorageError."""
+        name = next((each for each in self._unused if keep is None or each != keep.name), None)
+        if name is None or self.now_ms() - self._unused[name] < self._runtime.config.offsets_retention_ms:
+            return False
+        self._forget(self._groups[name])
+        self._runtime.report("group_forgotten", group=name)
+        return True
+
+    def _forget(self, group: Group) -> None:
+        """Removes a group without members from the store and from memory. Not synced."""
+        self._store.delete(group.name)
+        group.gone = True
+        for shared in group.shared.values():
+            shared.gone = True
+        self.held_positions -= len(group.shared)
+        self._unused.pop(group.name, None)
+        del self._groups[group.name]
 
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
@@ -382,6 +417,7 @@ class GroupCoordinator(GroupKeeper):
                 shared.leases.reset(offset)
             shared.changed()
             moved.append(shared)
+        self.note_use(group.name)
         await self.writer.durable(moved, always=True).wait()
 
     async def delete(self, name: str) -> None:
@@ -392,12 +428,7 @@ class GroupCoordinator(GroupKeeper):
         async with self._locks.of(name):
             group = self._find(name)
             _check_empty(group)
-            self._store.delete(name)
-            group.gone = True
-            for shared in group.shared.values():
-                shared.gone = True
-            self.held_positions -= len(group.shared)
-            del self._groups[name]
+            self._forget(group)
             await self._runtime.sync_meta()
 
     @property

@@ -18,7 +18,7 @@ from krappy.wire.kafka import (
     parse_header,
     read_request,
 )
-from krappy.wire.kafka.codec import MOST_ELEMENTS, MOST_TAGS
+from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, MOST_ELEMENTS, MOST_TAGS
 from krappy.wire.kafka.notation import at, read
 from krappy.wire.kafka.reading import MOST, compile_reader
 from tests.wire.kafka.samples import KINDS, Kind
@@ -191,6 +191,12 @@ def test_headers() -> None:
     header = parse_header(memoryview(flexible))
     assert flexible[header.body_at :] == b"body"
     assert tuple(header) == (ApiKey.METADATA, 9, 0, "c", 17)
+
+
+def test_of_a_long_client_id_only_the_beginning_is_read() -> None:
+    """Each of thousands of connections keeps that of its last request."""
+    header = parse_header(memoryview(HEADER.pack(3, 4, 1, 32767) + b"c" * 32767 + b"body"))
+    assert (header.client_id, header.body_at) == ("c" * LONGEST_CLIENT_ID, 10 + 32767)
 
 
 @pytest.mark.parametrize("version", [-1, -32768, 14, 32767])
