@@ -22,6 +22,7 @@ from krappy.handlers.kafka.groups import list_groups
 from krappy.handlers.native.groups import groups
 from krappy.server.session import Allowance
 from krappy.server.session import Session as NativeSession
+from krappy.testing.sessions import WillingPeer
 from krappy.wire import messages as m
 from tests.broker.engine import publish, running, until
 
@@ -140,9 +141,8 @@ async def test_all_members_of_a_connection_leave(tmp_path: Path, monkeypatch: py
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 300)
-        peer: Any = None
         allowance = Allowance(1000)
-        session = NativeSession(broker, "a", peer, 1 << 20, allowance)
+        session = NativeSession(broker, "a", WillingPeer(), 1 << 20, allowance)
         for _ in range(300):
             member = await broker.groups.join("g", "a", ["t"])
             session.add(Membership(member))
