@@ -136,7 +136,6 @@ class Client(Opened):
         batch_bytes: int = 512 << 10,
         buffer_bytes: int = 32 << 20,
         compression: Compression | None = None,
-        idempotent: bool = True,
         timeout: float = 120.0,
         name: str | None = None,
     ) -> TopicProducer:
@@ -149,15 +148,13 @@ class Client(Opened):
             batch_bytes: a batch of this size is sent at once.
             buffer_bytes: bytes of unacknowledged events; while the buffer is full, senders wait.
             compression: of the batches: None, "gzip", "snappy", "lz4" or "zstd".
-            idempotent: the broker stores a batch once, however often it is sent. Without it, a batch in flight when the
-                connection is lost fails with ConnectionLost, and may have been stored.
             timeout: seconds until an event that is not acknowledged fails.
             name: a name that the broker shows to people.
         """
         from krappy.clients.producing import limits
         from krappy.clients.sync.producer import TopicProducer
 
-        limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, idempotent, timeout)
+        limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, timeout)
         return TopicProducer(self._connection, topic, limited, name)
 
     def consumer(
@@ -337,7 +334,7 @@ class Client(Opened):
         from krappy.clients.producing import limits
         from krappy.clients.sync.stage import Stage
 
-        limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
+        limited = limits(5, batch_bytes, buffer_bytes, compression, timeout)
         return Stage(self._connection, topic, Attempt(job, str(task), str(attempt), ttl), limited)
 
     def commit_staged(

@@ -132,7 +132,6 @@ class Client:
         batch_bytes: int = 512 << 10,
         buffer_bytes: int = 32 << 20,
         compression: Compression | None = None,
-        idempotent: bool = True,
         timeout: float = 120.0,
         name: str | None = None,
     ) -> TopicProducer:
@@ -145,15 +144,13 @@ class Client:
             batch_bytes: a batch of this size is sent at once.
             buffer_bytes: bytes of unacknowledged events; while the buffer is full, senders wait.
             compression: of the batches: None, "gzip", "snappy", "lz4" or "zstd".
-            idempotent: the broker stores a batch once, however often it is sent. Without it, a batch in flight when the
-                connection is lost fails with ConnectionLost, and may have been stored.
             timeout: seconds until an event that is not acknowledged fails.
             name: a name that the broker shows to people.
         """
         from krappy.clients.aio.producer import TopicProducer
         from krappy.clients.producing import limits
 
-        limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, idempotent, timeout)
+        limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, timeout)
         return TopicProducer(self._connection, topic, limited, name)
 
     def consumer(
@@ -333,7 +330,7 @@ class Client:
         from krappy.clients.attempt import Attempt
         from krappy.clients.producing import limits
 
-        limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
+        limited = limits(5, batch_bytes, buffer_bytes, compression, timeout)
         return Stage(self._connection, topic, Attempt(job, str(task), str(attempt), ttl), limited)
 
     async def commit_staged(

@@ -44,7 +44,6 @@ class Limits:
     max_in_flight: int = 5
     timeout: float = 120.0
     codec: int = 0
-    idempotent: bool = True
 
 
 class Accumulator:
@@ -202,7 +201,7 @@ class Accumulator:
     def encode(self, batch: LaneBatch) -> bytes:
         """The bytes of a batch that was taken. They stay the same as long as its sequence number does."""
         if batch.data is None:
-            id, epoch = self._lanes[batch.partition].producer if self.limits.idempotent else (-1, -1)
+            id, epoch = self._lanes[batch.partition].producer
             batch.data = record_batch.encode(
                 batch.keys,
                 batch.values,
@@ -211,7 +210,7 @@ class Accumulator:
                 codec=self.limits.codec,
                 producer_id=id,
                 producer_epoch=epoch,
-                base_sequence=batch.sequence if self.limits.idempotent else -1,
+                base_sequence=batch.sequence,
             )
         return batch.data
 
@@ -261,8 +260,7 @@ class Accumulator:
             return
         position = lane.sent.index(batch)
         behind = position + 1 < len(lane.sent) or any(later.sequence >= 0 for later in lane.ready)
-        idempotent = self.limits.idempotent
-        gap = idempotent and isinstance(error, OutOfOrderSequence)
+        gap = isinstance(error, OutOfOrderSequence)
         if error.retriable:
             batch.back = lane.halted = True
             lane.hold(now)
@@ -276,20 +274,16 @@ class Accumulator:
         else:
             # A broker that does not know the producer id may be another one, or an empty one: a new id helps.
             unknown = isinstance(error, UnknownProducer)
-            if idempotent and (behind or gap or unknown or batch.tries > 1):
+            if behind or gap or unknown or batch.tries > 1:
                 lane.break_at(position)
             else:
                 lane.sequence = batch.sequence
             self._settle(lane, Settled(batch, error=error))
         self._resume(lane)
 
-    def lost(self, error: KrappyError) -> None:
-        """The connection was lost. Batches in flight are sent again; without idempotence they fail, since that could
-        store them twice."""
+    def lost(self) -> None:
+        """The connection was lost: batches in flight are sent again."""
         for lane in self._lanes.values():
-            if not self.limits.idempotent:
-                for batch in [batch for batch in lane.sent if not batch.back]:
-                    self._settle(lane, Settled(batch, error=error))
             lane.recall()
 
     def expire(self, now: float) -> None:
@@ -308,7 +302,7 @@ class Accumulator:
         """Fails every batch with this error."""
         for lane in self._lanes.values():
             for batch in list(lane.batches()):
-                lane.renew |= batch.sequence >= 0 and self.limits.idempotent
+                lane.renew |= batch.sequence >= 0
                 self._settle(lane, Settled(batch, error=error))
             lane.halted = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from krappy.errors import KrappyError, RecordTooLarge
@@ -25,48 +26,28 @@ class Ticket(Protocol):
     def failed(self, error: KrappyError, count: int) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class LaneBatch:
     """A batch of one partition. `born`: when it was begun, by the client's clock. `expect`: the offset that its only
     record's key must be at; None: no condition."""
 
-    __slots__ = (
-        "ahead",
-        "back",
-        "born",
-        "data",
-        "expect",
-        "headers",
-        "keys",
-        "number",
-        "partition",
-        "row",
-        "sequence",
-        "settled",
-        "size",
-        "tickets",
-        "timestamps",
-        "tries",
-        "values",
-    )
-
-    def __init__(self, partition: int, born: float, expect: int | None = None) -> None:
-        self.partition = partition
-        self.born = born
-        self.expect = expect
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.timestamps: list[int] = []
-        self.headers: list[Headers] | None = None
-        self.size = HEADER_SIZE
-        self.row = 0  # of a batch cut from columns: the row that its first record was
-        self.tickets: list[tuple[Ticket, int, int]] = []  # ticket, first record, count
-        self.sequence = -1  # set when first sent; from then on the broker may have the batch
-        self.data: bytes | None = None
-        self.number = -1  # set with `sequence`: how many batches of the lane were sent before
-        self.tries = 0
-        self.back = False  # refused, and to be sent again
-        self.ahead = False  # stands before a gap, so it is settled under the old producer id
-        self.settled = False
+    partition: int
+    born: float
+    expect: int | None = None
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    headers: list[Headers] | None = None
+    size: int = HEADER_SIZE
+    row: int = 0  # of a batch cut from columns: the row that its first record was
+    tickets: list[tuple[Ticket, int, int]] = field(default_factory=list)  # ticket, first record, count
+    sequence: int = -1  # set when first sent; from then on the broker may have the batch
+    data: bytes | None = None
+    number: int = -1  # set with `sequence`: how many batches of the lane were sent before
+    tries: int = 0
+    back: bool = False  # refused, and to be sent again
+    ahead: bool = False  # stands before a gap, so it is settled under the old producer id
+    settled: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -124,40 +105,25 @@ class Settled(NamedTuple):
                 ticket.failed(self.error, count)
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """The batches of one partition in order: one being filled, those ready to send, those sent and not settled.
 
     A lane uses the producer's id until a gap in its sequence numbers requires a new one (`renew`).
     """
 
-    __slots__ = (
-        "count",
-        "filling",
-        "halted",
-        "hole",
-        "not_before",
-        "partition",
-        "pause",
-        "producer",
-        "ready",
-        "renew",
-        "sent",
-        "sequence",
-    )
-
-    def __init__(self, partition: int, producer: tuple[int, int]) -> None:
-        self.partition = partition
-        self.producer = producer  # id and epoch
-        self.filling: LaneBatch | None = None
-        self.ready: deque[LaneBatch] = deque()
-        self.sent: deque[LaneBatch] = deque()
-        self.sequence = 0
-        self.count = 0  # batches that were given a sequence number
-        self.halted = False  # nothing is sent until every sent batch is answered
-        self.hole = False  # a batch before the next sequence number expired: it may or may not be stored
-        self.renew = False  # there is a gap for good: nothing behind it is sent before there is a new producer id
-        self.not_before = 0.0
-        self.pause = FIRST_PAUSE
+    partition: int
+    producer: tuple[int, int]  # id and epoch
+    filling: LaneBatch | None = None
+    ready: deque[LaneBatch] = field(default_factory=deque)
+    sent: deque[LaneBatch] = field(default_factory=deque)
+    sequence: int = 0
+    count: int = 0  # batches that were given a sequence number
+    halted: bool = False  # nothing is sent until every sent batch is answered
+    hole: bool = False  # a batch before the next sequence number expired: it may or may not be stored
+    renew: bool = False  # there is a gap for good: nothing behind it is sent before there is a new producer id
+    not_before: float = 0.0
+    pause: float = FIRST_PAUSE
 
     def close(self) -> None:
         """Makes the batch being filled ready to send."""

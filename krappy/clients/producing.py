@@ -38,9 +38,7 @@ REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
 
-def limits(
-    linger_ms: float, batch_bytes: int, buffer_bytes: int, compression: str | None, idempotent: bool, timeout: float
-) -> Limits:
+def limits(linger_ms: float, batch_bytes: int, buffer_bytes: int, compression: str | None, timeout: float) -> Limits:
     """The checked limits. `linger_ms` in ms, `timeout` in seconds, sizes in bytes. Raises ConfigError."""
     if compression not in CODECS:
         raise ConfigError(f"compression={compression!r}: give None, 'gzip', 'snappy', 'lz4' or 'zstd'")
@@ -52,7 +50,6 @@ def limits(
         buffer_bytes=buffer_bytes,
         timeout=timeout,
         codec=CODECS[compression],
-        idempotent=idempotent,
     )
 
 
@@ -66,7 +63,6 @@ class Producing:
         self._lock = link.runtime.lock
         self._name = name
         self._accumulator = Accumulator(limits)
-        self._idempotent = limits.idempotent
         self._generation = 0  # of the connection of the last registration
         self._handle: int | None = None  # of the registration; None while there is none
         self._refresh = 0.0  # when to register anew
@@ -336,7 +332,7 @@ class Producing:
     async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
         """Registers on the connection of `generation`, as the producer (id, epoch); (-1, -1): as a new one."""
         request = messages.ProducerRegistration(
-            self.topic, self._name, idempotent=self._idempotent, producer_id=id, producer_epoch=epoch
+            self.topic, self._name, idempotent=True, producer_id=id, producer_epoch=epoch
         )
 
         def abandoned(answer: messages.ProducerRegistered) -> None:
@@ -408,7 +404,7 @@ class Producing:
             if generation == self._generation:
                 self.trouble = error.text
                 self._handle = None
-                self._accumulator.lost(error)
+                self._accumulator.lost()
             self._wake.set()
         self._tell()
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.lane import LaneBatch, Settled, cut, too_large
 from krappy.errors import (
-    ConnectionLost,
     KrappyError,
     OffsetMismatch,
     OutOfOrderSequence,
@@ -128,25 +127,12 @@ def test_sequences_count_records_of_each_partition() -> None:
     ]
 
 
-def test_without_idempotence_there_are_no_sequences_and_what_was_on_its_way_fails() -> None:
-    a = Accumulator(Limits(idempotent=False, batch_bytes=1))
-    a.registered(1, -1, -1, 1_000_000)
-    sent, waiting = add(a, b"1"), [add(a, b"x") for _ in range(5)]
-    taken = a.take(0.0)
-    header = record_batch.check(a.encode(taken[0]))
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
-    a.lost(ConnectionLost("gone"))
-    settle(a)
-    assert isinstance(sent.error, ConnectionLost)
-    assert [told.times for told in waiting] == [1, 1, 1, 1, 0]
-
-
 def test_after_a_lost_connection_the_very_same_bytes_go_again_in_the_same_order() -> None:
     a = accumulator(batch_bytes=1)
     for number in range(4):
         add(a, b"%d" % number)
     before = [a.encode(batch) for batch in a.take(0.0)]
-    a.lost(ConnectionLost("gone"))
+    a.lost()
     assert [a.encode(batch) for batch in a.take(0.0)] == before
 
 
@@ -214,7 +200,7 @@ def test_a_new_producer_id_is_for_the_partition_that_needs_it_alone() -> None:
     before = a.encode(other)
     a.refused(bad, RecordTooLarge("no"), 0.0)
     a.refused(behind, OutOfOrderSequence("gap"), 0.0)
-    a.lost(ConnectionLost("gone"))
+    a.lost()
     a.registered(3, 8, 0, 1_000_000)
     again = {batch.partition: a.encode(batch) for batch in a.take(0.0)}
     assert again[1] == before
@@ -247,7 +233,7 @@ def test_what_was_refused_the_second_time_it_was_sent_does_not_leave_its_numbers
     a = accumulator()
     add(a, b"1", expect=5)
     a.take(0.0)
-    a.lost(ConnectionLost("gone"))
+    a.lost()
     [batch] = a.take(0.0)
     a.refused(batch, OffsetMismatch("no", current=4), 0.0)
     assert a.renew
@@ -447,7 +433,7 @@ class Life:
     def lose(self) -> None:
         self.ghosts.append(self.line)
         self.line = deque()
-        self.a.lost(ConnectionLost("lost"))
+        self.a.lost()
         self.register()
 
     def haunt(self) -> None:

@@ -102,18 +102,6 @@ async def test_nothing_is_stored_twice_or_lost_when_connections_are_lost(
     assert [found[receipt.partition, receipt.offset] for receipt in receipts] == [b"%d" % n for n in range(count)]
 
 
-async def test_a_producer_without_idempotence_says_what_it_does_not_know(lossy: Proxy, topic: str) -> None:
-    async with krappy.connect(lossy.address) as client, client.producer(topic, idempotent=False) as producer:
-        await producer.send(b"1")
-        lossy.deafen()
-        delivery = await producer.post(b"2")
-        await anyio.sleep(0.05)
-        lossy.cut()
-        with pytest.raises(ConnectionLost):
-            await delivery
-        await producer.send(b"3")
-
-
 async def test_a_reader_goes_on_exactly_where_it_was(lossy: Proxy, address: str, topic: str) -> None:
     count = 3000
     async with krappy.connect(address) as other:

@@ -193,10 +193,9 @@ class Producer:
         linger_ms: float = 5,
         batch_bytes: int = 512 << 10,
         compression: Compression | None = None,
-        idempotent: bool = True,
     ) -> None:
         self._connection = ClientConnection(to, timeout)
-        self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
+        self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
         self._stack = AsyncExitStack()  # closes every producer, even if closing another one fails
 
