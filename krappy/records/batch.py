@@ -272,6 +272,12 @@ def _assemble(head: bytes, covered: bytes, payload: Buffer) -> bytes:
     return b"".join((head, b"\x02", _CRC.pack(crc), covered, payload))
 
 
+def _again(header: BatchHeader, covered: bytes, payload: Buffer) -> bytes:
+    """The batch with other bytes under the checksum, and another payload."""
+    head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
+    return _assemble(head, covered, payload)
+
+
 def _records(batch: Buffer, limit: int, parts: int = ANY) -> tuple[BatchHeader, bytes, int]:
     """(header, a buffer with the uncompressed records, where in it they start)."""
     header = read_header(batch)
@@ -372,15 +378,13 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     attributes = header.attributes if count else header.attributes & ~CODEC_MASK
     payload = codecs.compress(attributes & CODEC_MASK, records)
     covered = _COVERED.pack(attributes, *header[6:12], count)
-    return _assemble(
-        _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload
-    )
+    return _again(header, covered, payload)
 
 
 def emptied(header: BatchHeader) -> bytes:
     """What `keep` leaves of a batch that loses every record, made from its header alone."""
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK, *header[6:12], 0)
-    return _assemble(_STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END, header.leader_epoch), covered, b"")
+    return _again(header, covered, b"")
 
 
 def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
@@ -399,8 +403,7 @@ def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIM
         header.codec, record_writer.write(columns.keys, columns.values, times, columns.headers, places)
     )
     covered = _COVERED.pack(header.attributes | DELETE_HORIZON, header.last_offset_delta, horizon, *header[8:13])
-    head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
-    return _assemble(head, covered, payload)
+    return _again(header, covered, payload)
 
 
 def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
@@ -408,8 +411,7 @@ def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> byte
     header, buf, position = _records(batch, limit)
     payload = codecs.compress(codec, buf[position:])
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK | codec, *header[6:13])
-    head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
-    return _assemble(head, covered, payload)
+    return _again(header, covered, payload)
 
 
 def in_transaction(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:

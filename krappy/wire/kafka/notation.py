@@ -185,3 +185,30 @@ def at(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
         )
         for field in fields
     )
+
+
+class Source:
+    """The lines of a function that is compiled from fields: one of `reading` or `writing`. `flexible`: of a flexible
+    version. `names`: what the lines use."""
+
+    def __init__(self, flexible: bool, names: dict[str, Any]) -> None:
+        self.flexible = flexible
+        self.names = names
+        self.lines: list[str] = []
+        self.indent = ""
+        self.count = 0
+        self.run: list[tuple[str, str]] = []  # adjacent numbers that one Struct will take: (letter, variable or value)
+
+    def new(self, prefix: str) -> str:
+        """A new variable."""
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def add(self, *lines: str) -> None:
+        self.lines += [self.indent + line for line in lines]
+
+    def compiled(self, arguments: str, result: str) -> Any:
+        """The function of these arguments that returns `result`."""
+        lines = [f"def compiled({arguments}):", *("    " + line for line in self.lines), f"    return {result}"]
+        exec("\n".join(lines), self.names)
+        return self.names["compiled"]

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Any, NoReturn
 
 from krappy.errors import ProtocolError
-from krappy.wire.kafka.notation import FIXED, Field
+from krappy.wire.kafka.notation import FIXED, Field, Source
 
 MOST = 20_000  # elements of one array of a request: topics, partitions of a topic, groups, resources
 LONGEST_STRING = 32767  # Kafka's limit; for flexible versions too
@@ -35,33 +35,13 @@ def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) 
     source = _Source(flexible)
     source.names["most"] = most
     value = source.struct(fields)
-    lines = [
-        "def read(buf, pos, end, room):",
-        *("    " + line for line in source.lines),
-        f"    return {value}, pos, room",
-    ]
-    exec("\n".join(lines), source.names)
-    reader: Reader = source.names["read"]
+    reader: Reader = source.compiled("buf, pos, end, room", f"{value}, pos, room")
     return reader
 
 
-class _Source:
-    """The lines of the function so far, and the pending run of numbers that one `unpack_from` will read."""
-
+class _Source(Source):
     def __init__(self, flexible: bool) -> None:
-        self.flexible = flexible
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {"short": _short, "wrong": _wrong, "varint": _varint, "skip": skip_tags}
-        self.indent = ""
-        self.count = 0
-        self.run: list[tuple[str, str]] = []  # (letter, variable)
-
-    def new(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def add(self, *lines: str) -> None:
-        self.lines += [self.indent + line for line in lines]
+        super().__init__(flexible, {"short": _short, "wrong": _wrong, "varint": _varint, "skip": skip_tags})
 
     def flush(self) -> None:
         """Reads the pending run."""

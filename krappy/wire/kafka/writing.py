@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, NoReturn
 
-from krappy.wire.kafka.notation import FIXED, Field
+from krappy.wire.kafka.notation import FIXED, Field, Source
 
 INLINE = 2048  # records of up to so many bytes are copied, instead of becoming a part of their own
 LONGEST_STRING = 32767
@@ -28,33 +28,17 @@ def compile_writer(fields: tuple[Field, ...], flexible: bool) -> Writer:
     source = _Source(flexible)
     source.struct(fields, "message")
     source.flush()
-    lines = ["def write(out, parts, message):", *("    " + line for line in source.lines), "    return out"]
-    exec("\n".join(lines), source.names)
-    writer: Writer = source.names["write"]
+    writer: Writer = source.compiled("out, parts, message", "out")
     return writer
 
 
-class _Source:
-    """The lines of the function so far, and the pending run of values that one `pack` will write."""
-
+class _Source(Source):
     def __init__(self, flexible: bool) -> None:
-        self.flexible = flexible
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {"VARINTS": VARINTS, "varint": varint, "put_records": _put_records}
-        self.names |= {"NOTHING": {}, "long": _long, "put_tags": _put_tags, "Struct": Struct}
-        self.indent = ""
-        self.count = 0
-        self.run: list[tuple[str, str]] = []  # (letter, expression); no expression for a zero byte
-
-    def new(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def add(self, *lines: str) -> None:
-        self.lines += [self.indent + line for line in lines]
+        names = {"VARINTS": VARINTS, "varint": varint, "put_records": _put_records, "put_tags": _put_tags}
+        super().__init__(flexible, {**names, "NOTHING": {}, "long": _long, "Struct": Struct})
 
     def flush(self) -> None:
-        """Writes the pending run."""
+        """Writes the pending run. One without a value is of zero bytes."""
         if self.run:
             letters = ">" + "".join(letter for letter, _ in self.run)
             values = ", ".join(value for _, value in self.run if value)
@@ -97,9 +81,7 @@ class _Source:
             inner = _Source(True)
             inner.field(field, "message")
             inner.flush()
-            lines = ["def write(out, parts, message):", *("    " + line for line in inner.lines), "    return out"]
-            exec("\n".join(lines), inner.names)
-            write = inner.names["write"]
+            write = inner.compiled("out, parts, message", "out")
             writers.append((field.tag, write, bytes(write(bytearray(), [], eval(field.fresh())))))
         table = self.new("TAGS")
         self.names[table] = writers
