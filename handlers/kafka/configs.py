@@ -13,6 +13,7 @@ from krappy.errors import InvalidConfig
 from krappy.handlers.kafka.config_entries import (
     ConfigResource,
     ConfigSource,
+    SettingsShown,
     broker_entries,
     group_entries,
     held_entries,
@@ -222,27 +223,29 @@ async def describe_configs(session: KafkaSessionPort, request: Message, version:
 
 def _describe(session: KafkaSessionPort, resource: Message, request: Message) -> list[Message]:
     kind, name, chosen = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
-    shown = {"synonyms": request["include_synonyms"], "documentation": request["include_documentation"]}
+    shown = SettingsShown(
+        None if chosen is None else frozenset(chosen), request["include_synonyms"], request["include_documentation"]
+    )
     if kind == ConfigResource.TOPIC:
         topic = topic_named(session, check_topic_name(name), Op.DESCRIBE_CONFIGS)
         if topic is None:
             raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         layers = session.access.cluster(Op.DESCRIBE_CONFIGS).dynamic.topic_layers()
-        return topic_entries(topic.given, chosen, layers, topic.defaults, **shown)
+        return topic_entries(topic.given, layers, topic.defaults, shown)
     if kind == ConfigResource.BROKER:
         cluster = session.access.cluster(Op.DESCRIBE_CONFIGS)
         dynamic = cluster.dynamic
         if name == "":
             source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-            return held_entries(dynamic, name, source, chosen, documentation=request["include_documentation"])
+            return held_entries(dynamic, name, source, shown)
         check_broker(session, name)
         told = session.nodes()[session.broker.id]
         host = f"[{told.host}]" if ":" in told.host else told.host
-        return broker_entries(cluster.settings(f"{host}:{told.port}"), dynamic, chosen, **shown)
+        return broker_entries(cluster.settings(f"{host}:{told.port}"), dynamic, shown)
     if kind == ConfigResource.GROUP:
         if not name:
             raise RefusedApi(Code.INVALID_REQUEST, "Group name must not be empty.")
-        return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, chosen, **shown)
+        return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, shown)
     if kind == ConfigResource.CLIENT_METRICS:
         return []
     raise RefusedApi(

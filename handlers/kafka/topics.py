@@ -9,7 +9,7 @@ from __future__ import annotations
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
-from krappy.handlers.kafka.config_entries import created_entries
+from krappy.handlers.kafka.config_entries import SettingsShown, topic_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_named
@@ -65,7 +65,7 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
     described = {
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": created_entries(config, cluster.dynamic.topic_layers()),
+        "configs": topic_entries(config, cluster.dynamic.topic_layers(), {}, SettingsShown()),
     }
     return {"name": name, "topic_id": id, **DONE, **described}
 
