@@ -352,6 +352,9 @@ class Consuming:
             self._link.post(request, messages.Polled, slot, generation, patience)
         except (ConnectionLost, RequestTimeout):
             return None
+        except BaseException:  # a signal's: if it was sent, its events are under way to nobody, so begin anew
+            self._stale = True
+            raise
         self._poll = slot
         return slot
 

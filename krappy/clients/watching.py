@@ -14,7 +14,8 @@ grows without bound.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from krappy.clients.backoff import Backoff
@@ -116,11 +117,13 @@ class Watching:
         self._link = link
         self._request = messages.Watch(topic, chosen.prefix, chosen.start, chosen.end, some, tombstones)
         self._progress = Progress(tombstones)
+        self.items: Iterator[Entry | SnapshotEnd] = iter(())  # to be handed out
         self._arrived: deque[messages.Watched | KrappyError] = deque()
         self._news: ClientSignal = link.runtime.signal()
         self._backoff = Backoff(random)
         self._closed = False
         self._connected = False
+        self._asks = 0
         self._asked = False  # the broker was asked, and has not ended the stream
         self._topic_id: str | None = None  # None: not known yet
 
@@ -140,9 +143,10 @@ class Watching:
         """By partition, the offset after the last event received; None while the snapshot is incomplete."""
         return None if self._progress.live is None else dict(self._progress.live)
 
-    async def take(self) -> list[Entry] | SnapshotEnd:
-        """Waits for the next entries or the end of the snapshot; opens the watch first if needed. Raises the broker's
-        errors and ConnectionLost. It may be called again after an error or a cancellation."""
+    async def more(self) -> None:
+        """Waits for the next entries or the end of the snapshot, and puts them in `items`; opens the watch first if
+        needed. Raises the broker's errors and ConnectionLost. It may be called again after an error, a cancellation or
+        an interrupt: an answer is removed when its items are there, and without a call, with which one could come."""
         while True:
             await self.open()
             while not self._arrived:
@@ -151,19 +155,21 @@ class Watching:
                     if not self._arrived:
                         self._news = self._link.runtime.signal()
             with self._link.runtime.lock:
-                arrived = self._arrived.popleft()
-                if len(self._arrived) < ROOM // 2:
+                arrived = self._arrived[0]
+                if len(self._arrived) <= ROOM // 2:
                     self._link.resume()
             if self._closed:
                 raise ConnectionLost("this watch is closed")
             if isinstance(arrived, messages.Watched):
                 self._backoff.reset()
                 self._check_topic(arrived.topic_id)
-                if arrived.more:
-                    new = self._progress.take(arrived)
-                    if new:
-                        return new
+                new = self._progress.take(arrived) if arrived.more else []
+                self.items = iter([new] if isinstance(new, SnapshotEnd) else new)
+                del self._arrived[0]
+                if new:
+                    return
                 continue
+            del self._arrived[0]
             self._asked = False  # before the first wait, in which the caller may be cancelled
             if not arrived.retriable or self._link.closed:
                 raise arrived
@@ -186,17 +192,21 @@ class Watching:
         while True:
             generation = await self._link.ready(deadline)
             with self._link.runtime.lock:
+                self._asks += 1
                 self._arrived.clear()
             try:
-                self._link.post(self._request, messages.Watched, self._answered, generation)
+                reply = partial(self._answered, self._asks)
+                self._link.post(self._request, messages.Watched, reply, generation)
                 self._asked = True
                 return
             except ConnectionLost:
                 if self._link.closed or self._link.runtime.now() >= deadline:
                     raise
 
-    def _answered(self, result: Any) -> None:
+    def _answered(self, ask: int, result: Any) -> None:
         with self._link.runtime.lock:
+            if ask != self._asks:
+                return  # of a call that was interrupted, after which it was asked again
             self._arrived.append(result)
             if len(self._arrived) >= ROOM:
                 self._link.pause()

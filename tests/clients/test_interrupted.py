@@ -22,6 +22,7 @@ from krappy.clients.link import Link
 from krappy.clients.received import Received
 from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime, ThreadSignal, ThreadStream
+from krappy.wire import messages
 
 
 class Interrupt(BaseException):
@@ -346,3 +347,57 @@ def test_a_watch_whose_beginning_was_interrupted_begins_anew(
         thread.join(20)
         assert len(found) == 1
         watch.close()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_watch_loses_nothing_wherever_an_interrupt_comes(address: str, topic: str) -> None:
+    with blocking.connect(address, timeout=20) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_many([(b"%d" % number, b"v") for number in range(3)])
+        for number in itertools.count(1):
+            watch = client.table(topic).watch()
+            came: list[Any] = []
+            with InterruptedAt(number, "watching.py", "table.py", "tables.py") as interrupt, suppress(Interrupt):
+                while len(came) < 4:
+                    for item in watch:
+                        came.append(item)
+                        break
+            while len(came) < 4:
+                came.append(next(watch))
+            watch.close()
+            assert [getattr(item, "key", None) for item in came] == [b"0", b"1", b"2", None], number
+            if not interrupt.came:
+                break
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_poll_that_an_interrupt_left_alone_loses_no_events(
+    address: str, topic: str, group: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the poll has been sent, and its caller does not know yet."""
+    with blocking.connect(address, timeout=20) as client:
+        client.create_topic(topic)
+        with client.producer(topic) as producer, client.consumer(topic, group=group and topic) as consumer:
+            producer.send(b"0").result()
+            [first] = consumer.poll(20)
+            if group:
+                consumer.ack(first, wait=True)
+            real = Link.post
+
+            def interrupted(link: Link, request: Any, *arguments: Any) -> int:
+                id = real(link, request, *arguments)
+                if isinstance(request, messages.Poll):
+                    monkeypatch.setattr(Link, "post", real)
+                    raise Interrupt
+                return id
+
+            producer.send(b"1").result()
+            monkeypatch.setattr(Link, "post", interrupted)
+            found: list[Any] = []
+            for _ in range(3):
+                with suppress(Interrupt):
+                    found += consumer.poll(20) if not found else []
+            assert [event.offset for event in found] == [1]
+            producer.send(b"2").result()
+            assert [event.offset for event in consumer.poll(20)] == [2]

@@ -171,7 +171,6 @@ class Watch:
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
-        self._items: Iterable[Entry] = iter(())
 
     async def __aenter__(self) -> Watch:
         await self._core.open()
@@ -192,13 +191,10 @@ class Watch:
         return self
 
     async def __anext__(self) -> Entry | SnapshotEnd:
-        for entry in self._items:
-            return entry
-        taken = await self._core.take()
-        if isinstance(taken, SnapshotEnd):
-            return taken
-        self._items = iter(taken)
-        return await self.__anext__()
+        while True:
+            for item in self._core.items:
+                return item
+            await self._core.more()
 
     @property
     def offsets(self) -> dict[int, int] | None:

@@ -174,7 +174,6 @@ class Watch:
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
-        self._items: Iterable[Entry] = iter(())
 
     def __enter__(self) -> Watch:
         run(self._core.open())
@@ -195,13 +194,10 @@ class Watch:
         return self
 
     def __next__(self) -> Entry | SnapshotEnd:
-        for entry in self._items:
-            return entry
-        taken = run(self._core.take())
-        if isinstance(taken, SnapshotEnd):
-            return taken
-        self._items = iter(taken)
-        return self.__next__()
+        while True:
+            for item in self._core.items:
+                return item
+            run(self._core.more())
 
     @property
     def offsets(self) -> dict[int, int] | None:
