@@ -1,13 +1,16 @@
-"""ApiVersions (18): the APIs and versions that this broker serves, as the registry has them (KIP-35, KIP-511)."""
+"""ApiVersions (18): the APIs and versions that this broker serves, as the registry has them (KIP-35, KIP-511). And the
+levels of its features (UpdateFeatures, 57)."""
 
 from __future__ import annotations
 
 import re
 
 from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.refusals import DONE, SHOWN, RefusedApi, refusal
 from krappy.handlers.kafka.registry import REGISTRY, Message, serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import ApiKey
+from krappy.wire.kafka import ApiKey, Code
 
 INVALID_REQUEST = 42
 GROUPS, LEVEL = "group.version", 1  # the only feature (KIP-584): KIP-848
@@ -33,3 +36,23 @@ def what_is_served(error: int = 0) -> Message:
         "finalized_features_epoch": 0,
         "finalized_features": [{"name": GROUPS, "max_version_level": LEVEL, "min_version_level": LEVEL}],
     }
+
+
+@serves(ApiKey.UPDATE_FEATURES, needs=needs.cluster(Op.ALTER))
+def update_features(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Each feature has one level, and any other is refused (KIP-584, KIP-778). If one update is refused, all are, as by
+    Kafka's controller."""
+    updates = request["feature_updates"]
+    try:
+        for update in updates:
+            _check_feature(update["feature"], update["max_version_level"])
+    except RefusedApi as error:
+        return refusal(error)
+    return {**DONE, "results": [{"feature": update["feature"], **DONE} for update in updates]}
+
+
+def _check_feature(name: str, level: int) -> None:
+    if (name, level) != (GROUPS, LEVEL):
+        which = f"supports only version {LEVEL} of it" if name == GROUPS else "does not support it"
+        text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker {which}."
+        raise RefusedApi(Code.INVALID_UPDATE_VERSION, text)

@@ -1,7 +1,4 @@
-"""Brokers, the topics that they have, the leaders of their partitions, coordinators, disks.
-
-There is one broker, so no partition ever moves.
-"""
+"""Brokers, the topics that they have, the leaders of their partitions, coordinators, the controller."""
 
 from __future__ import annotations
 
@@ -261,35 +258,31 @@ def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
     return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
 
 
-@serves(ApiKey.DESCRIBE_LOG_DIRS, needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
-async def describe_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The size of each partition on disk, and the disk's total and free bytes (KIP-113, KIP-827). All partitions if the
-    request names no topics; otherwise those of the named ones that exist."""
-    there = session.access.topics(Op.DESCRIBE)
-    folder, total, usable = await session.access.cluster(Op.DESCRIBE).log_dir()
-    chosen: dict[str, set[int] | None] = dict.fromkeys(there)
-    if request["topics"] is not None:
-        chosen = {}
-        for asked in request["topics"]:
-            chosen[asked["topic"]] = (chosen.get(asked["topic"]) or set()) | set(asked["partitions"])
-    topics = []
-    for name, indexes in chosen.items():
-        topic = there.get(name)
-        if topic is None:
-            continue
-        partitions = [
-            {"partition_index": each.index, "partition_size": each.size}
-            for each in topic.local.values()
-            if indexes is None or each.index in indexes
-        ]
-        if partitions:
-            topics.append({"name": name, "partitions": partitions})
-        await session.pause()
-    result = {"error_code": 0, "log_dir": folder, "topics": topics, "total_bytes": total, "usable_bytes": usable}
-    return {"error_code": 0, "results": [result]}
+@serves(ApiKey.DESCRIBE_QUORUM, needs=needs.cluster(Op.DESCRIBE))
+def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The keepers of the cluster's metadata (KIP-595, KIP-853): the controller, always up to date. The metadata is a
+    tree, not a log with offsets, so all offsets are 0."""
+    return {
+        "topics": [
+            {
+                "topic_name": topic["topic_name"],
+                "partitions": [
+                    _quorum(session, topic["topic_name"], each["partition_index"]) for each in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ],
+        "nodes": [
+            {"node_id": node.node_id, "listeners": [{"name": session.listener, "host": node.host, "port": node.port}]}
+            for node in session.nodes().values()
+        ],
+    }
 
 
-@serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE))
-def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """There are none (KIP-455)."""
-    return {"error_code": 0, "error_message": None, "topics": []}
+def _quorum(session: KafkaSessionPort, topic: str, index: int) -> Message:
+    if (topic, index) != ("__cluster_metadata", 0):
+        code = Code.UNKNOWN_TOPIC_OR_PARTITION
+        return {"partition_index": index, "error_code": code, "leader_id": -1, "leader_epoch": -1, "high_watermark": -1}
+    leader, now = _controller(session), session.broker.now_ms()
+    voter = {"replica_id": leader, "last_fetch_timestamp": now, "last_caught_up_timestamp": now}
+    return {"partition_index": index, "leader_id": leader, "current_voters": [voter]}

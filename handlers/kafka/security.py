@@ -1,13 +1,16 @@
-"""Authentication and ACLs, which this broker does not have. The answers are Kafka's.
+"""Authentication, ACLs and quotas, which this broker does not have. The answers are Kafka's.
 
 - SaslHandshake (17), SaslAuthenticate (36): the listener asks for no authentication.
 - DescribeAcls, CreateAcls, DeleteAcls (29 to 31): there is no authorizer.
+- DescribeUserScramCredentials (50, KIP-554): no user has any.
+- DescribeClientQuotas, AlterClientQuotas (48, 49, KIP-546): there are no quotas; back-pressure bounds clients.
 """
 
 from __future__ import annotations
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
+from krappy.handlers.kafka.refusals import DONE, SHOWN
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
@@ -16,6 +19,8 @@ NO_AUTHORIZER: Message = {
     "error_code": Code.SECURITY_DISABLED,
     "error_message": "No Authorizer is configured on the broker",
 }
+NO_QUOTAS = "this broker has no quotas, so none can be set; its memory budget slows down clients that are too fast"
+QUOTAS_OF = ("user", "client-id", "ip")
 NOT_ASKED_WHO = "this listener asks for no authentication: connect to it with security.protocol=PLAINTEXT"
 
 
@@ -42,3 +47,36 @@ def create_acls(session: KafkaSessionPort, request: Message, version: int) -> Me
 @serves(ApiKey.DELETE_ACLS, needs=needs.cluster(Op.ALTER))
 def delete_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
     return {"filter_results": [NO_AUTHORIZER for _ in request["filters"]]}
+
+
+@serves(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, needs=needs.cluster(Op.DESCRIBE))
+def describe_credentials(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    unknown = [
+        {
+            "user": user["name"],
+            "error_code": Code.RESOURCE_NOT_FOUND,
+            "error_message": f"there are no credentials of the user '{user['name']:.{SHOWN}}'",
+        }
+        for user in request["users"] or ()
+    ]
+    return {**DONE, "results": unknown}
+
+
+@serves(ApiKey.DESCRIBE_CLIENT_QUOTAS, needs=needs.cluster(Op.DESCRIBE_CONFIGS))
+def describe_quotas(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    for component in request["components"]:
+        if component["entity_type"] not in QUOTAS_OF:
+            text = f"there are no quotas by '{component['entity_type']:.80}', only by {', '.join(QUOTAS_OF)}"
+            return {"error_code": Code.INVALID_REQUEST, "error_message": text, "entries": None}
+    return {**DONE, "entries": []}
+
+
+@serves(ApiKey.ALTER_CLIENT_QUOTAS, needs=needs.cluster(Op.ALTER_CONFIGS))
+def alter_quotas(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Removing a quota succeeds, since there is none; setting one is refused."""
+    entries = []
+    for entry in request["entries"]:
+        sets = any(not change["remove"] for change in entry["ops"])
+        code, text = (Code.INVALID_REQUEST, NO_QUOTAS) if sets else (Code.NONE, None)
+        entries.append({"error_code": code, "error_message": text, "entity": entry["entity"]})
+    return {"entries": entries}

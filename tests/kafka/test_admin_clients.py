@@ -97,7 +97,10 @@ def test_kafka_python_cluster(python: Any, broker: BrokerProcess) -> None:
     assert own["broker"]["0"]["num.partitions"]["value"] == "1"
     refused = ConfigResource(ConfigResourceType.BROKER, "0", {"node.id": "5"})
     assert "InvalidRequest" in str(python.alter_configs([refused], raise_on_unknown=False))
+    [quorum] = python.describe_metadata_quorum()["topics"]
+    assert quorum["partitions"][0]["leader_id"] == 0
     assert python.list_partition_reassignments() == {}
+    assert python.describe_user_scram_credentials() == {}
     assert python.list_transactions() == {0: []}
     assert python.find_hanging_transactions(broker_ids=[0]) == []
     with pytest.raises(errors.TransactionalIdNotFoundError):
@@ -114,6 +117,8 @@ def test_kafka_python_cluster(python: Any, broker: BrokerProcess) -> None:
     python.create_topics([NewTopic("kpc", 1, 1)])
     assert python.list_config_resources()["broker"] == ["0"]
     assert "kpc" in python.list_config_resources()["topic"]
+    elected = python.elect_leaders(0, {"kpc": [0]}, raise_errors=False)
+    assert "error_code=84" in str(elected)
 
 
 # --- aiokafka
@@ -202,7 +207,7 @@ def first(make: Callable[[], dict[Any, Any]]) -> Any:
 
 
 def test_confluent_topics(confluent: Any, broker: BrokerProcess) -> None:
-    from confluent_kafka import Producer, TopicCollection, TopicPartition
+    from confluent_kafka import ElectionType, Producer, TopicCollection, TopicPartition
 
     ck: Any = pytest.importorskip("confluent_kafka.admin")
     news = [
@@ -246,6 +251,8 @@ def test_confluent_topics(confluent: Any, broker: BrokerProcess) -> None:
     assert (done[1].low_watermark, done[0]) == (3, "OFFSET_OUT_OF_RANGE")
     earliest = first(lambda: confluent.list_offsets({TopicPartition("ck", 1): ck.OffsetSpec.earliest()}))
     assert earliest.offset == 3
+    elected = confluent.elect_leaders(ElectionType.PREFERRED, [TopicPartition("ck", 0)])
+    assert [error.name() for error in elected.result(30).values()] == ["ELECTION_NOT_NEEDED"]
     assert came_of(confluent.delete_topics(["ck", "ckm", "nope"])) == {
         "ck": None,
         "ckm": None,
@@ -264,3 +271,5 @@ def test_confluent_cluster(confluent: Any, broker: BrokerProcess) -> None:
     setting = ck.ConfigEntry("advertised.listeners", "x:1", incremental_operation=ck.AlterConfigOpType.SET)
     changed = ck.ConfigResource(ck.ResourceType.BROKER, "0", incremental_configs=[setting])
     assert first(lambda: confluent.incremental_alter_configs([changed])) == "INVALID_REQUEST"
+    assert confluent.describe_user_scram_credentials().result(30) == {}
+    assert came_of(confluent.describe_user_scram_credentials(["ada"])) == {"ada": "RESOURCE_NOT_FOUND"}

@@ -65,17 +65,108 @@ def test_no_acls_can_be_made_or_taken_away(raw: Raw, version: int) -> None:
         assert "No Authorizer" in answer["error_message"]
 
 
-def test_features_are_at_the_level_there_is(raw: Raw) -> None:
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_CLIENT_QUOTAS))
+def test_a_quota_can_not_be_set(raw: Raw, version: int) -> None:
+    who = [{"entity_type": "user", "entity_name": None}]
+    for remove, code in ((False, Code.INVALID_REQUEST), (True, 0)):
+        change = {"key": "producer_byte_rate", "value": 1000.0, "remove": remove}
+        asked = {"entries": [{"entity": who, "ops": [change]}], "validate_only": False}
+        [answer] = raw.ask(ApiKey.ALTER_CLIENT_QUOTAS, asked, version)["entries"]
+        assert (answer["error_code"], answer["entity"]) == (code, who)
+        assert (answer["error_message"] is None) == remove
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.UPDATE_FEATURES))
+def test_features_are_at_the_level_there_is(raw: Raw, version: int) -> None:
     told = raw.ask(ApiKey.API_VERSIONS, {"client_software_name": "a", "client_software_version": "1"})
     levels = {each["name"]: each["max_version"] for each in told["supported_features"]}
     assert levels == {each["name"]: each["max_version_level"] for each in told["finalized_features"]}
-    assert levels == {"group.version": 1}
+    assert levels["group.version"] == 1
+
+    def update(**levels: int) -> list[int]:
+        updates = [{"feature": name.replace("_", "."), "max_version_level": level} for name, level in levels.items()]
+        answer = raw.ask(ApiKey.UPDATE_FEATURES, {"feature_updates": updates}, version)
+        codes = [answer["error_code"]]
+        assert (answer["error_code"] == 0) == (answer["error_message"] is None)
+        return codes if version >= 2 else codes + [each["error_code"] for each in answer["results"]]
+
+    wrong = Code.INVALID_UPDATE_VERSION
+    assert update(group_version=1) == ([0] if version >= 2 else [0, 0])
+    for levels in ({"group_version": 2}, {"group_version": 0}, {"no_such": 1}):
+        assert update(**levels) == [wrong]
 
 
 def test_no_partition_moves(raw: Raw) -> None:
     for topics in (None, [{"name": "any", "partition_indexes": [0]}]):
         answer = raw.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": topics})
         assert (answer["error_code"], answer["topics"]) == (0, [])
+
+
+def test_a_partition_may_be_told_to_stay_and_not_to_go(raw: Raw) -> None:
+    raw.make("moved")
+    [node] = raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]
+    here = node["node_id"]
+
+    def ask(name: str, index: int, replicas: list[int] | None) -> int:
+        partition = {"partition_index": index, "replicas": replicas}
+        answer = raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": [{"name": name, "partitions": [partition]}]})
+        assert answer["error_code"] == 0
+        [topic] = answer["responses"]
+        [found] = topic["partitions"]
+        assert (topic["name"], found["partition_index"]) == (name, index)
+        assert (found["error_message"] is None) == (found["error_code"] == 0)
+        return int(found["error_code"])
+
+    assert ask("moved", 0, [here]) == 0
+    for impossible in ([], [here, here], [here + 1], [here, here + 1]):
+        assert ask("moved", 0, impossible) == Code.INVALID_REPLICA_ASSIGNMENT
+    assert ask("moved", 0, None) == Code.NO_REASSIGNMENT_IN_PROGRESS
+    for name, index in (("moved", 1), ("moved", -1), ("absent", 0)):
+        assert ask(name, index, [here]) == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_REPLICA_LOG_DIRS))
+def test_a_replica_may_be_told_to_stay_in_its_folder(raw: Raw, broker: BrokerProcess, version: int) -> None:
+    raw.make("kept")
+    here = str(broker.data / "topics")
+
+    def ask(path: str, name: str, *indexes: int) -> list[tuple[int, int]]:
+        place = {"path": path, "topics": [{"name": name, "partitions": list(indexes)}]}
+        [topic] = raw.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": [place]}, version)["results"]
+        assert topic["topic_name"] == name
+        return [(each["partition_index"], each["error_code"]) for each in topic["partitions"]]
+
+    assert ask(here, "kept", 0, 1) == [(0, 0), (1, Code.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert ask(here, "absent", 0) == [(0, Code.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert ask("/elsewhere", "kept", 0) == [(0, Code.LOG_DIR_NOT_FOUND)]
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CLIENT_QUOTAS))
+def test_nobody_has_a_quota(raw: Raw, version: int) -> None:
+    components = [{"entity_type": kind, "match_type": 2, "match": None} for kind in ("user", "client-id", "ip")]
+    for some in ([], components):
+        answer = raw.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": some, "strict": False}, version)
+        assert (answer["error_code"], answer["entries"]) == (0, [])
+    wrong = [{"entity_type": "planet", "match_type": 0, "match": "mars"}]
+    answer = raw.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": wrong, "strict": True}, version)
+    assert (answer["error_code"], answer["entries"]) == (Code.INVALID_REQUEST, None)
+    assert "planet" in answer["error_message"]
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_QUORUM))
+def test_the_quorum_is_this_broker(raw: Raw, version: int) -> None:
+    asked = [
+        {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}, {"partition_index": 1}]},
+        {"topic_name": "other", "partitions": [{"partition_index": 0}]},
+    ]
+    answer = raw.ask(ApiKey.DESCRIBE_QUORUM, {"topics": asked}, version)
+    assert answer["error_code"] == 0
+    (mine, second), (other,) = [topic["partitions"] for topic in answer["topics"]]
+    assert (mine["error_code"], mine["leader_id"]) == (0, 0)
+    assert [each["replica_id"] for each in mine["current_voters"]] == [0]
+    assert [second["error_code"], other["error_code"]] == [Code.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    if version >= 2:
+        assert [each["node_id"] for each in answer["nodes"]] == [0]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.SASL_HANDSHAKE))
@@ -91,6 +182,28 @@ def test_there_is_nothing_to_authenticate(raw: Raw, version: int) -> None:
     assert answer["error_code"] == Code.ILLEGAL_SASL_STATE
     assert "PLAINTEXT" in answer["error_message"]
     assert answer["auth_bytes"] == b""
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
+def test_no_election_is_needed(raw: Raw, version: int) -> None:
+    raw.make("elected")
+    asked = [{"topic": "elected", "partitions": [0, 7]}, {"topic": "absent", "partitions": [0]}]
+    answer = raw.ask(ApiKey.ELECT_LEADERS, {"topic_partitions": asked, "timeout_ms": 1000}, version)
+    assert answer["error_code"] == 0
+    assert [
+        (topic["topic"], [(each["partition_id"], each["error_code"]) for each in topic["partition_result"]])
+        for topic in answer["replica_election_results"]
+    ] == [("elected", [(0, Code.ELECTION_NOT_NEEDED), (7, 3)]), ("absent", [(0, 3)])]
+    every = raw.ask(ApiKey.ELECT_LEADERS, {"topic_partitions": None}, version)
+    assert (every["error_code"], every["replica_election_results"]) == (0, [])
+
+
+def test_nobody_has_credentials(raw: Raw) -> None:
+    assert raw.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})["results"] == []
+    answer = raw.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": [{"name": "ada"}]})
+    assert answer["error_code"] == 0
+    [one] = answer["results"]
+    assert (one["user"], one["error_code"], one["credential_infos"]) == ("ada", Code.RESOURCE_NOT_FOUND, [])
 
 
 def test_what_has_settings(raw: Raw) -> None:

@@ -93,8 +93,8 @@ def value(field: Field, number: int) -> Any:
         return number.to_bytes(16, "big")
     if field.kind == "records":
         return ONE
-    if field.kind in ("bytes", "bool", "int8"):
-        return {"bytes": b"x", "bool": False, "int8": number % 100}[field.kind]
+    if field.kind in ("bytes", "bool", "float64", "int8"):
+        return {"bytes": b"x", "bool": False, "float64": 1.0, "int8": number % 100}[field.kind]
     return number % 30_000
 
 

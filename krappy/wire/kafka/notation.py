@@ -14,8 +14,8 @@ fields of a struct follow it, indented by two:
     topics          []       once name,topic_id   a set: each element once, by this key
       partitions    []int32  once                 each number once
 
-Types: bool, int8, int16, int32, int64, uuid (16 bytes), string, bytes, records. Without `=`, a default is 0, "", b"",
-an empty array, or a struct of defaults.
+Types: bool, int8, int16, uint16, int32, int64, float64, uuid (16 bytes), string, bytes, records. Without `=`, a default
+is 0, "", b"", an empty array, or a struct of defaults.
 
 `once` marks an array of a request that Kafka treats as a set: the reader gives each element once. Of several elements
 with the same key it gives the last, at the position of the first (as Kafka, which puts them into a map); but their own
@@ -32,8 +32,10 @@ FIXED = {  # types of a fixed width, and their format characters in `struct`
     "bool": "?",
     "int8": "b",
     "int16": "h",
+    "uint16": "H",
     "int32": "i",
     "int64": "q",
+    "float64": "d",
     "uuid": "16s",
 }
 UUID_ZERO = bytes(16)
@@ -171,6 +173,8 @@ def _default(kind: str, text: str | None) -> Any:
             return b""
         case "uuid":
             return UUID_ZERO
+        case "float64":
+            return float(text or 0)
     return int(text or 0)
 
 

@@ -89,6 +89,8 @@ def single(chance: random.Random, field: Field) -> Any:
             return chance.randbytes(16)
         case "bool":
             return chance.random() < 0.5
+        case "float64":
+            return chance.choice((0.0, -1.5, 1e300))
     return number(chance, field)
 
 
@@ -98,8 +100,8 @@ def number(chance: random.Random, field: Field) -> int:
     bits = 8 * struct.calcsize(">" + FIXED[field.kind])
     if "timestamp" in field.name or field.name.endswith("_ms"):
         return chance.randrange(min(LARGEST_TIME, 1 << bits - 1))
-    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
-    return chance.choice((0, 1, -1, low, high, chance.randint(low, high)))
+    low, high = (0, (1 << bits) - 1) if field.kind.startswith("u") else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    return chance.choice((0, 1, -1 if low else 1, low, high, chance.randint(low, high)))
 
 
 def leanest(fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -36,6 +36,15 @@ NOT_ONCE = {
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "resources.configs"): "a setting named twice is refused",
     (ApiKey.CREATE_ACLS, "creations"): "answered for by place",
     (ApiKey.DELETE_ACLS, "filters"): "answered for by place",
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, "components"): "not looked at",
+    (ApiKey.ALTER_CLIENT_QUOTAS, "entries"): "answered for by place",
+    (ApiKey.ALTER_CLIENT_QUOTAS, "entries.entity"): "said again in the answer",
+    (ApiKey.ALTER_CLIENT_QUOTAS, "entries.ops"): "refused, or nothing to do",
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "topics"): "answered for by place",
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "topics.partitions"): "answered for by place",
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "topics.partitions.replicas"): "a broker named twice is refused",
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "users"): "a user named twice is refused",
+    (ApiKey.UPDATE_FEATURES, "feature_updates"): "answered for by place",
 }
 
 

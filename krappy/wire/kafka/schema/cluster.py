@@ -190,4 +190,125 @@ TABLE: dict[ApiKey, Shape] = {
             removing_replicas  []int32
         """,
     ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Shape(
+        Versions(1, 2, flexible=2),
+        request="""
+        dirs            []  once path
+          path          string
+          topics        []  once name
+            name        string
+            partitions  []int32  once
+        """,
+        response="""
+        throttle_time_ms     int32
+        results              []
+          topic_name         string
+          partitions         []
+            partition_index  int32
+            error_code       int16
+        """,
+    ),
+    ApiKey.ELECT_LEADERS: Shape(
+        Versions(0, 2, flexible=2),
+        request="""
+        election_type     int8        1+
+        topic_partitions  []?  once topic
+          topic           string
+          partitions      []int32  once
+        timeout_ms        int32           = 60000
+        """,
+        response="""
+        throttle_time_ms           int32
+        error_code                 int16    1+
+        replica_election_results   []
+          topic                    string
+          partition_result         []
+            partition_id           int32
+            error_code             int16
+            error_message          string?
+        """,
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Shape(
+        Versions(0, 0, flexible=0),
+        request="""
+        timeout_ms           int32      = 60000
+        topics               []
+          name               string
+          partitions         []
+            partition_index  int32
+            replicas         []int32?   = null
+        """,
+        response="""
+        throttle_time_ms     int32
+        error_code           int16
+        error_message        string?
+        responses            []
+          name               string
+          partitions         []
+            partition_index  int32
+            error_code       int16
+            error_message    string?
+        """,
+    ),
+    ApiKey.DESCRIBE_QUORUM: Shape(
+        Versions(0, 2, flexible=0),
+        request="""
+        topics               []  once topic_name
+          topic_name         string
+          partitions         []  once partition_index
+            partition_index  int32
+        """,
+        response="""
+        error_code                      int16
+        error_message                   string?  2+
+        topics                          []
+          topic_name                    string
+          partitions                    []
+            partition_index             int32
+            error_code                  int16
+            error_message               string?  2+
+            leader_id                   int32
+            leader_epoch                int32
+            high_watermark              int64
+            current_voters              []
+              replica_id                int32
+              replica_directory_id      uuid     2+
+              log_end_offset            int64
+              last_fetch_timestamp      int64    1+  = -1
+              last_caught_up_timestamp  int64    1+  = -1
+            observers                   []
+              replica_id                int32
+              replica_directory_id      uuid     2+
+              log_end_offset            int64
+              last_fetch_timestamp      int64    1+  = -1
+              last_caught_up_timestamp  int64    1+  = -1
+        nodes                           []       2+
+          node_id                       int32
+          listeners                     []
+            name                        string
+            host                        string
+            port                        uint16
+        """,
+    ),
+    ApiKey.UPDATE_FEATURES: Shape(
+        Versions(0, 2, flexible=0),
+        request="""
+        timeout_ms           int32       = 60000
+        feature_updates      []
+          feature            string
+          max_version_level  int16
+          allow_downgrade    bool    0
+          upgrade_type       int8    1+  = 1
+        validate_only        bool    1+
+        """,
+        response="""
+        throttle_time_ms  int32
+        error_code        int16
+        error_message     string?
+        results           []       0-1
+          feature         string
+          error_code      int16
+          error_message   string?
+        """,
+    ),
 }

@@ -1,4 +1,4 @@
-"""Authentication and ACLs."""
+"""Authentication, ACLs, quotas."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape, Versions
@@ -98,6 +98,70 @@ TABLE: dict[ApiKey, Shape] = {
             host             string
             operation        int8
             permission_type  int8
+        """,
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Shape(
+        Versions(0, 0, flexible=0),
+        request="""
+        users   []?
+          name  string
+        """,
+        response="""
+        throttle_time_ms    int32
+        error_code          int16
+        error_message       string?
+        results             []
+          user              string
+          error_code        int16
+          error_message     string?
+          credential_infos  []
+            mechanism       int8
+            iterations      int32
+        """,
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Shape(
+        Versions(0, 1, flexible=1),
+        request="""
+        components     []
+          entity_type  string
+          match_type   int8
+          match        string?
+        strict         bool
+        """,
+        response="""
+        throttle_time_ms  int32
+        error_code        int16
+        error_message     string?
+        entries           []?
+          entity          []
+            entity_type   string
+            entity_name   string?
+          values          []
+            key           string
+            value         float64
+        """,
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: Shape(
+        Versions(0, 1, flexible=1),
+        request="""
+        entries          []
+          entity         []
+            entity_type  string
+            entity_name  string?
+          ops            []
+            key          string
+            value        float64
+            remove       bool
+        validate_only    bool
+        """,
+        response="""
+        throttle_time_ms  int32
+        entries           []
+          error_code      int16
+          error_message   string?
+          entity          []
+            entity_type   string
+            entity_name   string?
         """,
     ),
 }
