@@ -35,7 +35,7 @@ def test_a_silent_connection_is_closed_and_says_why(tmp_path: Path) -> None:
 
 
 def test_a_connection_that_stops_in_the_middle_of_a_frame_is_closed_and_says_why(tmp_path: Path) -> None:
-    settings = {"durability": "os", "idle_timeout_ms": 300}
+    settings = {"durability": "os", "idle_timeout_ms": 1500}
     with run_broker(tmp_path, **settings) as broker, Raw(broker.address) as small, Raw(broker.address) as large:
         small.socket.sendall(m.Message(1, bytes(1_000)).frame(1)[:-1])
         large.socket.sendall(m.Message(1, bytes(1_000_000)).frame(1)[:-1])
