@@ -22,6 +22,7 @@ from krappy.store import format_2
 from krappy.store.format import DATA_FORMAT
 from krappy.store.local_tree import LocalTree, records
 from krappy.store.meta import Meta
+from krappy.store.refusals import reading
 from krappy.store.view_numbers import ViewNumbers
 from krappy.types import text_id
 
@@ -110,10 +111,8 @@ class LocalCatalog(StoredTopics):
 
     def _cluster_id(self) -> bytes | None:
         found = self.tree.get(places.CLUSTER_ID)
-        try:
+        with reading(places.CLUSTER_ID):
             return None if found is None else znodes.cluster_id(found.data)
-        except ValueError as error:
-            raise StorageError(f"the catalog's record {places.CLUSTER_ID!r} can't be read: {error}") from error
 
     def _found_cluster(self, *, change: bool) -> bytes:
         id = new_id()

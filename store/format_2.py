@@ -14,13 +14,14 @@ Each record is replaced by its znodes in one write, so an interrupted conversion
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgpack
 
 from krappy.core.cluster import places, znodes
-from krappy.errors import StorageError
 from krappy.store.meta import Meta
+from krappy.store.refusals import reading
+from krappy.store.view_numbers import record
 
 TOPIC, DELETING, BROKER, GROUP = b"t/", b"d/", b"cb/", b"cg/"
 STATIC = "static"  # the topic defaults that the broker was started with, which stay under their key
@@ -42,15 +43,16 @@ def steps(meta: Meta) -> Iterator[MigrationStep]:
         made = {places.topic(name): znodes.topic(id, [()] * len(numbers), generation), places.partitions(name): b""}
         if config:
             made[places.config("topics", name)] = znodes.config(config)
-        yield MigrationStep(made, _numbers(name, id, numbers), [key])
+        yield MigrationStep(made, dict([record(id, name, numbers)]), [key])
     for key, value in meta.items(DELETING):
         name, id, _, numbers, _ = _topic(key, value)
-        yield MigrationStep({places.deleted(id): znodes.deleted(name)}, _numbers(name, id, numbers), [key])
+        yield MigrationStep({places.deleted(id): znodes.deleted(name)}, dict([record(id, name, numbers)]), [key])
     for prefix, kind in ((BROKER, places.BROKER_CONFIG), (GROUP, places.GROUP_CONFIG)):
         for key, value in meta.items(prefix):
             name = key[len(prefix) :].decode()
             if prefix != BROKER or name != STATIC:
-                settings = _read(key, lambda value=value: dict(msgpack.unpackb(value)))
+                with reading(key):
+                    settings = dict(msgpack.unpackb(value))
                 yield MigrationStep({places.config(kind, name or places.DEFAULT): znodes.config(settings)}, {}, [key])
     following = meta.get(NEXT_PRODUCER)
     if following is not None:
@@ -61,23 +63,7 @@ def steps(meta: Meta) -> Iterator[MigrationStep]:
         yield MigrationStep({places.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
 
 
-def _numbers(name: str, id: bytes, numbers: list[int]) -> dict[bytes, bytes]:
-    """In format 3: msgpack [name, [number of each partition's view]] by the topic's id."""
-    packed: Any = msgpack.packb([name, numbers])
-    return {b"n/" + id: bytes(packed)}
-
-
 def _topic(key: bytes, value: bytes) -> tuple[str, bytes, dict[str, str], list[int], int]:
-    def read() -> Any:
+    with reading(key):
         name, id, config, numbers, *generation = msgpack.unpackb(value)
         return name, id, dict(config), list(numbers), generation[0] if generation else 0
-
-    found: tuple[str, bytes, dict[str, str], list[int], int] = _read(key, read)
-    return found
-
-
-def _read(key: bytes, read: Any) -> Any:
-    try:
-        return read()
-    except Exception as error:
-        raise StorageError(f"the catalog's record {key!r} can't be read: {error or type(error).__name__}") from error

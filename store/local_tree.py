@@ -16,6 +16,7 @@ from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import PERSISTENT, ROOT, Changes, Operation, Plan, Tree, Znode
 from krappy.errors import StorageError
 from krappy.store.meta import Meta
+from krappy.store.refusals import reading
 
 KEY = b"tree"
 SESSION = 1  # the only one that this tree ever has
@@ -92,8 +93,7 @@ def _packed(znode: Znode) -> bytes:
 
 def _stored(meta: Meta) -> Iterator[tuple[str, Znode]]:
     for key, value in meta.items(KEY):
-        try:
+        with reading(key):
             [version] = _VERSION.unpack_from(value)
-            yield key[len(KEY) :].decode(), Znode(value[_VERSION.size :], version)
-        except (struct.error, ValueError) as error:
-            raise StorageError(f"the catalog's record {key!r} can't be read: {error}") from error
+            path = key[len(KEY) :].decode()
+        yield path, Znode(value[_VERSION.size :], version)

@@ -1,4 +1,4 @@
-"""Turns the disk's errors into those that the store raises."""
+"""Turns the disk's errors, and those of unreadable records, into those that the store raises."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def refusals(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{folder}: {error}") from error
+
+
+@contextmanager
+def reading(record: bytes | str) -> Iterator[None]:
+    """Turns any error of the body into a StorageError: the catalog's record of this key or path can't be read."""
+    try:
+        yield
+    except Exception as error:
+        raise StorageError(f"the catalog's record {record!r} can't be read: {error or type(error).__name__}") from error

@@ -6,15 +6,16 @@ It is on the disk before the partition's folder is made. `n/` and a topic's id -
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 import msgpack
 
-from krappy.errors import InvalidPartitions, StorageError
+from krappy.errors import InvalidPartitions
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
+from krappy.store.refusals import reading
 
 NEXT_NUMBER = b"c/next-number"
 NUMBERS = b"n/"
@@ -41,22 +42,20 @@ class ViewNumbers:
         """The topic's name; "" if it is not known here."""
         return str(self._held[id][0]) if id in self._held else ""
 
-    def give(self, id: bytes, name: str, total: int) -> list[int]:
+    def give(self, id: bytes, name: str, total: int) -> None:
         """Makes sure that the topic has `total` numbers, durably. Raises InvalidPartitions when there are no more,
         StorageError."""
         with self._lock:
             known = self.of(id)
             if len(known) >= total:
-                return known[:total]
+                return
             following = self._next + total - len(known)
             if following > MAX_NUMBER + 1:
                 raise InvalidPartitions("every partition number there is has been used")
             numbers = [*known, *range(self._next, following)]
             self._next = following  # whatever comes: they may be on the disk although it says no
-            record = bytes(msgpack.packb([name, numbers]))
-            self._meta.change_durably({NEXT_NUMBER: following.to_bytes(8, "big"), NUMBERS + id: record})
+            self._meta.change_durably(dict([(NEXT_NUMBER, following.to_bytes(8, "big")), record(id, name, numbers)]))
             self._held[id] = [name, numbers]
-            return list(numbers)
 
     def forget(self, ids: Collection[bytes]) -> None:
         """Forgets topics that have nothing here any more, durably. Raises StorageError."""
@@ -78,9 +77,12 @@ class ViewNumbers:
             self._meta.change_durably({NEXT_NUMBER: self._next.to_bytes(8, "big")})
 
 
+def record(id: bytes, name: str, numbers: Sequence[int]) -> tuple[bytes, bytes]:
+    """A topic's record: (key, value)."""
+    return NUMBERS + id, bytes(msgpack.packb([name, numbers]))
+
+
 def _read(key: bytes, value: bytes) -> list[Any]:
-    try:
+    with reading(key):
         name, numbers = msgpack.unpackb(value)
         return [str(name), [int(number) for number in numbers]]
-    except Exception as error:
-        raise StorageError(f"the catalog's record {key!r} can't be read: {error or type(error).__name__}") from error

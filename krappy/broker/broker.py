@@ -54,7 +54,7 @@ from krappy.ports import Bound, BrokerSetting, MovingPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
-from krappy.store.catalog import LocalCatalog
+from krappy.store.catalog import LocalCatalog, StoredTopic
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
@@ -176,11 +176,12 @@ class LocalBroker(Runtime):
         self.catalog = Catalog(store, local.numbers, self.in_thread)
         await self.catalog.open()
         sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
-        numbers = [number for stored in self.catalog.list() for number in stored.numbers]
+        listed = self.catalog.list()
+        numbers = [number for stored in listed for number in stored.numbers]
         self.views, damaged = await self.in_thread(lambda: open_views(data / "views", sizes, numbers))
         if damaged:
             self.report("views_damaged", error=damaged)
-        await self.in_thread(self._check_folders)
+        await self.in_thread(lambda: self._check_folders([*listed, *self.catalog.deleting()]))
         if lost := self.meta.lost:
             self.report("catalog_lost", changes=lost)
             await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
@@ -191,7 +192,7 @@ class LocalBroker(Runtime):
         )
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         defaults = self.dynamic.topic_defaults
-        topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in self.catalog.list()]
+        topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in listed]
         await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics.add(topic)
@@ -247,9 +248,8 @@ class LocalBroker(Runtime):
         text = "the catalog becomes one of this version's format; versions before it do not open it any more"
         self.report("catalog_migrated", records=records, text=text)
 
-    def _check_folders(self) -> None:
-        """Reports folders with events of no topic in the catalog."""
-        topics = [*self.catalog.list(), *self.catalog.deleting()]
+    def _check_folders(self, topics: Sequence[StoredTopic]) -> None:
+        """Reports folders with events of none of these topics."""
         known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
         for folder in identity.unclaimed(self.config.data / "topics", known):
             self.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")

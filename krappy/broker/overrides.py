@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgpack
 
-from krappy.broker.topics.catalog import config_change
+from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import places
 from krappy.core.cluster.places import Kind
-from krappy.core.cluster.tree import RefusedMulti
-from krappy.errors import StorageError
+from krappy.core.cluster.tree import Operation
 from krappy.ports.store import Store
 from krappy.settings.topic_table import inherited
 from krappy.store.meta import Meta
+from krappy.store.refusals import reading
 
 FOR_ALL = ""  # the name of the settings of all brokers
 STATIC = "static"  # the name of the topic defaults that the broker was started with
@@ -42,10 +42,8 @@ class OverrideStore:
         found = {self._name(name): dict(settings) for name, settings in kept.items()}
         static = self._meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
         if static is not None:
-            try:
+            with reading(STATIC_KEY):
                 found[STATIC] = dict(msgpack.unpackb(static))
-            except Exception as error:
-                raise StorageError(f"the record {STATIC_KEY!r} can't be read: {error}") from error
         return found
 
     async def save(self, name: str, settings: Mapping[str, str]) -> None:
@@ -56,10 +54,11 @@ class OverrideStore:
             await self._in_thread(lambda: self._meta.change_durably(puts, [] if settings else [STATIC_KEY]))
             return
         path = places.config(self._kind, self._entity(name))
-        try:
-            await self._store.multi(config_change(path, await self._store.read(path), settings))
-        except RefusedMulti as error:
-            raise StorageError(f"another has changed these settings at the same moment: {error}") from error
+
+        async def made() -> list[Operation]:
+            return config_change(path, await self._store.read(path), settings)
+
+        await change(self._store, made)
 
     def _entity(self, name: str) -> str:
         return places.DEFAULT if self._kind == places.BROKER_CONFIG and name == FOR_ALL else name

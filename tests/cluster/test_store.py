@@ -70,6 +70,13 @@ def topic(name: str, partitions: int, id: bytes = b"i" * 16) -> list[Operation]:
 
 
 @trio_test
+async def test_no_operations_change_nothing(carrier: Callable[[], Any]) -> None:
+    async with carrier() as store:
+        await rooted(store)
+        assert await store.multi([]) == store.image
+
+
+@trio_test
 async def test_what_was_written_is_in_the_image(carrier: Callable[[], Any]) -> None:
     async with carrier() as store:
         await rooted(store)

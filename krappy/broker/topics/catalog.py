@@ -1,8 +1,7 @@
 """The broker's catalog: its topics and their settings, which producer ids were given, and its registration.
 
-It changes the tree that all brokers agree on (`Store`), and the numbers of this broker's views. Each change of the tree
-is one atomic write, made from what was read, and refused if that has changed since; then it is made anew from what is
-there now. When a change fails, nothing has changed, but numbers and ids that it took are not given again. Topics change
+It changes the tree that all brokers agree on (`Store`, tree_changes.py), and the numbers of this broker's views. When a
+change fails, nothing has changed, but numbers and ids that it took are not given again. Topics change
 in an order that is safe in a crash:
 
 - Created: the topic gets its numbers; then it is written to the tree; then its folders and views are made. On open,
@@ -14,7 +13,7 @@ in an order that is safe in a crash:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TypeVar
@@ -22,6 +21,7 @@ from typing import TypeVar
 import trio
 
 from krappy.broker.local_store import LocalStore
+from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import write_state
@@ -33,12 +33,12 @@ from krappy.settings.topic_table import GENERATION, Given, normalise
 from krappy.store.catalog import LocalCatalog, StoredTopics, new_id
 from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.meta import LOST, Meta
+from krappy.store.refusals import reading
 from krappy.store.view_numbers import ViewNumbers
 
 FAR = 1_000_000  # producer ids
 STARTS = 1_000  # starts that a damaged or older catalog may not know of
 MAX_PARTITIONS = 100_000  # of one topic
-TRIES = 100  # at a change that others are quicker with
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
@@ -96,7 +96,7 @@ class Catalog(StoredTopics):
             raise TopicExists(f"the topic '{name}' exists")
         id = new_id()
         data = znodes.topic(id, [self._replicas] * _checked(partitions), GENERATION)
-        await self._give_numbers(id, name, partitions)
+        await self._in_thread(lambda: self._numbers.give(id, name, partitions))
 
         async def made() -> list[Operation]:
             if name in self:
@@ -105,12 +105,7 @@ class Catalog(StoredTopics):
             settings = config_change(config, await self._store.read(config), held)
             return [Create(places.topic(name), data), Create(places.partitions(name)), *settings]
 
-        try:
-            await self._change(made)
-        except BaseException:
-            with suppress(StorageError), trio.CancelScope(shield=True):
-                await self._in_thread(lambda: self._numbers.forget([id]))
-            raise
+        await change(self._store, made)
         return self._find(name)
 
     async def add_partitions(self, name: str, total: int) -> StoredTopic:
@@ -119,7 +114,8 @@ class Catalog(StoredTopics):
         topic = self._find(name)
         if total <= len(topic.numbers):
             raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
-        await self._give_numbers(topic.id, name, _checked(total))
+        _checked(total)
+        await self._in_thread(lambda: self._numbers.give(topic.id, name, total))
 
         async def made() -> list[Operation]:
             path = places.topic(name)
@@ -132,7 +128,7 @@ class Catalog(StoredTopics):
             replicas += [self._replicas] * (total - len(replicas))
             return [Put(path, znodes.topic(topic.id, replicas, topic.generation, znode.data), znode.version)]
 
-        await self._change(made)
+        await change(self._store, made)
         return self._find(name)
 
     async def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
@@ -144,7 +140,7 @@ class Catalog(StoredTopics):
             path = places.config("topics", name)
             return config_change(path, await self._store.read(path), config)
 
-        await self._change(made)
+        await change(self._store, made)
         return self._find(name)
 
     async def delete(self, name: str) -> StoredTopic:
@@ -163,7 +159,7 @@ class Catalog(StoredTopics):
                     below += [Delete(places.state(name, index)), Delete(places.partition(name, index))]
             return [*below, Delete(places.partitions(name)), Delete(places.topic(name))]
 
-        await self._change(made)
+        await change(self._store, made)
         return topic
 
     async def forget(self, topic: StoredTopic) -> None:
@@ -216,7 +212,7 @@ class Catalog(StoredTopics):
             data = znodes.producer_ids(begin + count)
             return [Create(path, data) if found is None else Put(path, data, found.version)]
 
-        await self._change(made)
+        await change(self._store, made)
         if begin != self._reserved:
             self._next_producer = begin
         self._reserved = begin + count
@@ -236,7 +232,7 @@ class Catalog(StoredTopics):
                     found.append(Put(places.state(topic.name, index), data, znode.version))
             return found
 
-        await self._change(made)
+        await change(self._store, made)
 
     async def pass_over(self, meta: Meta, changes: int, number: int) -> None:
         """Skips the producer ids and leader epochs that `changes` lost changes may have given, and partition numbers up
@@ -247,23 +243,6 @@ class Catalog(StoredTopics):
         await self._in_thread(lambda: meta.change_durably({}, [LOST]))
 
     # ---
-
-    async def _change(self, make: Callable[[], Awaitable[Sequence[Operation]]]) -> None:
-        """Writes the operations that `make` gives, and asks it again when they are refused: then what it had read has
-        changed. Raises StorageError."""
-        for _ in range(TRIES):
-            try:
-                await self._store.multi(await make())
-                return
-            except RefusedMulti as error:
-                refused = error
-        raise StorageError(f"others change it all the time: {refused}")
-
-    async def _give_numbers(self, id: bytes, name: str, total: int) -> None:
-        def give() -> None:
-            self._numbers.give(id, name, total)
-
-        await self._in_thread(give)
 
     def _find(self, name: str) -> StoredTopic:
         topic = self.get(name)
@@ -293,20 +272,10 @@ async def skip_ahead(meta: Meta, producer_ids: int) -> None:
     await catalog.skip_epochs(STARTS)
 
 
-def config_change(path: str, before: Znode | None, settings: Mapping[str, str]) -> list[Operation]:
-    """The operations that make `settings` the content of the znode at `path`; without settings it is deleted. `before`:
-    the znode as it is now."""
-    if before is None:
-        return [Create(path, znodes.config(settings))] if settings else []
-    return [Put(path, znodes.config(settings, before.data), before.version)] if settings else [Delete(path)]
-
-
 def _following(znode: Znode | None) -> int:
     """The first producer id that nobody has reserved. Raises StorageError."""
-    try:
+    with reading(places.PRODUCER_IDS):
         return 0 if znode is None else znodes.producer_ids_following(znode.data)
-    except ValueError as error:
-        raise StorageError(f"the catalog's record {places.PRODUCER_IDS!r} can't be read: {error}") from error
 
 
 def _checked(partitions: int) -> int:

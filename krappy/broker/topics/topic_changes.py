@@ -220,10 +220,9 @@ class TopicChanges:
 
     async def finish_deletions(self) -> None:
         """Tries again to remove what is left of deleted topics, and of those that could not be made."""
-        for stored in self._runtime.catalog.list():
-            if stored.name not in self._runtime.topics:
-                async with self.locks.of(stored.name):
-                    await self._try_to_unmake(stored.name)
+        for name in [name for name in self._runtime.image.topics if name not in self._runtime.topics]:
+            async with self.locks.of(name):
+                await self._try_to_unmake(name)
         for stored in self._runtime.catalog.deleting():
             await self._bury_later(stored)
 

@@ -252,6 +252,8 @@ class ZooKeeper:
 
     async def _multi(self, operations: Sequence[Operation], asked: Sequence[Operation] = ()) -> None:
         """`asked`: the same operations, as the errors name them."""
+        if not operations:
+            return
         try:
             later = self.ask(Opcode.MULTI, jute.multi_fields(operations), JuteReader.parts)
         except ConnectionLost as error:

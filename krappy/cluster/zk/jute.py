@@ -8,7 +8,7 @@ those of ZooDefs.java, KeeperException.java and Watcher.java.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -21,13 +21,11 @@ REPLY = struct.Struct(">iqi")  # of an answer: xid, zxid, error
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 _MULTI = struct.Struct(">i?i")  # before each part of a multi: opcode, whether it is the end, error
 _STAT = struct.Struct(">qqqqiiiqiiq")
-_OPEN_TO_ALL = (31, "world", "anyone")  # all permissions
 
 
 class Opcode(IntEnum):
     CREATE = 1
     DELETE = 2
-    EXISTS = 3
     GET_DATA = 4
     SET_DATA = 5
     SYNC = 9
@@ -74,15 +72,6 @@ REFUSALS = {
 }
 
 
-class Kind(IntEnum):
-    """What happened to a watched znode."""
-
-    CREATED = 1
-    DELETED = 2
-    CHANGED = 3
-    CHILDREN = 4
-
-
 class ConnectAnswer(NamedTuple):
     """The answer to Connect. `timeout_ms`: what the server granted; 0 or less: the session has ended."""
 
@@ -92,7 +81,7 @@ class ConnectAnswer(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """A watched znode changed. `kind`: one of Kind's numbers, or another that this client does not know."""
+    """A watched znode changed. `kind`: 1 created, 2 deleted, 3 its data changed, 4 its children changed."""
 
     kind: int
     path: str
@@ -205,6 +194,9 @@ def text(found: str) -> bytes:
     return buffer(found.encode())
 
 
+_OPEN_TO_ALL = _INT.pack(1) + _INT.pack(31) + text("world") + text("anyone")  # an ACL of one row: all permissions
+
+
 def connect(timeout_ms: int, session: int, password: bytes, zxid: int) -> bytes:
     """The first frame of a connection. `session`: 0 for a new one. `zxid`: the highest that an answer had; a server
     that is behind it refuses the connection."""
@@ -224,7 +216,7 @@ def ping() -> bytes:
 
 
 def read_fields(path: str) -> tuple[bytes, ...]:
-    """Of GetData, Exists and GetChildren: no watch is set."""
+    """Of GetData and GetChildren: no watch is set."""
     return text(path), b"\0"
 
 
@@ -233,24 +225,21 @@ def watch_fields(path: str) -> tuple[bytes, ...]:
     return text(path), _INT.pack(1)
 
 
-def multi_fields(operations: Iterable[Operation], acl: Sequence[tuple[int, str, str]] = (_OPEN_TO_ALL,)) -> list[bytes]:
-    """Of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. `acl`: of new znodes,
-    as (permissions, scheme, id)."""
+def multi_fields(operations: Iterable[Operation]) -> list[bytes]:
+    """Of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. Everybody may read and
+    change new znodes."""
     found = []
     for each in operations:
-        opcode, fields = _part(each, acl)
+        opcode, fields = _part(each)
         found += [_MULTI.pack(opcode, False, -1), fields]
     return [*found, _MULTI.pack(-1, True, -1)]
 
 
-def _part(operation: Operation, acl: Sequence[tuple[int, str, str]]) -> tuple[Opcode, bytes]:
+def _part(operation: Operation) -> tuple[Opcode, bytes]:
     path = text(operation.path)
     if isinstance(operation, Create):
-        access = b"".join(
-            [_INT.pack(len(acl)), *(_INT.pack(perms) + text(scheme) + text(id) for perms, scheme, id in acl)]
-        )
         ephemeral = operation.owner != 0
-        return Opcode.CREATE, path + buffer(operation.data) + access + _INT.pack(int(ephemeral))
+        return Opcode.CREATE, path + buffer(operation.data) + _OPEN_TO_ALL + _INT.pack(int(ephemeral))
     if isinstance(operation, Put):
         return Opcode.SET_DATA, path + buffer(operation.data) + _INT.pack(operation.version)
     opcode = Opcode.DELETE if isinstance(operation, Delete) else Opcode.CHECK

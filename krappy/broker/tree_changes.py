@@ -1,0 +1,35 @@
+"""Changes of the tree that all brokers agree on: one atomic write each, made of what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from krappy.core.cluster import znodes
+from krappy.core.cluster.tree import Create, Delete, Operation, Put, RefusedMulti, Znode
+from krappy.errors import StorageError
+from krappy.ports.store import Store
+
+TRIES = 100  # at a change that others are quicker with
+
+
+async def change(store: Store, make: Callable[[], Awaitable[Sequence[Operation]]]) -> None:
+    """Writes the operations that `make` gives; none are nothing to write. When they are refused, what `make` had read
+    has changed since, and it is asked again. Raises StorageError, ConnectionLost as `Store.multi`."""
+    for _ in range(TRIES):
+        operations = await make()
+        if not operations:
+            return
+        try:
+            await store.multi(operations)
+            return
+        except RefusedMulti as error:
+            refused = error
+    raise StorageError(f"others change it all the time: {refused}")
+
+
+def config_change(path: str, before: Znode | None, settings: Mapping[str, str]) -> list[Operation]:
+    """The operations that make `settings` the content of the znode at `path`; without settings it is deleted. `before`:
+    the znode as it is now."""
+    if before is None:
+        return [Create(path, znodes.config(settings))] if settings else []
+    return [Put(path, znodes.config(settings, before.data), before.version)] if settings else [Delete(path)]
