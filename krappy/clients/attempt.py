@@ -8,7 +8,8 @@ from typing import NamedTuple
 from krappy.clients.accumulator import Limits
 from krappy.clients.link import Link
 from krappy.clients.producing import Producing, Registered
-from krappy.errors import ConfigError, InvalidRequest, KrappyError, UnknownStaging
+from krappy.clients.values import seconds
+from krappy.errors import InvalidRequest, KrappyError, UnknownStaging
 from krappy.wire import messages
 
 
@@ -23,7 +24,8 @@ class Attempt(NamedTuple):
 
 
 class StagingProducing(Producing):
-    """A producer whose events are staged for one topic. Raises ConfigError when `attempt.ttl` is not positive."""
+    """A producer whose events are staged for one topic. Raises ConfigError for a wrong
+    `attempt.ttl`."""
 
     def __init__(self, link: Link, topic: str, attempt: Attempt, limits: Limits) -> None:
         super().__init__(link, topic, limits)
@@ -31,8 +33,7 @@ class StagingProducing(Producing):
         self._id: str | None = None
         self._rows = 0
         self.token: str | None = None
-        if attempt.ttl <= 0:
-            raise ConfigError(f"ttl={attempt.ttl!r}: give seconds, more than 0")
+        seconds(attempt.ttl, "ttl")
 
     async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
         if self._id is not None and id < 0:

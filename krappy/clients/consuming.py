@@ -23,7 +23,7 @@ from krappy.clients.choice import Choice
 from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import Link, PollSlot
 from krappy.clients.received import Received
-from krappy.clients.values import StartAt, start
+from krappy.clients.values import LONGEST, StartAt, start
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
@@ -240,7 +240,7 @@ class Consuming:
     async def poll(self, seconds: float) -> list[Event]:
         """The next events, of one partition; none when none came for `seconds`, and at the end."""
         if not self.received.waiting:
-            await self._arrived(seconds)
+            await self._arrived(min(max(0.0, seconds), LONGEST))  # NaN counts as 0
         return self.received.take_events()
 
     async def _arrived(self, seconds: float | None) -> bool | None:

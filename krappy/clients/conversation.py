@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from krappy.errors import ConnectionLost, KrappyError, ProtocolError
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, ProtocolError
 from krappy.wire import messages
 from krappy.wire.frames import ANSWER, DEFAULT_LIMIT, ERROR, FrameReader
 from krappy.wire.messages import Answer, Request
@@ -33,9 +33,13 @@ class Conversation:
         self._reader.limit = max(self._reader.limit, limit)
 
     def ask(self, request: Request, answer: type[Answer], reply: Reply) -> tuple[int, bytes]:
-        """Returns the request's id and its frame, which the caller sends. `reply` gets the answer or an error."""
+        """Returns the request's id and its frame, which the caller sends. `reply` gets the answer or an error. Raises
+        InvalidRequest for values that msgpack can't have, such as numbers of more than 64 bits."""
         id = next(self._ids)
-        data = request.frame(id)
+        try:
+            data = request.frame(id)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InvalidRequest(f"a {type(request).__name__} with a value that can't be sent: {error}") from None
         self._waiting[id] = (answer, reply)
         return id, data
 

@@ -42,13 +42,13 @@ def limits(linger_ms: float, batch_bytes: int, buffer_bytes: int, compression: s
     """The checked limits. `linger_ms` in ms, `timeout` in seconds, sizes in bytes. Raises ConfigError."""
     if compression not in CODECS:
         raise ConfigError(f"compression={compression!r}: give None, 'gzip', 'snappy', 'lz4' or 'zstd'")
-    if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1 or timeout <= 0:
-        raise ConfigError("linger_ms must not be negative; batch_bytes, buffer_bytes and timeout must be positive")
+    if not (linger_ms >= 0 and batch_bytes >= 1 and buffer_bytes >= 1):  # NaN is none of these
+        raise ConfigError("linger_ms must not be negative; batch_bytes and buffer_bytes must be positive")
     return Limits(
         linger=linger_ms / 1000,
         batch_bytes=batch_bytes,
         buffer_bytes=buffer_bytes,
-        timeout=timeout,
+        timeout=given.seconds(timeout, "timeout"),
         codec=CODECS[compression],
     )
 
@@ -253,7 +253,10 @@ class Producing:
         if timestamps is None:
             return [self._runtime.wall_ms()] * count
         if isinstance(timestamps, Sequence):
-            return [each if type(each) is int and each >= 0 else given.event_time(each) for each in timestamps]
+            return [
+                each if type(each) is int and 0 <= each <= given.MAX_I64 else given.event_time(each)
+                for each in timestamps
+            ]
         return [given.event_time(timestamps)] * count
 
     # --- the sender ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 DEFAULT_PORT = 7092
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 LONGEST = 1_000_000_000  # seconds, the longest timeout: sockets and locks accept only about nine times that
+MAX_I64 = 2**63 - 1  # the largest offset and timestamp
 ADDRESS_VARIABLE = "KRAPPY_ADDRESS"
 
 
@@ -95,8 +96,10 @@ def headers(given: HeadersIn | None) -> Headers:
         found = tuple((name, encoded(value, "header")) for name, value in pairs)
     except (TypeError, ValueError):
         raise InvalidRecord("headers are a mapping or pairs of name and value") from None
-    if any(type(name) is not str for name, _ in found):
-        raise InvalidRecord("a header's name is a str")
+    for name, _ in found:
+        if type(name) is not str:
+            raise InvalidRecord("a header's name is a str")
+        encoded(name, "header's name")
     return found
 
 
@@ -112,10 +115,13 @@ def milliseconds(time: Time, what: str = "timestamp") -> int:
 
 
 def event_time(time: Time) -> int:
-    """As `milliseconds`, for an event; -1: no timestamp. Raises InvalidTimestamp for a time before 1970."""
+    """As `milliseconds`, for an event; -1: no timestamp. Raises InvalidTimestamp for a time before 1970, and for one
+    that has no 64 bits."""
     found = milliseconds(time)
     if found < NO_TIMESTAMP:
         raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 stands for no timestamp")
+    if found > MAX_I64:
+        raise InvalidTimestamp(f"the timestamp {found} is not in ms: the largest is 2^63 - 1")
     return found
 
 
@@ -138,7 +144,7 @@ def expected(given: Expected | None) -> int | None:
         return None
     if given == "absent":
         return ABSENT
-    if type(given) is int and given >= 0:
+    if type(given) is int and 0 <= given <= MAX_I64:
         return given
     raise InvalidRequest(f"expect={given!r}: give the key's current offset, or 'absent'")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ import anyio
 import pytest
 
 import krappy
+from krappy import blocking
 from krappy.errors import (
     InvalidRequest,
     OffsetOutOfRange,
@@ -158,3 +160,20 @@ async def test_a_cancelled_wait_loses_nothing(address: str, topic: str) -> None:
                     raise AssertionError("there is nothing yet")
             await producer.send(b"x")
             assert (await anext(consumer)).value == b"x"
+
+
+@pytest.mark.parametrize("group", [None, "readers"])
+async def test_a_poll_takes_any_number_of_seconds(address: str, topic: str, group: str | None) -> None:
+    """Infinity, and more than a thread can wait for, wait without a limit; a negative number and NaN do not wait."""
+    group = group and f"{group}-{topic}"
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 3)
+        for seconds in (math.inf, 1e300):
+            async with client.consumer(topic, group=group) as consumer:
+                events = await consumer.poll(seconds)
+                assert len(events) == 3
+        with blocking.connect(address) as blocked, blocked.consumer(topic, group=group) as member:
+            assert len(member.poll(math.inf)) == 3
+        async with client.consumer(topic, group=group, start="latest") as consumer:
+            for seconds in (-1, -math.inf, math.nan):
+                assert len(await consumer.poll(seconds)) in (0, 3)

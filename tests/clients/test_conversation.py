@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from krappy.clients.conversation import Conversation
-from krappy.errors import ConnectionLost, FrameTooLarge, OffsetMismatch, ProtocolError, ShuttingDown
+from krappy.errors import ConnectionLost, FrameTooLarge, InvalidRequest, OffsetMismatch, ProtocolError, ShuttingDown
 from krappy.wire import messages as m
 from krappy.wire.frames import frame
 from krappy.wire.messages import error_frame
@@ -30,6 +30,14 @@ def test_answers_find_their_requests_in_any_order() -> None:
         conversation.receive(m.Sought(number).frame(ids[number]))
     assert told == [[m.Sought(number)] for number in range(5)]
     assert conversation.waiting == 0
+
+
+@pytest.mark.parametrize("wrong", [2**64, object(), "\udcff"])
+def test_what_msgpack_can_t_have_is_refused(wrong: Any) -> None:
+    conversation, told = Conversation(), Told()
+    with pytest.raises(InvalidRequest, match="a Seek with a value that can't be sent"):
+        conversation.ask(m.Seek(0, "t", wrong, "latest"), m.Sought, told)
+    assert (conversation.waiting, told) == (0, [])
 
 
 def test_an_error_is_the_answer_to_its_request() -> None:

@@ -292,12 +292,28 @@ async def test_what_is_no_record_is_refused_at_once(address: str, topic: str, va
         await producer.send("fine")
 
 
+@pytest.mark.parametrize("wrong", [{"timestamp": 2**63}, {"expect": 2**64}, {"headers": {"\udcff": b"x"}}])
+async def test_an_event_that_can_t_be_sent_harms_no_other(address: str, topic: str, wrong: Any) -> None:
+    """It ended the sender, and with it all events that waited, the producer, and an async program."""
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        before = await producer.post("before")
+        with pytest.raises(KrappyError):
+            await producer.post("wrong", key="k", **wrong)
+        await producer.send("after")
+        assert (await before).offset == 0
+
+
 async def test_unknown_settings_of_a_producer(address: str) -> None:
     async with krappy.connect(address) as client:
         with pytest.raises(ConfigError):
             client.producer("x", compression="lzma")  # type: ignore[arg-type]
         with pytest.raises(ConfigError):
             client.producer("x", linger_ms=-1)
+        for name in ("linger_ms", "batch_bytes", "buffer_bytes", "timeout"):
+            with pytest.raises(ConfigError, match=name):
+                client.producer("x", **{name: float("nan")})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="timeout=inf"):
+            client.producer("x", timeout=float("inf"))
         with pytest.raises(KrappyError, match="not open"):
             await client.producer("x").send(b"x")
 

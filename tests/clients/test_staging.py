@@ -128,8 +128,9 @@ def test_an_abort_fences_who_is_writing(address: str, topic: str) -> None:
 
 def test_what_is_refused_beforehand(address: str, topic: str) -> None:
     with blocking.connect(address) as client:
-        with pytest.raises(ConfigError), client.stage(topic, job=topic, task=0, attempt=0, ttl=0):
-            pass
+        for ttl in (0, float("inf"), float("nan")):
+            with pytest.raises(ConfigError, match="ttl="), client.stage(topic, job=topic, task=0, attempt=0, ttl=ttl):
+                pass
         with pytest.raises(InvalidRequest, match="name of a job"), client.stage(topic, job="", task=0, attempt=0):
             pass
         with pytest.raises(UnknownStaging):

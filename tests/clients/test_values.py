@@ -12,7 +12,7 @@ from krappy.clients import values
 from krappy.clients.backoff import Backoff
 from krappy.clients.events import spans
 from krappy.clients.runtime import run
-from krappy.errors import ConfigError, InvalidRecord, InvalidRequest
+from krappy.errors import ConfigError, InvalidRecord, InvalidRequest, InvalidTimestamp
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,17 @@ def test_a_coroutine_that_suspends_is_no_blocking_one() -> None:
     assert run(good()) == 5
     with pytest.raises(RuntimeError, match="suspended"):
         run(bad())
+
+
+@pytest.mark.parametrize("wrong", [2**63, 2**70])
+def test_numbers_beyond_64_bits_are_refused(wrong: int) -> None:
+    assert values.event_time(2**63 - 1) == values.expected(2**63 - 1) == 2**63 - 1
+    with pytest.raises(InvalidTimestamp, match="not in ms"):
+        values.event_time(wrong)
+    with pytest.raises(InvalidRequest, match="expect="):
+        values.expected(wrong)
+
+
+def test_a_header_with_a_name_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(InvalidRecord, match="header's name that is not UTF-8"):
+        values.headers({"\udcff": "value"})
