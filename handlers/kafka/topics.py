@@ -16,35 +16,37 @@ from krappy.handlers.kafka.sources import check_not_internal, topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.settings.topic import TopicConfig, check_topic_name
 from krappy.settings.topic_table import normalise
+from krappy.waiting import side_by_side
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)
+AT_ONCE = 10  # topics of one request that are made, extended or deleted at the same time
 DEFAULT = -1
 
 
 @serves(ApiKey.CREATE_TOPICS, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    broker = session.broker
-    timeout = request["timeout_ms"]
-    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka sends 0
+    deadline = _deadline(session, request)
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
     asked = {topic["name"]: topic for topic in topics}
     too_many = sum(_count(session, topic) for topic in asked.values()) > MAX_PARTITIONS
-    answers = []
-    for name, topic in asked.items():
+
+    async def answer(topic: Message) -> Message:
+        name = topic["name"]
         try:
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             if too_many:
                 raise RefusedApi(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
-            if deadline is not None and broker.clock.steady_ms() >= deadline:
-                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
-            answers.append(await _create(session, topic, validate_only=request["validate_only"]))
+            _check_time(session, deadline)
+            return await _create(session, topic, validate_only=request["validate_only"])
         except NO as error:
-            answers.append({"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)})
-        await session.pause()
-    return {"topics": answers}
+            return {"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)}
+        finally:
+            await session.pause()
+
+    return {"topics": await side_by_side(answer, asked.values(), AT_ONCE)}
 
 
 async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: bool) -> Message:
@@ -108,19 +110,23 @@ def _count(session: KafkaSessionPort, topic: Message) -> int:
 async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
-    results = []
-    for name, topic in {topic["name"]: topic for topic in topics}.items():
+
+    async def answer(topic: Message) -> Message:
+        name = topic["name"]
         try:
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             _check_more(session, topic)
             if not request["validate_only"]:
                 await session.access.alter_topic(name, None, topic["count"])
-            results.append({"name": name, **DONE})
+            return {"name": name, **DONE}
         except NO as error:
-            results.append({"name": name, **refusal(error)})
-        await session.pause()
-    return {"results": results}
+            return {"name": name, **refusal(error)}
+        finally:
+            await session.pause()
+
+    asked = {topic["name"]: topic for topic in topics}
+    return {"results": await side_by_side(answer, asked.values(), AT_ONCE)}
 
 
 def _check_more(session: KafkaSessionPort, topic: Message) -> None:
@@ -150,21 +156,18 @@ BY_ID_SINCE = 6
 
 @serves(ApiKey.DELETE_TOPICS, needs=needs.topic(Op.DELETE))
 async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    broker = session.broker
     if version < BY_ID_SINCE:
         asked = [{"name": name, "topic_id": UUID_ZERO} for name in request["topic_names"]]
     else:
         asked = list(request["topics"])
-    timeout = request["timeout_ms"]
-    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None
-    meant = [_name(session, topic) for topic in asked]  # before any of them is deleted
-    twice = more_than_once(name for name in meant if name is not None)
-    answers: list[Message] = []
-    answered: set[str] = set()
-    for topic, name in zip(asked, meant, strict=True):
-        if name in answered:
-            continue
-        answers.append({"name": topic["name"], "topic_id": topic["topic_id"]})
+    deadline = _deadline(session, request)
+    meant = [(topic, _name(session, topic)) for topic in asked]  # before any of them is deleted
+    twice = more_than_once(name for _, name in meant if name is not None)
+    first = {name: index for index, (_, name) in reversed([*enumerate(meant)])}
+
+    async def answer(asked: tuple[Message, str | None]) -> Message:
+        topic, name = asked
+        answer = {"name": topic["name"], "topic_id": topic["topic_id"]}
         try:
             if topic["name"] is not None and topic["topic_id"] != UUID_ZERO:
                 raise RefusedApi(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
@@ -172,23 +175,34 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 if topic["topic_id"] == UUID_ZERO:
                     raise RefusedApi(Code.INVALID_REQUEST, "the request gives neither the topic's name nor its id")
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-            answered.add(name)
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             check_not_internal(session, name, Op.DELETE)
             found = session.access.find_topic(name, Op.DELETE)
             if found is None:
                 raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-            if deadline is not None and broker.clock.steady_ms() >= deadline:
-                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+            _check_time(session, deadline)
             if topic["name"] is None and found.id != topic["topic_id"]:  # created anew while others were deleted
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             await session.access.delete_topic(name, found.id)
-            answers[-1] |= {"name": name, "topic_id": found.id, **DONE}
+            return answer | {"name": name, "topic_id": found.id, **DONE}
         except NO as error:
-            answers[-1] |= refusal(error)
-        await session.pause()
-    return {"responses": answers}
+            return answer | refusal(error)
+        finally:
+            await session.pause()
+
+    once = [each for index, each in enumerate(meant) if each[1] is None or first[each[1]] == index]
+    return {"responses": await side_by_side(answer, once, AT_ONCE)}
+
+
+def _deadline(session: KafkaSessionPort, request: Message) -> float | None:
+    timeout = request["timeout_ms"]
+    return session.broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka sends 0
+
+
+def _check_time(session: KafkaSessionPort, deadline: float | None) -> None:
+    if deadline is not None and session.broker.clock.steady_ms() >= deadline:
+        raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
 
 
 def _name(session: KafkaSessionPort, topic: Message) -> str | None:

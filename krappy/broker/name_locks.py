@@ -33,7 +33,8 @@ class NameLocks:
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Holds the name for the body. The wait for it can be cancelled; the body can't, and always runs to its end."""
+        """Holds the name for the body; at once, without giving others a turn, if nobody has it. The wait for it can be
+        cancelled; the body can't, and always runs to its end."""
         while self._opened is not None:
             await self._opened.wait()
         counted = self._locks.get(name)
@@ -41,9 +42,15 @@ class NameLocks:
             counted = self._locks[name] = _Counted()
         counted.askers += 1
         try:
-            async with counted.lock:
+            try:
+                counted.lock.acquire_nowait()
+            except trio.WouldBlock:
+                await counted.lock.acquire()
+            try:
                 with trio.CancelScope(shield=True):
                     yield
+            finally:
+                counted.lock.release()
         finally:
             counted.askers -= 1
             if not counted.askers:

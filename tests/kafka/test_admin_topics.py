@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from krappy.handlers.kafka.topics import create_partitions, create_topics, delete_topics
 from krappy.records import batch
+from krappy.testing.sessions import kafka_session
 from krappy.wire.kafka import RANGES, UUID_ZERO, ApiKey, Code
+from tests.broker.engine import running
 from tests.kafka.raw import Raw
 from tests.process import BrokerProcess
 
@@ -313,3 +318,41 @@ def test_who_leads_a_partition(raw: Raw) -> None:
     assert topic["topic_id"] == raw.topic_id("led")
     [partition] = topic["partitions"]
     assert (partition["leader_id"], partition["replica_nodes"], partition["isr_nodes"]) == (0, [0], [0])
+
+
+# --- many at once
+
+
+@pytest.mark.parametrize("done", ["create_topic", "alter_topic", "delete_topic"])
+def test_topics_of_one_request_do_not_wait_for_each_other(tmp_path: Path, done: str) -> None:
+    """Each change waits in the broker until three have come there."""
+    names = ["a", "b", "c"]
+    requests = {
+        "create_topic": (create_topics, {"topics": [new(name, assignments=[], configs=[]) for name in names]}),
+        "alter_topic": (create_partitions, {"topics": [to(name, 3) for name in names]}),
+        "delete_topic": (delete_topics, {"topics": [{"name": name, "topic_id": UUID_ZERO} for name in names]}),
+    }
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            for name in names if done != "create_topic" else ():
+                await broker.create_topic(name, 2, {})
+            real, come, all_there = getattr(broker, done), list[str](), trio.Event()
+
+            async def late(name: str, *rest: Any, **more: Any) -> Any:
+                come.append(name)
+                if len(come) == len(names):
+                    all_there.set()
+                await all_there.wait()
+                return await real(name, *rest, **more)
+
+            setattr(broker, done, late)
+            handler, request = requests[done]
+            session: Any = kafka_session(broker)
+            with trio.fail_after(20):
+                answer = await handler(session, {"timeout_ms": 0, "validate_only": False, **request}, 6)
+            [answers] = answer.values()
+            assert [(each["name"], each["error_code"]) for each in answers] == [(name, 0) for name in names]
+            assert come == names
+
+    trio.run(main)
