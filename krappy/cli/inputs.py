@@ -25,6 +25,7 @@ from krappy.cli.errors import Failure
 from krappy.types import Headers
 
 MAX_LINE = 64 << 20  # bytes; more than a broker takes in one request
+MOST_NAMED = 200  # characters of the names that an error lists
 FORMATS = ("lines", "json", "csv", "events")
 _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
@@ -122,21 +123,23 @@ def parse(
     separator: str | None = None,
     null: str | None = None,
     no_key: str = "",
+    key_optional: bool = False,
     delimiter: str = ",",
 ) -> Iterator[Item]:
     """The events of a source.
 
-    `key`: the json field or csv column that is the key. `separator`: the text between key and value of a line; None:
-    no keys. `null`: a value equal to this text is a tombstone. `no_key`: a key equal to this text counts as no key.
-    Raises BadInput.
+    `key`: the json field (`u.id`: the field id of the object u) or csv column that is the key; an event without it is
+    wrong, unless `key_optional`. `separator`: the text between key and value of a line; None: no keys. `null`: a value
+    equal to this text is a tombstone. `no_key`: a key equal to this text counts as no key. Raises BadInput.
     """
     nothing, none = (null.encode() if null is not None else None), no_key.encode()
+    wanted = None if key is None else KeyField(key, none, key_optional)
     if format == "lines":
         items = _plain_lines(source) if separator is None else _keyed_lines(source, separator.encode())
     elif format == "json":
-        items = _json_lines(source, key)
+        items = _json_lines(source, wanted)
     elif format == "csv":
-        items = _csv_rows(source, key, delimiter)
+        items = _csv_rows(source, wanted, delimiter)
     else:
         items = _events(source)
     if format == "events":  # its JSON has null values and keys of its own
@@ -163,15 +166,45 @@ def _keyed_lines(source: InputSource, separator: bytes) -> Iterator[Item]:
         yield Item(value, key)
 
 
-def _json_lines(source: InputSource, field: str | None) -> Iterator[Item]:
+class KeyField:
+    """The field that has the key of each event. `none`: a key that counts as none."""
+
+    def __init__(self, name: str, none: bytes, optional: bool) -> None:
+        self.name = name
+        self._none, self._optional = none, optional
+        self._path = name.split(".")
+
+    def of(self, record: dict[str, Any], source: InputSource, number: int) -> bytes | None:
+        """The key of a record. Raises BadInput if it has none and needs one."""
+        found: Any = record
+        if self.name in record:  # a name with a dot in it
+            found = record[self.name]
+        else:
+            for step in self._path:
+                found = found.get(step) if isinstance(found, dict) else None
+        key = _field_key(found)
+        if key is not None and key != self._none:
+            return key
+        if self._optional:
+            return None
+        names = ", ".join(record)
+        shown = names if len(names) <= MOST_NAMED else names[:MOST_NAMED] + "…"
+        raise BadInput(
+            source.name,
+            number,
+            f"no key in '{self.name}'; its fields are {shown or 'none'}. With --key-optional events may have no key",
+        )
+
+
+def _json_lines(source: InputSource, key: KeyField | None) -> Iterator[Item]:
     for number, line in source.lines():
         if not line.strip():
             continue
-        if field is None:
+        if key is None:
             _load(source, number, line)
             yield Item(line)
             continue
-        yield Item(line, _field_key(_load_object(source, number, line).get(field)))
+        yield Item(line, key.of(_load_object(source, number, line), source, number))
 
 
 def _field_key(value: Any) -> bytes | None:
@@ -183,7 +216,7 @@ def _field_key(value: Any) -> bytes | None:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _csv_rows(source: InputSource, field: str | None, delimiter: str) -> Iterator[Item]:
+def _csv_rows(source: InputSource, key: KeyField | None, delimiter: str) -> Iterator[Item]:
     csv.field_size_limit(MAX_LINE)
     lines = _text_lines(source)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -194,16 +227,16 @@ def _csv_rows(source: InputSource, field: str | None, delimiter: str) -> Iterato
         names[0] = names[0].removeprefix("\ufeff")  # the byte order mark that spreadsheets write
         if twice := next((name for name in names if name and names.count(name) > 1), None):
             raise BadInput(source.name, rows.line_num, f"names the column '{twice}' twice")
-        if field is not None and field not in names:
-            raise BadInput(source.name, 1, f"has no column '{field}'; it has {', '.join(names)}")
-        column = names.index(field) if field is not None else None
+        if key is not None and key.name not in names:
+            raise BadInput(source.name, 1, f"has no column '{key.name}'; it has {', '.join(names)}")
         for row in rows:
             if not row:
                 continue
             if len(row) != len(names):
                 raise BadInput(source.name, rows.line_num, f"has {len(row)} fields; the header has {len(names)}")
-            value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":"))
-            yield Item(value.encode(), row[column].encode() if column is not None else None)
+            record = dict(zip(names, row, strict=True))
+            value = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+            yield Item(value, None if key is None else key.of(record, source, rows.line_num))
     except csv.Error as error:
         raise BadInput(source.name, rows.line_num, f"not CSV: {error}") from None
 

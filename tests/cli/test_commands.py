@@ -131,7 +131,8 @@ def test_a_topic_is_copied_exactly(krappy: Krappy, topic: str) -> None:
 def test_a_packed_csv_file_is_keyed_by_a_column(krappy: Krappy, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "people.csv.gz"
     path.write_bytes(gzip.compress(b"id,name\nu1,Ada\n,Nobody\nu2,Grace\n"))
-    assert krappy("produce", topic, str(path), "--key", "id", "--compression", "zstd", "--json").json["events"] == 3
+    optional = ("--key-optional", "--compression", "zstd", "--json")
+    assert krappy("produce", topic, str(path), "--key", "id", *optional).json["events"] == 3
     assert json.loads(krappy("get", topic, "u2").out) == {"id": "u2", "name": "Grace"}
     keys = [event["key"] for event in krappy("consume", topic, "--to", "now", "--json").objects]
     assert sorted(keys, key=str) == [None, "u1", "u2"]
@@ -170,12 +171,20 @@ def test_wrong_input_ends_at_its_line_and_keeps_what_came_before(
     assert krappy("consume", topic, "--to", "now").lines == ["1", "2", "3"]
 
 
-def test_events_without_the_key_that_was_asked_for_are_counted(krappy: Krappy, topic: str, tmp_path: Path) -> None:
+def test_an_event_without_the_key_that_was_asked_for_is_refused(krappy: Krappy, topic: str) -> None:
+    result = krappy("produce", topic, "--format", "json", "--key", "idd", stdin=b'{"id":1}\n')
+    assert result.status == 1
+    assert "line 1: no key in 'idd'; its fields are id." in result.err
+    assert krappy("consume", topic, "--to", "now").out == ""
+
+
+def test_optional_keys_that_are_missing_are_counted(krappy: Krappy, topic: str, tmp_path: Path) -> None:
     lines = b'{"id":1}\n{"no":1}\n{"id":null}\n'
     (tmp_path / "some.jsonl").write_bytes(lines)
-    told = krappy("produce", topic, "--format", "json", "--key", "id", "--json", stdin=lines).json
+    asked = ("--key", "id", "--key-optional")
+    told = krappy("produce", topic, "--format", "json", *asked, "--json", stdin=lines).json
     assert (told["events"], told["without_key"]) == (3, 2)
-    said = krappy("produce", topic, str(tmp_path / "some.jsonl"), "--key", "id").err
+    said = krappy("produce", topic, str(tmp_path / "some.jsonl"), *asked).err
     assert said.endswith(", 2 of them without a key\n")
     assert "without a key" not in krappy("produce", topic, stdin=b"none was asked for\n").err
 
@@ -192,6 +201,7 @@ def test_an_event_that_is_too_large_is_refused(krappy: Krappy) -> None:
     "arguments",
     [
         ["--key", "id"],
+        ["--key-optional"],
         ["--format", "json", "--sep", ":"],
         ["--format", "csv", "--delimiter", "ab"],
         ["--header", "x"],

@@ -37,7 +37,14 @@ MOST_WAITING = 10_000  # deliveries (events or chunks) that may be unsettled
     type=click.Choice(inputs.FORMATS),
     help="The format of the input.  [default: by the ending of the file's name, else lines]",
 )
-@click.option("-k", "--key", "key", metavar="FIELD", help="The field (json) or column (csv) with the event's key.")
+@click.option(
+    "-k",
+    "--key",
+    "key",
+    metavar="FIELD",
+    help="The field (json; u.id is the field id of u) or column (csv) with the event's key.",
+)
+@click.option("--key-optional", is_flag=True, help="Store events whose --key is missing, null or empty without a key.")
 @click.option("-s", "--sep", "separator", type=Separator(), help="lines: the text between key and value.")
 @click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
 @click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as no key.  [default: empty]")
@@ -55,6 +62,7 @@ def produce(
     file: str | None,
     format: str | None,
     key: str | None,
+    key_optional: bool,
     separator: str | None,
     null: str | None,
     no_key: str,
@@ -76,8 +84,8 @@ def produce(
       events   the output of `krappy consume --json`, to copy a topic
 
     A .gz file, or a .zip file with one file in it, is decompressed. The command ends when every event is acknowledged.
-    At a bad line it stops; the events before it are published. Events whose key field is missing, null or empty have no
-    key: they are in the log but not in the table, and the command prints their number.
+    At a bad line it stops; the events before it are published. A line whose --key is missing, null or empty is bad,
+    unless --key-optional: then its event has no key, is in the log but not in the table, and is counted at the end.
 
     \b
     Examples:
@@ -90,6 +98,8 @@ def produce(
     """
     kind = format or inputs.guess_format(file)
     _check(kind, key, separator, delimiter)
+    if key_optional and key is None:
+        raise click.UsageError("--key-optional is about --key, which is not given")
     common = [_header(text) for text in headers]
     watch = Stopwatch()
     with (
@@ -99,7 +109,16 @@ def produce(
         _progress(source) as advance,
         telling(lambda: producer.trouble, "not stored yet, trying again"),
     ):
-        items = inputs.parse(source, kind, key=key, separator=separator, null=null, no_key=no_key, delimiter=delimiter)
+        items = inputs.parse(
+            source,
+            kind,
+            key=key,
+            key_optional=key_optional,
+            separator=separator,
+            null=null,
+            no_key=no_key,
+            delimiter=delimiter,
+        )
         sent = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
     if as_json:
         counts = {"events": sent.events, "without_key": sent.without_key}
