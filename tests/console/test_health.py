@@ -18,12 +18,14 @@ from krappy.app import Broker
 from krappy.broker import meta_sync
 from krappy.broker.groups.groups import GroupCoordinator
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.tables.view_keeper import ViewKeeper
 from krappy.console import health
 from krappy.console import metrics as metrics_module
 from krappy.errors import StorageError
 from krappy.store.disk import Disk
 from krappy.store.meta import Meta
 from krappy.store.unsynced import Unsynced
+from krappy.store.views import Views
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
 from krappy.wire import messages as m
@@ -228,6 +230,33 @@ def test_a_log_that_could_not_be_synced_is_told(tmp_path: Path, monkeypatch: pyt
     with running(tmp_path) as web:
         assert web.get("/readyz") == {"status": "ready"}
         web.publish("/topics/lost", None, "x", partition=0)
+
+
+def test_tables_that_take_no_events_are_told_until_they_are_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any refusal of the disk but a lack of room: RocksDB takes no more writes until it is opened anew."""
+
+    def refuse(views: Views, *_: Any) -> None:
+        raise views._refusal("writing a view", Exception("IO error: injected"))
+
+    async def not_yet(_: ViewKeeper) -> bool:
+        return False
+
+    with running(tmp_path) as web:
+        path = web.topic("t")
+        monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(Views, "_commit", refuse)
+            patch.setattr(ViewKeeper, "_disk_takes", not_yet)  # so that they are not opened anew yet
+            web.publish(path, "k", "v")
+            wait_until(lambda: "refused" in web.get("/readyz"), "the probe tells")
+            [why] = web.get("/readyz")["refused"]
+            assert why.startswith("tables: ")
+            assert "injected" in why
+            assert [each["offset"] for each in web.get(f"{path}/events")["events"]] == [0]
+        wait_until(lambda: web.get("/readyz") == {"status": "ready"}, "the tables are open again")
+        assert web.get(f"{path}/table/entry", key="k")["offset"] == 0
 
 
 def test_syncs_are_timed(tmp_path: Path) -> None:
