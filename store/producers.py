@@ -69,18 +69,23 @@ class ProducerStates:
         copied.stability = self.stability.copy()
         return copied
 
-    def check(self, header: BatchHeader) -> int | None:
+    def check(self, header: BatchHeader, *, from_zero: bool = False) -> int | None:
         """None: append the batch, it is the next one (or has no producer). Else it is a duplicate: the base offset that
         it already has.
 
         Raises OutOfOrderSequence when batches before it are missing, or a new epoch does not start at 0;
         ProducerFenced when a newer epoch of the producer exists. Of an unknown producer any sequence is taken:
-        what was known of it may have expired (KIP-360).
+        what was known of it may have expired (KIP-360). With `from_zero` only 0: what is known of this one never
+        expires.
         """
-        producer_id = header.producer_id
-        if producer_id < 0 or header.base_sequence < 0 or (state := self.get(producer_id)) is None:
+        producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+        if producer_id < 0 or first < 0:
             return None
-        epoch, first = header.producer_epoch, header.base_sequence
+        state = self.get(producer_id)
+        if state is None:
+            if from_zero and first:
+                raise OutOfOrderSequence(f"producer {producer_id} starts with sequence {first}, not 0", expected=0)
+            return None
         if epoch < state.epoch:
             raise ProducerFenced(
                 f"producer {producer_id} has epoch {state.epoch}; this batch is of epoch {epoch}", epoch=state.epoch

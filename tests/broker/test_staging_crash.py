@@ -292,6 +292,28 @@ async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch
         assert await there(broker) == EXPECTED
 
 
+@trio_test
+async def test_a_beginning_that_the_disk_refused_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes again what follows, which is on its way already. The log knows nothing of the producer yet."""
+    monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
+    real, refused = Log.append, list[Log]()
+
+    def append(self: Log, *args: Any) -> int:
+        if self not in refused:
+            refused.append(self)
+            raise StorageError("no space left on device")
+        return real(self, *args)
+
+    async with running(tmp_path) as broker:
+        tokens = await prepared(broker)
+        monkeypatch.setattr(Log, "append", append)
+        job = await commit_patiently(broker, "j", tokens)
+        assert await there(broker) == EXPECTED
+        assert sorted(each[1:] for each in job.published) == [(0, 0, 5, 6), (1, 0, 5, 6)]
+
+
 async def commit_patiently(broker: LocalBroker, name: str, tokens: list[str]) -> Any:
     while True:
         try:

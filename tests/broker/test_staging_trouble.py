@@ -10,6 +10,7 @@ import pytest
 from trio.testing import trio_test
 
 from krappy.broker.staging.staged_attempt import StagedAttempt
+from krappy.broker.upkeep import room
 from krappy.core.staging import JobState, StagedTask
 from krappy.errors import (
     CorruptBatch,
@@ -79,6 +80,29 @@ async def test_a_batch_that_is_sent_again_is_staged_once(tmp_path: Path) -> None
         assert (await again.attempt.publish(0, third).wait()).offset == 2
         await commit(broker, "j", await broker.staging.seal("j", task.id, 3))
         assert await values(partition) == [b"j:a", b"j:b", b"j:c"]
+
+
+@trio_test
+async def test_nothing_is_staged_on_a_full_disk_and_nothing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows a refused batch is refused as well, although there may be room again by then."""
+    monkeypatch.setattr(room, "LOOK_S", 3600)
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task = await begin(broker, "j")
+        first, second = (task.batch(0, [key], [b"j:" + key]) for key in (b"a", b"b"))
+        broker.room._left = len(first)  # an event may be stored twice
+        with pytest.raises(StorageError, match="is full"):
+            task.attempt.publish(0, first)
+        assert broker.staging.used == 0
+        await broker.room.look()
+        with pytest.raises(OutOfOrderSequence, match="starts with sequence 1, not 0"):
+            await task.attempt.publish(0, second).wait()
+        answers = [task.attempt.publish(0, data) for data in (first, second)]
+        assert [(await each.wait()).offset for each in answers] == [0, 1]
+        await commit(broker, "j", await broker.staging.seal("j", task.id, 2))
+        assert await values(partition) == [b"j:a", b"j:b"]
 
 
 @trio_test

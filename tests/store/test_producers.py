@@ -44,6 +44,14 @@ def test_an_unknown_producer_may_start_anywhere() -> None:
     assert ProducerStates().check(sent(41)) is None
 
 
+def test_one_of_which_nothing_expires_starts_at_zero() -> None:
+    states = ProducerStates()
+    assert states.check(sent(0), from_zero=True) is None
+    with pytest.raises(OutOfOrderSequence):
+        states.check(sent(41), from_zero=True)
+    assert after((41, 1)).check(sent(42), from_zero=True) is None
+
+
 def test_the_next_sequence_is_taken_others_are_not() -> None:
     states = after((0, 3), (3, 2))
     assert states.check(sent(5)) is None

@@ -291,7 +291,7 @@ class Appender:
                 partition.check_producer(header)
             following = follows.get(header.producer_id)
             if following is None:
-                original = partition.log.producers.check(header)
+                original = partition.log.producers.check(header, from_zero=item.own)
                 if original is not None:
                     self._commit.answer_again(original, header, item.laters[0])
                     return True

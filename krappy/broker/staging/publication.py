@@ -4,7 +4,8 @@ Rules of this file:
 
 - Batches are appended as any others, in a transaction of a producer id that only this job has. So readers of committed
   events see none of them before the markers are written. The producer's sequence in the log tells which batches it has
-  already: after a crash, or when the disk refused, publishing goes on after those.
+  already: after a crash, or when the disk refused, publishing goes on after those. So the log takes a batch only behind
+  the one before it, also while it knows nothing of the producer yet.
 - Batches are in the order of the tokens, and in that of each file. So each try gives them the same sequence numbers.
 - Markers are written once every batch is on disk and that is recorded. From then on the job can only be committed.
 - Memory: at most `WINDOW` bytes of a job are under way, however large it is.

@@ -147,7 +147,7 @@ class StagedAttempt:
             states = self._states(item.partition)
             there = counts.get(item.partition, 0)
             try:
-                original = states.check(item.header)
+                original = states.check(item.header, from_zero=True)
                 if original is None:
                     self._claim(HEAD.size + len(item.data))
             except KrappyError as error:
