@@ -63,6 +63,7 @@ class Checkpoint(NamedTuple):
         None  # where `recovery` is above the high watermark: the producers as of an offset not above it
     )
     cut: bool = False  # a truncation was decided: all behind `position`, and all later segments, have to go
+    appended_ms: int | None = None  # when that segment got its last batch; None: it had none, or that is not known
 
     @classmethod
     def of(
@@ -104,6 +105,7 @@ class Checkpoint(NamedTuple):
             epochs=epochs.kept(start, active.next_offset),
             transactions=producers.transactions(),
             high_watermark=None if high_watermark is None else min(high_watermark, active.next_offset),
+            appended_ms=active.appended_ms,
         )
 
     def upto(self, offset: int) -> ProducersAt | None:
@@ -122,8 +124,10 @@ class Checkpoint(NamedTuple):
         return self if earlier is None or earlier.offset < cleaned else self._replace(earlier=earlier)
 
     def pack(self) -> bytes:
-        closed = [[*info[:-1], info.created_ms or UNKNOWN] for info in self.closed]
-        body = msgpack.packb(self._asdict() | {"created_ms": self.created_ms or UNKNOWN, "closed": closed})
+        closed = [[*info[:4], info.created_ms or UNKNOWN] for info in self.closed]
+        appended = [ms or UNKNOWN for ms in (*(info.appended_ms for info in self.closed), self.appended_ms)]
+        times = {"created_ms": self.created_ms or UNKNOWN, "appended_ms": appended}
+        body = msgpack.packb(self._asdict() | times | {"closed": closed})
         return CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + bytes(body)
 
     @classmethod
@@ -139,7 +143,9 @@ class Checkpoint(NamedTuple):
             raise BadCheckpoint("its checksum is wrong")
         try:
             found = msgpack.unpackb(body)
-            closed = tuple(_info(*map(int, info)) for info in found.pop("closed"))
+            rows = found.pop("closed")
+            *appended, last = map(int, found.pop("appended_ms", [UNKNOWN] * (len(rows) + 1)))
+            closed = tuple(_info(info, ms) for info, ms in zip(rows, appended, strict=True))
             producers, transactions = found.pop("producers"), found.pop("transactions", b"")
             cache = found.pop("cache", "")
             proofs = tuple((int(base), int(crc)) for base, crc in found.pop("proofs", ()))
@@ -156,7 +162,7 @@ class Checkpoint(NamedTuple):
                 raise TypeError(cache)
             others = (
                 *("closed", "producers", "transactions", "cache", "proofs", "epochs"),
-                *("high_watermark", "earlier", "cut"),
+                *("high_watermark", "earlier", "cut", "appended_ms"),
             )
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
@@ -173,11 +179,13 @@ class Checkpoint(NamedTuple):
             high_watermark=None if marked is None else int(marked),
             earlier=earlier,
             cut=cut,
+            appended_ms=last or None,
         )
 
 
-def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: int) -> SegmentInfo:
-    return SegmentInfo(base, following, size, max_timestamp, created_ms or None)
+def _info(row: Iterable[int], appended: int) -> SegmentInfo:
+    base, following, size, max_timestamp, created = map(int, row)
+    return SegmentInfo(base, following, size, max_timestamp, created or None, appended or None)
 
 
 def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:

@@ -228,6 +228,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
         size=writer.size,
         max_timestamp=writer.indexer.max_timestamp,
         created_ms=last.created_ms,
+        appended_ms=max((each.appended_ms for each in group if each.appended_ms is not None), default=None),
         dense=False,
         interval=first.interval,
     )

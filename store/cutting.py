@@ -133,6 +133,7 @@ class CuttableLog(WritableLog):
             size=size,
             max_timestamp=indexer.max_timestamp,
             created_ms=segment.created_ms if size else None,
+            appended_ms=segment.appended_ms,
             dense=segment.dense or not size,
             interval=indexer.interval,
         )

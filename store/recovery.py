@@ -260,6 +260,8 @@ class _Recovery(LogTail):
         size, changed_ms = self.files[segment.path().name]
         if segment.created_ms is None:
             segment.created_ms = changed_ms
+        if info.appended_ms is not None:
+            segment.appended_ms = info.appended_ms
         if size != info.size:
             self.report.damage.append(f"{segment.path()} has {size} bytes; it had {info.size} when it was closed")
         return segment

@@ -36,6 +36,8 @@ class AppendRun:
         assert indexer is not None
         if self._batches and not segment.size:
             segment.created_ms = now_ms
+        if self._batches:
+            segment.appended_ms = max(now_ms, segment.appended_ms or now_ms)  # the clock may have been set back
         last = segment.next_offset - 1
         for offset, header, position, data in self._batches:
             last = offset + header.last_offset_delta

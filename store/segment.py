@@ -61,6 +61,7 @@ class Segment:
         size: int = 0,
         max_timestamp: int = -1,
         created_ms: int | None = None,
+        appended_ms: int | None = None,
         dense: bool = True,
         interval: int = 4096,
     ) -> None:
@@ -71,6 +72,7 @@ class Segment:
         self.size = size  # bytes of whole batches
         self.max_timestamp = max_timestamp
         self.created_ms = created_ms
+        self.appended_ms = appended_ms  # when the last batch came
         self.proof: int | None = None  # CRC-32C of its `.sums`; None: not known, or it has none
         self.dense = dense  # no offset is missing: no cleaner has been here, this broker's or another's
         self.interval = interval  # bytes between index entries, when an index has to be rebuilt
@@ -82,7 +84,8 @@ class Segment:
         self._hints: dict[int, int] = {}  # offset -> position of its batch, where readers will go on
 
     def info(self) -> SegmentInfo:
-        return SegmentInfo(self.base_offset, self.next_offset, self.size, self.max_timestamp, self.created_ms)
+        times = self.created_ms, self.appended_ms
+        return SegmentInfo(self.base_offset, self.next_offset, self.size, self.max_timestamp, *times)
 
     def path(self, suffix: str = LOG) -> Path:
         return self.folder / file_name(self.base_offset, suffix)
@@ -148,8 +151,7 @@ class Segment:
 
     def handle(self, *, nowait: bool = False) -> Handle:
         """The open file and its index. With `nowait` BlockingIOError when that needs the disk."""
-        held = self._held
-        if held is not None:
+        if (held := self._held) is not None:
             return held
         if nowait:
             pooled = POOL.peek(self)
@@ -255,8 +257,7 @@ class Segment:
         The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError; BadIndex when the
         active segment's index is not true.
         """
-        hint = self._hints.get(offset)
-        if hint is not None:
+        if (hint := self._hints.get(offset)) is not None:
             return hint, offset
         try:
             return self._find(self.handle(nowait=nowait), offset, nowait)

@@ -117,6 +117,8 @@ class LogTail:
             position, expected = saved.position, saved.recovery
             if saved.position and saved.created_ms is not None:  # else its first batch came after the checkpoint
                 segment.created_ms = saved.created_ms
+            if size == saved.position and saved.appended_ms is not None:  # else it has later batches
+                segment.appended_ms = saved.appended_ms
             indexer, flushed = self.known_indexes(segment, file, saved)
         if size > position:
             file.forget_cached()
@@ -325,6 +327,7 @@ class LogTail:
             size=size,
             max_timestamp=max_timestamp,
             created_ms=created_ms,
+            appended_ms=self.files[file_name(base, LOG)][1],
             dense=self.dense(base),
             interval=self.interval,
         )

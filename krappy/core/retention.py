@@ -23,11 +23,12 @@ class SegmentInfo(NamedTuple):
     size: int  # bytes
     max_timestamp: int  # ms, of its events; -1 without any
     created_ms: int | None  # when its first batch was appended; None: it has none, or that is not known
+    appended_ms: int | None = None  # and its last
 
     @property
     def latest_ms(self) -> int | None:
         """The time that retention counts from; None when it is not known."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
+        return self.max_timestamp if self.max_timestamp >= 0 else self.appended_ms
 
     def age(self, now_ms: int) -> int:
         """How long ago it got its first batch, in ms; 0 when that is not known."""
@@ -37,13 +38,14 @@ class SegmentInfo(NamedTuple):
 def counted_from(config: TopicConfig, segment: SegmentInfo) -> int | None:
     """The time that `retention.ms` and `min.compaction.lag.ms` count from; None when it is not known.
 
-    That is the latest of the events' timestamps, but not later than the topic's limits allow: else one event of the
-    year 292278994, from before there was a limit, would keep its segment and all later ones for ever.
+    That is the latest of the events' timestamps, but not later than the topic's limit allowed when the last one came:
+    else one event of the year 292278994, from before there was a limit, would keep its segment and all later ones for
+    ever. When the first one came does not matter: `segment.ms` may have been longer then.
     """
-    latest, created, ahead = segment.latest_ms, segment.created_ms, config.timestamp_after_ms
-    if latest is None or created is None or ahead is None:
+    latest, appended, ahead = segment.latest_ms, segment.appended_ms, config.timestamp_after_ms
+    if latest is None or appended is None or ahead is None:
         return latest
-    return min(latest, created + config.segment_ms + ahead)
+    return min(latest, appended + ahead)
 
 
 def must_roll(config: TopicConfig, segment: SegmentInfo, size: int, last_offset: int, now_ms: int) -> bool:

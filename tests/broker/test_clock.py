@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 import trio
 from trio.testing import trio_test
 
+from krappy.broker.broker import LocalBroker
 from krappy.broker.clock import Clock
 from krappy.core.kafka.offset import Offset
-from tests.broker.engine import events, publish, running, until
+from krappy.records import batch
+from krappy.store.format import LOG, file_name
+from tests.broker.engine import events, publish, read_all, running, until
 from tests.broker.transactional import Producer
 
 HOUR = 3_600_000
@@ -111,3 +115,37 @@ async def test_what_a_producer_sends_again_is_known_still(tmp_path: Path, jump: 
         await broker.housekeeper.tend(topic.led(0))
         assert await send() == 0
         assert topic.led(0).high_watermark == 2
+
+
+@pytest.mark.parametrize("time", [None, -1], ids=["its time", "no time"])
+@pytest.mark.parametrize("restart", [False, True])
+@trio_test
+async def test_an_event_is_kept_as_long_as_its_topic_says(
+    tmp_path: Path, jump: Jump, time: int | None, restart: bool
+) -> None:
+    """However long before it its segment was begun, and whatever segment.ms is since."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {"retention.ms": 24 * HOUR})
+        partition = topic.led(0)
+        for value in (b"first", b"last"):
+            jump(72 * HOUR)
+            now = broker.now_ms() if time is None else time
+            await partition.publish(batch.encode(None, [value], timestamps=now)).wait()
+        assert partition.segments == 1
+        if not restart:
+            await check_last_is_kept(broker, jump)
+    if restart:
+        written = partition.log.folder / file_name(0, LOG)
+        os.utime(written, (broker.now_ms() // 1000,) * 2)  # the files' clock was set, too
+        async with running(tmp_path) as broker:
+            await check_last_is_kept(broker, jump)
+
+
+async def check_last_is_kept(broker: LocalBroker, jump: Jump) -> None:
+    """Checks that the topic's last event, which was just appended, stays for 24 hours, and no longer."""
+    partition = broker.topic("t").led(0)
+    await broker.alter_topic("t", {"segment.ms": 1000}, None)
+    for kept in (2, 2, 0):
+        await broker.housekeeper.tend(partition)
+        assert len(await read_all(partition)) == kept
+        jump(12 * HOUR + 1000)

@@ -27,7 +27,7 @@ CONFIG = TopicConfig(segment_bytes=1000, segment_ms=500)
 def row(*segments: tuple[int, int]) -> list[SegmentInfo]:
     """Segments of ten offsets each, by (bytes, largest timestamp)."""
     return [
-        SegmentInfo(10 * number, 10 * number + 10, size, timestamp, timestamp)
+        SegmentInfo(10 * number, 10 * number + 10, size, timestamp, timestamp, timestamp)
         for number, (size, timestamp) in enumerate(segments)
     ]
 
@@ -77,7 +77,7 @@ def test_a_young_segment_protects_what_is_behind_it() -> None:
 
 
 def test_events_without_a_time_count_from_when_they_came() -> None:
-    segments = [SegmentInfo(0, 10, 10, -1, 4000), SegmentInfo(10, 20, 10, -1, 4900)]
+    segments = [SegmentInfo(0, 10, 10, -1, 1000, 4000), SegmentInfo(10, 20, 10, -1, 4000, 4900)]
     assert expired(TopicConfig(retention_ms=500), segments, 4600) == 1
 
 
@@ -184,11 +184,11 @@ def test_an_absurd_timestamp_keeps_nothing_for_ever(ahead: int | None) -> None:
     """Where a topic has a limit, a stored event beyond it is no later than an event can be that came with it."""
     config = replace(CONFIG, retention_ms=1000, timestamp_after_ms=ahead, compact=True)
     segments = [
-        SegmentInfo(0, 10, 100, 2**63 - 1, 0),
-        SegmentInfo(10, 20, 100, 500, 500),
+        SegmentInfo(0, 10, 100, 2**63 - 1, 0, 500),
+        SegmentInfo(10, 20, 100, 500, 500, 500),
         SegmentInfo(20, 20, 0, -1, None),
     ]
-    end = 500 + 3_600_000 + 1000  # segment.ms, and then
+    end = 500 + 3_600_000 + 1000  # when its last event came, and then
     assert expired(config, segments, end) == 0
     assert expired(config, segments, end + 1) == (0 if ahead is None else 2)
     lagging = replace(config, min_compaction_lag_ms=1000)

@@ -23,8 +23,8 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 13),
-    closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
+    *[OFFSET] * (len(Checkpoint._fields) - 14),
+    closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE, MAYBE)).map(tuple),
     producers=st.binary(),
     cache=st.text(),
     epochs=st.one_of(st.none(), st.lists(st.tuples(OFFSET, OFFSET)).map(tuple)),
@@ -33,6 +33,7 @@ CHECKPOINTS = st.builds(
     high_watermark=st.one_of(st.none(), OFFSET),
     earlier=st.one_of(st.none(), st.builds(ProducersAt, OFFSET, st.binary(), st.binary())),
     cut=st.booleans(),
+    appended_ms=MAYBE,
 )
 
 
@@ -69,14 +70,15 @@ def test_one_of_another_version_is_a_bad_checkpoint() -> None:
 
 
 @given(CHECKPOINTS)
-def test_one_of_a_version_that_was_never_cut_is_read(checkpoint: Checkpoint) -> None:
+def test_one_of_an_earlier_version_is_read(checkpoint: Checkpoint) -> None:
     packed = checkpoint.pack()
     fields = msgpack.unpackb(packed[CHECKPOINT_HEAD.size :])
-    for name in ("high_watermark", "earlier", "cut"):
+    for name in ("high_watermark", "earlier", "cut", "appended_ms"):
         del fields[name]
     body = msgpack.packb(fields)
     found = Checkpoint.unpack(CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + body)
-    assert found == checkpoint._replace(high_watermark=None, earlier=None, cut=False)
+    closed = tuple(info._replace(appended_ms=None) for info in checkpoint.closed)
+    assert found == checkpoint._replace(high_watermark=None, earlier=None, cut=False, appended_ms=None, closed=closed)
 
 
 def test_on_disk(tmp_path: Path) -> None:
