@@ -172,7 +172,7 @@ def _refuse(answer: Message, error: KrappyError) -> None:
     if isinstance(error, InvalidRecord | OffsetMismatch):
         index = getattr(error, "index", None)
         if index is not None:
-            wrong = [(index, error.text), *getattr(error, "others", ())]
+            wrong = [(index, error.text), *(other[:2] for other in getattr(error, "others", ()))]
             answer["record_errors"] = [
                 {"batch_index": index, "batch_index_error_message": text} for index, text in wrong
             ]

@@ -4,8 +4,9 @@ Its rules for each partition (a `Lane`):
 - Batches are sent in the order of their records, at most `max_in_flight` of them unanswered.
 - A batch is sent when it is full, when it has waited `linger` seconds, or when no batch of its partition is in flight.
   So records that come while one is in flight are sent together (Nagle's idea, RFC 896).
-- An event with a condition (`expect`) is a batch of its own and nothing else is in flight with it: its refusal is an
-  ordinary answer, and must not leave a gap in the sequence numbers of the batches behind it.
+- Events with a condition (`expect`) share batches of their own, in which each key is once. Nothing else is in flight
+  with such a batch: its refusal is an ordinary answer, and must not leave a gap in the sequence numbers of the batches
+  behind it. The events whose own condition did not hold fail, and the others are sent again.
 - A batch gets its sequence number when it is first sent. When it is sent again, its bytes and its order are the same,
   so the broker's check (KIP-98: producer id, epoch, sequence) stores it once.
 - After a refusal that makes the batches behind it fail too, the lane waits until all in flight are answered, then sends
@@ -25,12 +26,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 
-from krappy.clients.lane import Lane, LaneBatch, Settled, Ticket, cut
+from krappy.clients.lane import RECORD_OVERHEAD, Lane, LaneBatch, Settled, Ticket, cut, mismatches, record_size
 from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
 from krappy.records import batch as record_batch
 from krappy.types import Headers
-
-RECORD_OVERHEAD = 24  # bytes that a record takes beside key, value and headers: an estimate, to fill batches
 
 
 @dataclass(frozen=True)
@@ -114,26 +113,21 @@ class Accumulator:
         expect: int | None = None,
     ) -> bool:
         """Takes one record. Returns whether to call `take`: a batch was begun, or is full."""
-        size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
-        if headers:
-            size += sum(10 + 3 * len(name) + len(content or b"") for name, content in headers)
         lane = self._lane(partition)
         batch = lane.filling
-        if batch is not None and (expect is not None or batch.size + size > self._batch_bytes):
+        if batch is not None and (
+            not batch.may_take(key, expect) or batch.size + record_size(key, value, headers) > self._batch_bytes
+        ):
             lane.close()
             batch = None
         # A signal's exception may come with any call: no batch without records, and each byte is counted once.
         if batch is not None:
-            batch.add(key, value, headers, timestamp, size, ticket)
-            self.buffered += size
+            self.buffered += batch.add(key, value, headers, timestamp, ticket, expect)
             return batch.size >= self._batch_bytes
-        batch = LaneBatch(partition, now, expect)
-        batch.add(key, value, headers, timestamp, size, ticket)
+        batch = LaneBatch(partition, now, None if expect is None else {})
+        batch.add(key, value, headers, timestamp, ticket, expect)
         self.buffered += batch.size
-        if expect is None:
-            lane.filling = batch
-        else:
-            lane.ready.append(batch)
+        lane.filling = batch
         return True
 
     def add_columns(
@@ -278,7 +272,7 @@ class Accumulator:
                 lane.break_at(position)
             else:
                 lane.sequence = batch.sequence
-            self._settle(lane, Settled(batch, error=error))
+            self._fail(lane, batch, error)
         self._resume(lane)
 
     def lost(self) -> None:
@@ -323,6 +317,25 @@ class Accumulator:
     def _resume(self, lane: Lane) -> None:
         if lane.halted and all(batch.back for batch in lane.sent):
             lane.recall()
+
+    def _fail(self, lane: Lane, batch: LaneBatch, error: KrappyError) -> None:
+        """Fails a batch that was refused. Of several conditions, fails those that did not hold, and sends the others
+        again."""
+        wrong = mismatches(error, len(batch)) if batch.expects is not None and len(batch) > 1 else {}
+        if not wrong:
+            self._settle(lane, Settled(batch, error=error))
+            return
+        failed = [Settled(batch.only([row]), error=wrong[row]) for row in sorted(wrong)]
+        rest = batch.only(row for row in range(len(batch)) if row not in wrong)
+        rest.tickets += [ticket for ticket in batch.tickets if not ticket[2]]
+        batch.tickets.clear()
+        self._settle(lane, Settled(batch, error=error))
+        self._settled += failed
+        if rest.values:
+            self.buffered += rest.size
+            lane.ready.appendleft(rest)
+        else:
+            self._settled.append(Settled(rest, error=error))
 
     def _settle(self, lane: Lane, settled: Settled) -> None:
         batch = settled.batch

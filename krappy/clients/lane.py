@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from krappy.errors import KrappyError, RecordTooLarge
+from krappy.errors import KrappyError, OffsetMismatch, RecordTooLarge
 from krappy.records.batch import HEADER_SIZE
 from krappy.types import Headers
 
 MAX_SEQUENCE = 2**31 - 1
 LONGEST_KEY = 100  # an error shows so many bytes of a key at most
+RECORD_OVERHEAD = 24  # bytes that a record takes beside key, value and headers: an estimate, to fill batches
+MOST_CONDITIONS = 500  # of a batch: the broker looks up all their keys in one go
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds before a refused batch is tried again
 
 
@@ -28,12 +30,12 @@ class Ticket(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LaneBatch:
-    """A batch of one partition. `born`: when it was begun, by the client's clock. `expect`: the offset that its only
-    record's key must be at; None: no condition."""
+    """A batch of one partition. `born`: when it was begun, by the client's clock. `expects`: for a batch of events with
+    conditions, by the key of each in their order, the offset that the key must be at."""
 
     partition: int
     born: float
-    expect: int | None = None
+    expects: dict[bytes, int] | None = None
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
@@ -52,9 +54,24 @@ class LaneBatch:
     def __len__(self) -> int:
         return len(self.values)
 
+    def may_take(self, key: bytes | None, expect: int | None) -> bool:
+        """Whether this record may share the batch: with others that have no condition either, or with a few that have
+        one, about other keys."""
+        if self.expects is None or expect is None:
+            return self.expects is None and expect is None
+        return key not in self.expects and len(self.expects) < MOST_CONDITIONS
+
     def add(
-        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int, size: int, ticket: Ticket
-    ) -> None:
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int,
+        ticket: Ticket,
+        expect: int | None = None,
+    ) -> int:
+        """Takes a record, and returns by how much the batch has grown."""
+        size = record_size(key, value, headers)
         count, told = len(self.values), len(self.tickets)
         try:
             if headers and self.headers is None:
@@ -65,13 +82,53 @@ class LaneBatch:
             self.values.append(value)
             self.timestamps.append(timestamp)
             self.tickets.append((ticket, count, 1))
+            if self.expects is not None and key is not None and expect is not None:
+                self.expects[key] = expect
             self.size += size
+            return size
         except BaseException:  # a signal's: no record may get the key or the value of another
             columns: list[list[Any]] = [self.headers or [], self.keys, self.values, self.timestamps]
             for column in columns:
                 del column[count:]
             del self.tickets[told:]
+            if self.expects is not None and len(self.expects) > count and key is not None:
+                del self.expects[key]
             raise
+
+    def only(self, rows: Iterable[int]) -> LaneBatch:
+        """A batch of only these records, as one that was never sent; without the tickets of a flush."""
+        found = LaneBatch(self.partition, self.born, None if self.expects is None else {})
+        expects = list((self.expects or {}).values())
+        tickets = {first: ticket for ticket, first, count in self.tickets if count}
+        for row in rows:
+            headers = self.headers[row] if self.headers is not None else ()
+            record = self.keys[row], self.values[row], headers, self.timestamps[row], tickets[row]
+            found.add(*record, expects[row] if expects else None)
+        return found
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """About how many bytes a record takes in a batch."""
+    size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+    if headers:
+        size += sum(10 + 3 * len(name) + len(content or b"") for name, content in headers)
+    return size
+
+
+def mismatches(error: KrappyError, count: int) -> dict[int, OffsetMismatch]:
+    """Which of a batch's `count` records the broker refused by their conditions, each with its own error; none if the
+    error does not tell."""
+    index, others = error.details.get("index"), error.details.get("others", ())
+    if not isinstance(error, OffsetMismatch) or not isinstance(others, list | tuple):
+        return {}
+    found: dict[int, OffsetMismatch] = {}
+    for row in ((index, error.text, error.details.get("current")), *others):
+        match row:
+            case (int(at), str(text), int() | None as current) if 0 <= at < count:
+                found[at] = OffsetMismatch(text, current=current)
+            case _:
+                return {}
+    return found
 
 
 def too_large(error: KrappyError, topic: str, batch: LaneBatch) -> RecordTooLarge:
@@ -145,7 +202,8 @@ class Lane:
         number = self.count if following is None or following.number < 0 else following.number
         if number - self.sent[0].number >= max_in_flight:
             return False
-        return self.sent[-1].expect is None and (following is None or following.expect is None)
+        following = following or self.filling
+        return self.sent[-1].expects is None and (following is None or following.expects is None)
 
     def send(self) -> LaneBatch:
         """Takes the next ready batch, counts it as sent and gives it a sequence number if it has none."""

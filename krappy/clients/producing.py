@@ -355,7 +355,7 @@ class Producing:
             if not batches:
                 return
             for batch in batches:
-                expect = None if batch.expect is None else [(0, batch.expect)]
+                expect = None if batch.expects is None else list(enumerate(batch.expects.values()))
                 request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
                 await self._drained()
                 try:

@@ -51,9 +51,11 @@ def accumulator(**limits: Any) -> Accumulator:
     return found
 
 
-def add(a: Accumulator, value: bytes, partition: int = 0, now: float = 0.0, expect: int | None = None) -> Told:
+def add(
+    a: Accumulator, value: bytes, partition: int = 0, now: float = 0.0, expect: int | None = None, key: bytes = b"k"
+) -> Told:
     told = Told()
-    a.add(partition, b"k", value, (), 1000, told, now, expect)
+    a.add(partition, key, value, (), 1000, told, now, expect)
     return told
 
 
@@ -259,9 +261,75 @@ def test_an_event_with_an_expectation_travels_alone_and_in_order() -> None:
     seen = []
     for _ in range(3):
         [batch] = a.take(0.0)
-        seen.append((values(a, batch), batch.expect))
+        seen.append((values(a, batch), batch.expects))
         a.stored(batch, 0, 1000)
-    assert seen == [([b"1"], None), ([b"2"], -1), ([b"3"], None)]
+    assert seen == [([b"1"], None), ([b"2"], {b"k": -1}), ([b"3"], None)]
+
+
+def test_expectations_about_different_keys_travel_together() -> None:
+    a = accumulator(linger=1.0)
+    for key, value, expect in ((b"k", b"1", -1), (b"l", b"2", 7), (b"k", b"3", 9), (b"m", b"4", -1)):
+        add(a, value, expect=expect, key=key)
+    add(a, b"5", key=b"n")
+    [first] = a.take(0.0)
+    assert (values(a, first), first.expects) == ([b"1", b"2"], {b"k": -1, b"l": 7})
+    assert a.take(2.0) == []  # the second one of a key waits for the first, and all else for conditions
+    a.stored(first, 0, 1000)
+    [second] = a.take(2.0)
+    assert (values(a, second), second.expects) == ([b"3", b"4"], {b"k": 9, b"m": -1})
+
+
+def test_of_expectations_that_travel_together_only_those_that_do_not_hold_fail() -> None:
+    a = accumulator(linger=0.0)
+    told = [add(a, b"%d" % number, expect=number, key=b"%d" % number) for number in range(6)]
+    flushed = Told()
+    a.fence(flushed)
+    buffered = a.buffered
+    [batch] = a.take(0.0)
+    a.encode(batch)
+    error = OffsetMismatch("one", current=8, index=1, others=[[3, "three", None], [5, "five", 9]])
+    a.refused(batch, error, 0.0)
+    settle(a)
+    for number, text, current in ((1, "one", 8), (3, "three", None), (5, "five", 9)):
+        refused = told[number].error
+        assert isinstance(refused, OffsetMismatch)
+        assert (refused.text, refused.current, told[number].times) == (text, current, 1)
+    assert (told[0].times, flushed.times) == (0, 0)
+    assert 0 < a.buffered < buffered
+    [rest] = a.take(0.0)
+    assert (values(a, rest), rest.expects) == ([b"0", b"2", b"4"], {b"0": 0, b"2": 2, b"4": 4})
+    assert record_batch.check(a.encode(rest)).base_sequence == 0
+    a.stored(rest, 40, 1000)
+    settle(a)
+    assert [each.at for each in told] == [(0, 40), None, (0, 41), None, (0, 42), None]
+    assert [each.times for each in told] == [1] * 6
+    assert (a.empty, flushed.times) == (True, 1)
+
+
+def test_when_no_expectation_of_a_batch_holds_a_flush_ends() -> None:
+    a = accumulator()
+    told = [add(a, b"v", expect=1, key=key) for key in (b"a", b"b")]
+    flushed = Told()
+    a.fence(flushed)
+    [batch] = a.take(0.0)
+    a.refused(batch, OffsetMismatch("a", current=None, index=0, others=[[1, "b", 2]]), 0.0)
+    settle(a)
+    assert [str(each.error) for each in told] == ["a", "b"]
+    assert (a.empty, flushed.times, a.take(1.0)) == (True, 1, [])
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{}, {"index": 2}, {"index": -1}, {"index": "0"}, {"index": 0, "others": 5}, {"index": 0, "others": [[1, "b"]]}],
+)
+def test_a_refusal_that_does_not_tell_which_expectation_it_is_about_fails_them_all(details: dict[str, Any]) -> None:
+    a = accumulator()
+    told = [add(a, b"v", expect=1, key=key) for key in (b"a", b"b")]
+    [batch] = a.take(0.0)
+    a.refused(batch, OffsetMismatch("no", current=None, **details), 0.0)
+    settle(a)
+    assert [str(each.error) for each in told] == ["no", "no"]
+    assert a.empty
 
 
 def test_what_waits_too_long_fails_and_says_whether_it_may_have_been_stored() -> None:
@@ -358,9 +426,10 @@ class Broker:
         self.chance = chance
         self.logs: dict[int, list[bytes | None]] = {0: [], 1: []}
         self.seen: dict[tuple[int, int], deque[tuple[int, int, int]]] = {}  # last five: first, last sequence, offset
+        self.at: dict[tuple[int, bytes], int] = {}  # the offset of each key
         self.ids = 0
 
-    def publish(self, data: bytes, partition: int, expect: int | None) -> int | KrappyError:
+    def publish(self, data: bytes, partition: int, expects: dict[bytes, int] | None) -> int | KrappyError:
         header = record_batch.check(data)
         if self.chance.random() < 0.03:
             return Overloaded("not now")
@@ -372,11 +441,19 @@ class Broker:
         if header.base_sequence != (batches[-1][1] + 1 if batches else 0):
             return OutOfOrderSequence("gap")
         rows = record_batch.decode(data).values
-        if expect is not None and self.chance.random() < 0.5:
-            return OffsetMismatch("not there", current=None)
+        wrong = [
+            [row, "not there", None]
+            for row, (key, wanted) in enumerate((expects or {}).items())
+            if self.at.get((partition, key), -1) != wanted
+        ]
+        if wrong:
+            return OffsetMismatch("not there", current=None, index=wrong[0][0], others=wrong[1:])
         if any((value or b"").startswith(b"huge") for value in rows):
             return RecordTooLarge("huge")
         log = self.logs[partition]
+        for row, key in enumerate(record_batch.decode(data).keys):
+            if key is not None:
+                self.at[partition, key] = len(log) + row
         batches.append((header.base_sequence, last, len(log)))
         log.extend(rows)
         return batches[-1][2]
@@ -404,8 +481,11 @@ class Life:
     def add(self) -> None:
         partition = self.chance.randrange(2)
         value = b"%s%d" % (self.chance.choice([b"v", b"v", b"v", b"v", b"huge"]), len(self.told))
-        expect = 0 if self.chance.random() < 0.1 else None
-        self.told.append((partition, value, add(self.a, value, partition, self.now, expect)))
+        key = b"%d" % self.chance.randrange(9)
+        expect = None
+        if self.chance.random() < 0.3:
+            expect = self.chance.choice([-1, self.broker.at.get((partition, key), -1)])
+        self.told.append((partition, value, add(self.a, value, partition, self.now, expect, key)))
 
     def columns(self) -> None:
         partition = self.chance.randrange(2)
@@ -424,7 +504,7 @@ class Life:
     def answer(self) -> None:
         if self.line:
             batch, data = self.line.popleft()
-            found = self.broker.publish(data, batch.partition, batch.expect)
+            found = self.broker.publish(data, batch.partition, batch.expects)
             if isinstance(found, KrappyError):
                 self.a.refused(batch, found, self.now)
             else:
@@ -441,7 +521,7 @@ class Life:
         for ghost in self.ghosts:
             if ghost and self.chance.random() < 0.5:
                 batch, data = ghost.popleft()
-                self.broker.publish(data, batch.partition, batch.expect)
+                self.broker.publish(data, batch.partition, batch.expects)
                 return
 
     def live(self, steps: int) -> None:
@@ -569,7 +649,7 @@ def test_of_a_batch_too_large_the_largest_record_is_named() -> None:
         (b"b", b"", (("h", b"x" * 700), ("n", None))),
         (None, None, ()),
     ):
-        batch.add(key, value, headers, 0, 1, Told())
+        batch.add(key, value, headers, 0, Told())
     error = too_large(RecordTooLarge("a batch of 9 bytes", limit=5), "t", batch)
     assert str(error).endswith("t-2: a batch of 9 bytes; its largest event, of 701 bytes, has the key b'b'")
     assert (error.limit, error.topic, error.partition, error.key) == (5, "t", 2, b"b")

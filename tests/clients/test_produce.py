@@ -11,6 +11,8 @@ import pytest
 
 import krappy
 from krappy.clients.aio.io import AnyioSignal
+from krappy.clients.lane import LaneBatch
+from krappy.clients.producing import Producing
 from krappy.errors import (
     ConfigError,
     InvalidRecord,
@@ -204,6 +206,54 @@ async def test_expectations_among_other_events_keep_the_order(address: str, topi
         async with client.consumer(topic, end="now") as consumer:
             found = [event.value async for event in consumer]
     assert found == [b"%d" % number for number in range(60) if number % 10 != 3]
+
+
+async def test_expectations_about_many_keys_are_sent_together_and_each_is_told_its_own_outcome(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    real = Producing._answered
+
+    def answered(self: Producing, batch: LaneBatch, generation: int, result: Any) -> None:
+        sent.append(len(batch))
+        real(self, batch, generation, result)
+
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        first = [await producer.post(b"v", key=b"%d" % number) for number in range(0, 400, 2)]
+        offsets = {2 * number: (await delivery).offset for number, delivery in enumerate(first)}
+        monkeypatch.setattr(Producing, "_answered", answered)
+        deliveries = [await producer.post(b"w", key=b"%d" % number, expect="absent") for number in range(400)]
+        told: list[int | None] = []
+        for delivery in deliveries:
+            try:
+                await delivery
+                told.append(None)
+            except OffsetMismatch as error:
+                told.append(error.current)
+        assert told == [offsets.get(number) for number in range(400)]
+        assert len(sent) < 10  # one for each event, before they shared batches
+        found = await client.table(topic).get_many([b"%d" % number for number in range(400)])
+    assert [entry.value if entry else None for entry in found] == [b"v", b"w"] * 200
+
+
+async def test_an_expectation_about_a_key_that_stands_elsewhere_fails_alone(address: str, topic: str) -> None:
+    keys = [b"%d" % number for number in range(50)]
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.producer(topic) as producer:
+            for key in keys[::5]:
+                await producer.send(b"old", key=key)
+        await client.alter_topic(topic, partitions=2)
+        async with client.producer(topic) as producer:
+            deliveries = [await producer.post(b"new", key=key, expect="absent") for key in keys]
+            stored = []
+            for key, delivery in zip(keys, deliveries, strict=True):
+                try:
+                    await delivery
+                    stored.append(key)
+                except OffsetMismatch:
+                    pass
+    assert stored == [key for number, key in enumerate(keys) if number % 5]
 
 
 async def test_one_adder_wins_when_many_tasks_count_with_expectations(address: str, topic: str) -> None:

@@ -122,7 +122,8 @@ class TopicProducer(Sender[Producing]):
             partition: None: the one that murmur2 gives the key (as Kafka's clients do); for an event without a key,
                 round-robin, a batch for each partition in turn.
             expect: a condition: the offset that the key must be at, or "absent". If it is not met, the event is refused
-                with OffsetMismatch (`.current` is the key's offset). Such an event is sent alone, so it is slower.
+                with OffsetMismatch (`.current` is the key's offset). Events with conditions on different keys share
+                batches; those on the same key, and events without, wait for each other's answers.
 
         Raises InvalidRecord, InvalidRequest, UnknownPartition, ConnectionLost. What only the broker can know comes from
         the delivery: OffsetMismatch, RecordTooLarge, RequestTimeout (then it may have been stored) and others. `flush`

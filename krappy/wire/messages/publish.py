@@ -11,10 +11,11 @@ key go to the partitions in turn. `Message` does this by itself. `murmur2` is th
 
 **Conditions.** `expect` makes a publish conditional on its key. An offset means that the key's latest event must be at
 that offset; -1 means that the key must have no value (never written, or deleted). If the condition does not hold, the
-answer is OFFSET_MISMATCH with `current` in its details (an offset, or nil for absent), and nothing is stored. When a
-topic has strays (see below), a condition does not hold either if another partition has a newer event of the key, or one
-with a later timestamp than the event to publish, even a tombstone: the table would ignore the published event. The
-error's text names that partition.
+answer is OFFSET_MISMATCH with `current` in its details (an offset, or nil for absent), and nothing is stored. For a
+batch the details also have the record's `index` and, if more conditions do not hold, `others`: up to 99 of [index,
+text, current]. A client may send the rest of the batch again. When a topic has strays (see below), a condition does not
+hold either if another partition has a newer event of the key, or one with a later timestamp than the event to publish,
+even a tombstone: the table would ignore the published event. The error's text names that partition.
 
 **Exactly once.** A record batch with a producer id carries an epoch and the sequence number of its first record.
 Sequences count the records of that producer in that partition from 0, and wrap after 2^31 - 1. The broker refuses a gap
