@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from krappy.clients.link import Link
 from krappy.clients.values import StartAt, start
-from krappy.errors import ConnectionLost, ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.errors import ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
 from krappy.types import TopicPartition
 from krappy.wire import messages
 
@@ -212,8 +211,7 @@ async def hold_backup(link: Link) -> HeldBackup:
 
 def release_backup(link: Link, held: HeldBackup) -> None:
     """Lets the broker remove the links."""
-    with suppress(ConnectionLost):  # then the broker has released the files with the connection
-        link.post(messages.Unregister(held.handle), messages.Unregistered, lambda _: None, held.generation)
+    link.tell(messages.Unregister(held.handle), messages.Unregistered, held.generation)
 
 
 async def ping(link: Link) -> messages.Pong:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.link import Link
 from krappy.clients.producing import Producing, Registered
 from krappy.clients.values import seconds
-from krappy.errors import InvalidRequest, KrappyError, UnknownStaging
+from krappy.errors import InvalidRequest, UnknownStaging
 from krappy.wire import messages
 
 
@@ -77,6 +76,4 @@ class StagingProducing(Producing):
             self._forget(self._id, self._generation)
 
     def _forget(self, stage: str, generation: int) -> None:
-        with suppress(KrappyError):
-            request = messages.AbortStaged(self._attempt.job, stage)
-            self._link.post(request, messages.StagedAborted, lambda _: None, generation)
+        self._link.tell(messages.AbortStaged(self._attempt.job, stage), messages.StagedAborted, generation)

@@ -32,7 +32,6 @@ REFRESH = 60.0  # seconds between two checks of a reader for new partitions
 QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
 QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
-PATIENCE = 1.0  # seconds that the end of a registration that nobody uses waits for room to send it
 LEAST_PATIENCE = 0.1  # seconds that a poll waits for room to send it, even if its caller would not wait so long
 SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
 
@@ -89,7 +88,7 @@ class Consuming:
         self._acks.close()
         end = self._runtime.now() + self._link.timeout if deadline is None else deadline
         self._acks.send(self._handle, self._generation, max(0.0, end - self._runtime.now()))
-        self._unregister(self._handle, self._generation, max(0.0, end - self._runtime.now()), parting=True)
+        self._part(max(0.0, end - self._runtime.now()))
         if self._poll is not None:
             self._poll(ConnectionLost("the consumer is closed"))
 
@@ -107,13 +106,13 @@ class Consuming:
         finally:
             self.close(deadline)
 
-    def _unregister(self, handle: int, generation: int, patience: float, *, parting: bool = False) -> None:
-        request = messages.Unregister(handle)
-        if parting and self.choice.group is not None:
+    def _part(self, patience: float) -> None:
+        request = messages.Unregister(self._handle)
+        if self.choice.group is not None:
             unseen = [leased for batch in self.received.all() for leased in runs(batch)]
-            request = messages.Unregister(handle, unseen, self._polls)
+            request = messages.Unregister(self._handle, unseen, self._polls)
         with suppress(ConnectionLost, RequestTimeout):
-            self._link.post(request, messages.Unregistered, lambda _: None, generation, patience)
+            self._link.post(request, messages.Unregistered, lambda _: None, self._generation, patience)
 
     def _end_leases(self) -> None:
         """They end with the connection: the broker leases the events again, to the first member that asks."""
@@ -165,10 +164,10 @@ class Consuming:
         )
         generation = await self._link.ready(deadline)
         if self._stale and generation == self._generation:
-            self._unregister(self._handle, generation, PATIENCE)
+            self._link.tell(messages.Unregister(self._handle), messages.Unregistered, generation)
 
         def abandoned(answer: messages.ConsumerRegistered) -> None:
-            self._unregister(answer.handle, generation, PATIENCE)
+            self._link.tell(messages.Unregister(answer.handle), messages.Unregistered, generation)
 
         try:
             answer = await self._link.ask(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from krappy.clients.backoff import Backoff
@@ -24,7 +25,7 @@ A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
 NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
-BACKLOG = 1 << 20  # with more bytes than this waiting for the socket, producers wait before they send
+PATIENCE = 1.0  # seconds that `tell` waits for room to send
 
 
 class ReplySlot:
@@ -110,13 +111,13 @@ class Link:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at the address:
-        only later losses are retried."""
+        """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at the address
+        in `timeout` seconds: only later losses are retried."""
         if not self._begun:
             self.runtime.spawn(self._keep, f"krappy link to {self.address}")
-        await self._tried.wait()
+        tried = await self._tried.wait(self.timeout)
         if self._conversation is None:
-            trouble = self.trouble
+            trouble = self.trouble if tried else f"{self.address} does not answer in {self.timeout:g} s"
             self.close()
             self.trouble = trouble
             raise ConnectionLost(trouble, address=str(self.address))
@@ -284,6 +285,12 @@ class Link:
             raise RequestTimeout(text, address=str(self.address))
         return id
 
+    def tell(self, request: Request, answer: type[Answer], generation: int | None = None) -> None:
+        """Sends a request whose answer nobody waits for, unless there is no connection, or no room on it: it only frees
+        what the broker would keep until the connection ends."""
+        with suppress(ConnectionLost, RequestTimeout):
+            self.post(request, answer, lambda _: None, generation, PATIENCE)
+
     @property
     def broken(self) -> str:
         """Why there is no connection now; empty while there is one."""
@@ -369,10 +376,10 @@ class Link:
                 raise error
 
     async def drained(self, seconds: float | None = None) -> bool:
-        """Waits while much of what was posted still waits for the socket, so that small requests need not wait behind
-        it. False when that still holds after `seconds`."""
+        """Waits while much of what was posted still waits for the socket. False when that still holds after
+        `seconds`."""
         stream = self._stream
-        return stream is None or stream.backlog <= BACKLOG or await stream.drained(seconds)
+        return stream is None or await stream.drained(seconds)
 
 
 def _reason(error: OSError) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from krappy.clients import values as given
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.columns import as_bytes, pick, spread
+from krappy.clients.conversation import Reply
 from krappy.clients.lane import LaneBatch, too_large
 from krappy.clients.link import Link
 from krappy.clients.receipts import Fence, Many, One, ReceiptRows
@@ -25,6 +25,7 @@ from krappy.errors import (
     InvalidRequest,
     KrappyError,
     RecordTooLarge,
+    RequestTimeout,
     UnknownPartition,
 )
 from krappy.partitioner import partition_for
@@ -113,9 +114,7 @@ class Producing:
             self._unregister(self._handle, self._generation)
 
     def _unregister(self, handle: int, generation: int) -> None:
-        with suppress(ConnectionLost):  # the broker closes a registration with its connection
-            request = messages.Unregister(handle)
-            self._link.post(request, messages.Unregistered, lambda _: None, generation)
+        self._link.tell(messages.Unregister(handle), messages.Unregistered, generation)
 
     def _ended(self) -> ConnectionLost:
         return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
@@ -268,9 +267,8 @@ class Producing:
                     if self._closing:  # under the lock: `close` sets only the signal that is in `_wake` then
                         return
                     self._wake = wake = self._runtime.signal()
-                    now = self._runtime.now()
-                    self._accumulator.expire(now)
-                self._tell()
+                now = self._runtime.now()
+                self._expire()
                 if self._link.closed:
                     return
                 if not self._accumulator.empty and await self._registered(now):
@@ -357,10 +355,12 @@ class Producing:
             for batch in batches:
                 expect = None if batch.expects is None else list(enumerate(batch.expects.values()))
                 request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
-                await self._drained()
+                reply = partial(self._answered, batch, generation)
                 try:
-                    reply = partial(self._answered, batch, generation)
-                    self._link.post(request, messages.BatchStored, reply, generation)
+                    while not batch.settled and not self._posted(request, reply, generation):
+                        self._expire()
+                    while not await self._link.drained(self._seconds_left()):
+                        self._expire()
                 except ConnectionLost as error:
                     self._lost(generation, error)
                     return
@@ -371,16 +371,24 @@ class Producing:
                     self._tell()
             await self._runtime.checkpoint()
 
-    async def _drained(self) -> None:
-        """Waits until the socket has room. Batches that wait too long fail in the meantime."""
-        while True:
-            with self._lock:
-                expiry = self._accumulator.next_expiry()
-            if await self._link.drained(None if expiry is None else max(0.0, expiry - self._runtime.now())):
-                return
-            with self._lock:
-                self._accumulator.expire(self._runtime.now())
-            self._tell()
+    def _posted(self, request: messages.Batch, reply: Reply, generation: int) -> bool:
+        """Whether the socket had room for it before the next batch has waited too long."""
+        try:
+            self._link.post(request, messages.BatchStored, reply, generation, self._seconds_left())
+        except RequestTimeout:
+            return False
+        return True
+
+    def _seconds_left(self) -> float | None:
+        """Until the next batch will have waited too long; None: there is no batch."""
+        with self._lock:
+            expiry = self._accumulator.next_expiry()
+        return None if expiry is None else max(0.0, expiry - self._runtime.now())
+
+    def _expire(self) -> None:
+        with self._lock:
+            self._accumulator.expire(self._runtime.now())
+        self._tell()
 
     def _answered(self, batch: LaneBatch, generation: int, result: Any) -> None:
         """The reply to a batch. It runs in the task or thread that reads the link."""

@@ -33,18 +33,15 @@ class ClientStream(Protocol):
 
     def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
         """Sends bytes, in order. It never suspends: what the socket does not take at once is queued, or (threads) the
-        call blocks. Without `hurry` the bytes may wait one turn of the event loop, to be sent together with others.
+        call blocks for `patience` seconds (None: no limit), and what is left of these bytes then goes before the next.
+        Without `hurry` the bytes may wait one turn of the event loop, to be sent together with others.
 
-        Returns False, having taken nothing, when the socket has no room for `patience` seconds. None: no limit."""
-        ...
-
-    @property
-    def backlog(self) -> int:
-        """Bytes queued that the socket has not taken yet."""
+        Returns False, having taken nothing, when the socket has no room for `patience` seconds."""
         ...
 
     async def drained(self, seconds: float | None = None) -> bool:
-        """Waits until the backlog is small or the connection has ended. False when `seconds` passed before."""
+        """Waits until little is left to be sent, or the connection has ended, so that small requests need not wait
+        behind it. False when `seconds` passed before."""
         ...
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ from krappy.clients import blocks
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.link import Link, ReplySlot
 from krappy.clients.tables import KeyRangeChoice
-from krappy.errors import ConnectionLost, InvalidRequest
+from krappy.errors import ConnectionLost, InvalidRequest, RequestTimeout
 from krappy.wire import messages
 from krappy.wire.messages import Answer, Request
 
@@ -70,9 +70,7 @@ async def open_snapshot(
     )
 
     def abandoned(answer: messages.SnapshotOpened) -> None:
-        close = messages.CloseSnapshot(answer.snapshot)
-        with suppress(ConnectionLost):
-            link.post(close, messages.SnapshotClosed, lambda _: None)
+        link.tell(messages.CloseSnapshot(answer.snapshot), messages.SnapshotClosed)
 
     found = await link.ask(request, messages.SnapshotOpened, abandoned=abandoned)
     return Snapshot(found.snapshot, topic, dict(found.offsets), [KeyRange(*each) for each in found.ranges], found.size)
@@ -137,8 +135,8 @@ class SnapshotPages(Generic[A]):
 
     def _ask(self) -> None:
         request, slot = self._request(), ReplySlot(self._link.runtime.signal())
-        with suppress(ConnectionLost):
-            self._ahead = request, slot, self._link.post(request, self._answer, slot)
+        with suppress(ConnectionLost, RequestTimeout):
+            self._ahead = request, slot, self._link.post(request, self._answer, slot, patience=self._link.timeout)
 
     async def _came(self) -> A | None:
         """The answer to the request sent ahead; None when there was none, or it failed: ask again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -184,8 +183,8 @@ class Scanning:
         slot = ReplySlot(self._link.runtime.signal())
         request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
         try:
-            self._link.post(request, messages.Scanned, slot, self._generation)
-        except ConnectionLost as error:
+            self._link.post(request, messages.Scanned, slot, self._generation, self._link.timeout)
+        except (ConnectionLost, RequestTimeout) as error:
             slot(error)
         self._ahead = slot
 
@@ -213,9 +212,7 @@ class Scanning:
 
     def _give_up(self, cursor: int | None) -> None:
         if cursor is not None:
-            with suppress(ConnectionLost):
-                request = messages.Unregister(cursor)
-                self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
+            self._link.tell(messages.Unregister(cursor), messages.Unregistered, self._generation)
 
 
 class KeyHistory:

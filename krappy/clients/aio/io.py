@@ -27,6 +27,7 @@ from krappy.clients.runtime import Work
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
 COARSE = 1.0  # seconds; longer time limits use an alarm instead of a cancel scope
+BACKLOG = 1 << 20  # with more bytes than this waiting for the socket, producers wait before they send
 JOIN = 128 << 10  # bytes up to which queued requests are joined for one send
 
 
@@ -162,7 +163,7 @@ class AnyioStream:
         self._ended = False
         self._wake = runtime.signal()
         self._drained = runtime.signal()
-        self.backlog = 0
+        self._backlog = 0
 
     async def receive(self, seconds: float) -> bytes | None:
         while not self._ended:
@@ -194,7 +195,7 @@ class AnyioStream:
             if sent == len(data):
                 return True
         self._queue.append(memoryview(data)[sent:] if sent else data)
-        self.backlog += len(data) - sent
+        self._backlog += len(data) - sent
         self._wake.set()
         return True
 
@@ -213,7 +214,7 @@ class AnyioStream:
                     sent = self._sock.send(data)
                 except (BlockingIOError, InterruptedError):
                     sent = 0
-                self.backlog -= sent
+                self._backlog -= sent
                 if sent < len(data):
                     self._queue.appendleft(memoryview(data)[sent:])
                     await _while_open(anyio.wait_writable(self._sock))
@@ -233,7 +234,9 @@ class AnyioStream:
         return b"".join(parts)
 
     async def drained(self, seconds: float | None = None) -> bool:
-        while self.backlog >= LEAST and not self._ended:
+        if self._backlog <= BACKLOG:
+            return True
+        while self._backlog >= LEAST and not self._ended:
             if self._drained.is_set():
                 self._drained = self._runtime.signal()
             if not await self._drained.wait(seconds):
@@ -253,7 +256,7 @@ class AnyioStream:
     def close(self) -> None:
         self.end()
         self._queue.clear()
-        self.backlog = 0
+        self._backlog = 0
         self._drained.set()
         with contextlib.suppress(RuntimeError):  # raised when the event loop has ended
             anyio.notify_closing(self._sock)

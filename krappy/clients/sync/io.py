@@ -98,13 +98,12 @@ class Delivery(Future[T]):
 class ThreadStream:
     """A connection that one thread reads. Any thread may send on it."""
 
-    backlog = 0  # nothing is queued: a send blocks until the socket takes it
-
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._out = sock.dup()  # the same connection with its own timeout: a send may wait longer than a receive
-        self._out.settimeout(STALLED)
+        self._out.settimeout(0)
         self._sending = threading.RLock()  # an interrupt may come when `acquire` has taken it and has not returned
+        self._rest = memoryview(b"")  # of the last frame: what the socket did not take in time; the next send begins so
         self._in_frame = False
         self._size = LEAST
         self._seconds = -1.0
@@ -128,33 +127,52 @@ class ThreadStream:
         return data
 
     def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
-        end = 0.0 if patience is None else time.monotonic() + patience
+        seconds = STALLED if patience is None else min(max(0.0, patience), STALLED)
+        end = time.monotonic() + seconds
         try:
-            if not self._sending.acquire(timeout=-1 if patience is None else max(0.0, patience)):
-                return False
-            if self._ended:
-                raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
-            if patience is not None and not _has_room(self._out, end - time.monotonic()):
-                return False
-            if self._in_frame:
-                raise RuntimeError("a signal handler can't use a connection while it interrupts a frame on its way")
-            self._in_frame = True
-            try:
-                self._out.sendall(data)
-            except BaseException:  # also a signal's: half of a frame may have been sent, and no other may follow it
-                self.end()
-                raise
-            finally:
-                self._in_frame = False
-            return True
+            taken = self._sending.acquire(timeout=seconds) and self._send(data, end)
+            if not taken and patience is None:
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            return taken
         finally:
             try:  # noqa: SIM105 - a signal could come between the call of suppress() and the release
                 self._sending.release()
             except RuntimeError:  # this thread did not take it
                 pass
 
+    def _send(self, data: bytes, end: float) -> bool:
+        """`send`, with the lock. It begins with a frame only when there is room, and then keeps what does not go until
+        `end`: another thread's requests would be lost with the connection."""
+        if self._ended:
+            raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+        if self._in_frame:
+            raise RuntimeError("a signal handler can't use a connection while it interrupts a frame on its way")
+        self._in_frame = True
+        try:
+            if not self._send_rest(end) or not _has_room(self._out, end - time.monotonic()):
+                return False
+            self._rest = memoryview(data)
+            self._send_rest(end)
+            return True
+        except BaseException:  # also a signal's: half of a frame may have been sent, and no other may follow it
+            self.end()
+            raise
+        finally:
+            self._in_frame = False
+
+    def _send_rest(self, end: float) -> bool:
+        """Whether the socket has taken all of it by `end`."""
+        while self._rest:
+            try:
+                self._rest = self._rest[self._out.send(self._rest) :]
+            except BlockingIOError:
+                if not _has_room(self._out, end - time.monotonic()):
+                    return False
+        return True
+
     async def drained(self, seconds: float | None = None) -> bool:
-        """Always true: `send` blocks, so nothing is queued."""
+        with contextlib.suppress(OSError):
+            return self.send(b"", patience=seconds)
         return True
 
     def end(self) -> None:
