@@ -261,9 +261,10 @@ class InterruptedAt:
         self._number = number
         self._files = files
         self._before: dict[FrameType, int] = {}
+        self._hook = self._trace  # held here: Python 3.11 still calls it when it has taken itself away
 
     def __enter__(self) -> InterruptedAt:
-        sys.settrace(self._trace)
+        sys.settrace(self._hook)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -282,7 +283,7 @@ class InterruptedAt:
                     self.came = True
                     sys.settrace(None)
                     raise Interrupt
-        return self._trace
+        return self._hook
 
 
 def columns(first: int) -> EventBatch:
