@@ -225,6 +225,32 @@ async def test_what_was_not_folded_yet_when_partitions_were_added_is_judged_anew
 
 
 @trio_test
+async def test_what_a_view_said_when_it_was_opened_counts_only_then(tmp_path: Path) -> None:
+    """The catalog is older than the views, as a backup may have it that was taken while partitions were added."""
+    data, older = tmp_path / "data", tmp_path / "older"
+    at_home, moves = (
+        next(key for key in MINE if partition_for(key, COUNT + 1) == partition) for partition in (1, COUNT)
+    )
+    async with running(data) as broker:
+        await new(broker)
+    shutil.copytree(data / "meta", older)
+    async with running(data) as broker:
+        await broker.alter_topic("t", {}, COUNT + 1)
+        await publish(broker.topic("t"), 1, at_home)
+        await folded(broker.topic("t"))
+    shutil.rmtree(data / "meta")
+    older.rename(data / "meta")
+    async with running(data) as broker:
+        topic = broker.topic("t")
+        await until(lambda: not topic.scattered)
+        await publish(topic, 1, moves)
+        await broker.alter_topic("t", {}, COUNT + 1)
+        assert topic.scattered, "the key would be absent"
+        await folded(topic)
+        await until(lambda: topic.strays.unsure == {1})
+
+
+@trio_test
 async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker, **COMPACTED)

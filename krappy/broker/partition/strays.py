@@ -86,15 +86,15 @@ class ViewStrays:
             self.judge()
 
     def judge(self) -> None:
-        """Takes the number of partitions that the topic has now. Another one: the keys must be checked again."""
+        """Checks keys for the number of partitions that the topic has now: also those of before, unless the view told
+        of them when it was opened."""
         replica, count = self._replica, self._topic.count
-        if count == self._count:
-            return
         self._count = count
+        kept, self._kept = self._kept, None
         if not replica.config.view or count == 1:
             self._some = False
-        elif self._kept is not None and self._kept[0] == count:
-            self._some = self._kept[1]
+        elif kept is not None and kept[0] == count:
+            self._some = kept[1]
         elif not replica.views.applied(replica.number) and replica.offline:
             self._some = None  # neither a log nor a view tells
         elif not replica.views.applied(replica.number) and not self._topic.conditions.locked() and not replica.busy:
