@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import inspect
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trio.testing import trio_test
 
+from krappy.broker.staging.publication import Publication
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.upkeep import room
 from krappy.core.staging import JobState, StagedTask
@@ -102,6 +105,41 @@ async def test_nothing_is_staged_on_a_full_disk_and_nothing_is_left_out(
         answers = [task.attempt.publish(0, data) for data in (first, second)]
         assert [(await each.wait()).offset for each in answers] == [0, 1]
         await commit(broker, "j", await broker.staging.seal("j", task.id, 2))
+        assert await values(partition) == [b"j:a", b"j:b"]
+
+
+@trio_test
+async def test_a_publication_leaves_the_last_room_on_the_disk_to_deletions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk nothing is decided, so that the job can be aborted; and one that is published waits for room."""
+    monkeypatch.setattr(room, "LOOK_S", 3600)
+    monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0.01)
+    blocks, read = Publication._blocks, list[Any]()
+
+    def noted(*args: Any) -> Any:
+        read.append(blocks(*args))
+        return read[-1]
+
+    monkeypatch.setattr(Publication, "_blocks", noted)
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        tokens = {name: await staged(broker, name, "a", "b") for name in "jk"}
+        broker.room._left = -1
+        for name, token in tokens.items():
+            with pytest.raises(StorageError, match="is full"):
+                await commit(broker, name, token)
+        assert {each.state for each in broker.staging.list()} == {"Open"}
+        await broker.staging.abort("k")
+        await broker.room.look()
+        broker.room._left = 100  # less than the job needs
+        with pytest.raises(StorageError, match="is full"):
+            await commit(broker, "j", tokens["j"])
+        assert [each.state for each in broker.staging.list()] == ["Publishing"]
+        assert partition.log.end_offset == 0
+        assert inspect.getgeneratorstate(read[0]) == inspect.GEN_CLOSED, "its file is still open"
+        await broker.room.look()
+        await until(lambda: not broker.staging.list())
         assert await values(partition) == [b"j:a", b"j:b"]
 
 

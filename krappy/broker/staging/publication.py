@@ -9,13 +9,14 @@ Rules of this file:
 - Batches are in the order of the tokens, and in that of each file. So each try gives them the same sequence numbers.
 - Markers are written once every batch is on disk and that is recorded. From then on the job can only be committed.
 - Memory: at most `WINDOW` bytes of a job are under way, however large it is.
+- Disk: like other events, a job's are not written while the disk has room for nothing but deletions.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,17 +69,20 @@ class PublishedPlace:
 
 
 class Publication:
-    """`stagings`: the job's tasks in the order of its tokens. `progress(bytes)`: called as bytes are published."""
+    """`check_room(bytes)`: raises when the disk has too little. `stagings`: the job's tasks in the order of its tokens.
+    `progress(bytes)`: called as bytes are published."""
 
     def __init__(
         self,
         runtime: Runtime,
+        check_room: Callable[[int], None],
         files: StagedFiles,
         job: Job,
         stagings: list[StagedTask],
         progress: Callable[[int], None],
     ) -> None:
         self._runtime = runtime
+        self._check_room = check_room
         self._files = files
         self._job = job
         self._stagings = stagings
@@ -115,15 +119,16 @@ class Publication:
     async def _append_all(self, places: dict[At, PublishedPlace], under_way: deque[tuple[int, Later[None]]]) -> None:
         size = 0
         for staging in self._stagings:
-            blocks = self._blocks(staging, places)
-            while (block := await self._runtime.in_thread(partial(next, blocks, None))) is not None:
-                if self._runtime.stopped:
-                    raise ShuttingDown("the broker is shutting down; the job is published after its next start")
-                for item in block:
-                    size += len(item.data)
-                    under_way.append((len(item.data), self._append(places[item.at], item)))
-                    while size > WINDOW:
-                        size -= await self._oldest(under_way)
+            with closing(self._blocks(staging, places)) as blocks:  # at once: its file takes room while it is open
+                while (block := await self._runtime.in_thread(partial(next, blocks, None))) is not None:
+                    if self._runtime.stopped:
+                        raise ShuttingDown("the broker is shutting down; the job is published after its next start")
+                    for item in block:
+                        self._check_room(len(item.data))
+                        size += len(item.data)
+                        under_way.append((len(item.data), self._append(places[item.at], item)))
+                        while size > WINDOW:
+                            size -= await self._oldest(under_way)
             self._progress(staging.size)
         while under_way:
             await self._oldest(under_way)
@@ -134,7 +139,7 @@ class Publication:
         await later.wait()
         return size
 
-    def _blocks(self, staging: StagedTask, places: dict[At, PublishedPlace]) -> Iterator[list[StagedBatch]]:
+    def _blocks(self, staging: StagedTask, places: dict[At, PublishedPlace]) -> Generator[list[StagedBatch]]:
         """The batches to append, some MiB at a time. Runs in a worker thread."""
         goes_to = [(places.get((staging.topic_id, index)), count) for index, count in staging.counts]
         there = [(found, count) for found, count in goes_to if found is not None]  # the others' topics were deleted

@@ -187,6 +187,8 @@ class StagingCoordinator:
             live = self._live.get(name)
             job = core.commit(found, name, tokens, {} if live is None else live.staged, self._runtime.clock.steady_ms())
             if job is not found:
+                if tokens:
+                    self._check_room(0)  # while it can still be aborted
                 for token in tokens:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
@@ -403,11 +405,14 @@ class StagingCoordinator:
             live.done += size
             live.trouble = None
 
+        def publishing(job: Job) -> Publication:
+            return Publication(self._runtime, self._check_room, self.files, job, stagings, progress)
+
         for stale in list(live.stale):
-            await Publication(self._runtime, self.files, stale, stagings, progress).mark(commit=False)
+            await publishing(stale).mark(commit=False)
             live.stale.remove(stale)
             self.owners.discard(stale.producer_id)
-        publication = Publication(self._runtime, self.files, job, stagings, progress)
+        publication = publishing(job)
         if job.state is JobState.PUBLISHING:
             try:
                 published = await publication.write()
