@@ -105,6 +105,9 @@ class Link:
         self._closing = runtime.signal()  # set by `close`
         self.told_of_closing: set[Callable[[], object]] = set()  # called by `close`: for those who wait for no reply
         self.told_of_loss: set[Callable[[], object]] = set()  # called when a connection is lost, before its replies
+        self.writers: dict[
+            str, Any
+        ] = {}  # by topic: the producer of its tables, or a signal while that is being opened
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
 

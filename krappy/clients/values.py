@@ -80,10 +80,10 @@ def encoded(value: Text | None, what: str) -> bytes | None:
 
 
 def key_bytes(key: Text) -> bytes:
-    """The key of a lookup, as bytes. Raises InvalidRecord, for None too."""
+    """A table's key, as bytes. Raises InvalidRecord, for None too."""
     found = encoded(key, "key")
     if found is None:
-        raise InvalidRecord("a lookup needs a key: str or bytes, not None")
+        raise InvalidRecord("a table needs a key: str or bytes, not None")
     return found
 
 

@@ -113,6 +113,29 @@ def test_a_failure_that_came_after_somebody_looked_is_raised(lossy: Proxy, topic
                     producer.flush()
 
 
+def test_a_table_is_written(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        table = client.table(topic)
+        first = table.put("k", "1", expect="absent")
+        with pytest.raises(OffsetMismatch):
+            table.put("k", "2", expect="absent")
+        assert table.update("k", lambda value: (value or b"") + b"2").offset == first.offset + 1
+        assert [entry.value for entry in table.scan()] == [b"12"]
+        table.delete("k")
+        assert [entry.deleted for entry in table.scan(tombstones=True)] == [True]
+    with pytest.raises(KrappyError):
+        table.put("k", "3")
+
+
+def test_threads_update_one_key(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, ThreadPoolExecutor(4) as pool:
+        table = client.table(topic)
+        done = [pool.submit(table.update, "n", lambda value: str(int(value or 0) + 1)) for _ in range(20)]
+        for each in done:
+            each.result(30)
+        assert [entry.value for entry in table.scan()] == [b"20"]
+
+
 def test_expectations(address: str, topic: str) -> None:
     with blocking.connect(address) as client, client.producer(topic) as producer:
         first = producer.send("1", key="k", expect="absent").result()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 import krappy
+from krappy.clients.producing import Producing
 from krappy.errors import (
     InvalidRecord,
     InvalidRequest,
+    InvalidTopic,
+    OffsetMismatch,
     RequestTimeout,
     UnknownPartition,
     UnknownTopic,
@@ -196,3 +200,111 @@ async def test_a_lookup_that_gives_up_says_what_it_waited_for(
         if "no answer" not in str(found.value):
             break
     assert "has no event with offset 8 yet: after 0.01 s of waiting the next one is 3" in str(found.value)
+
+
+async def test_a_key_is_put_changed_and_deleted(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        table = client.table(topic)
+        first = await table.put("k", "1", expect="absent", headers={"h": "x"})
+        found = await table.get("k")
+        assert found is not None
+        assert (found.value, found.offset, found.headers) == (b"1", first.offset, (("h", b"x"),))
+        with pytest.raises(OffsetMismatch) as caught:
+            await table.put("k", "2", expect="absent")
+        assert caught.value.current == first.offset
+        second = await table.put("k", "2", expect=first.offset)
+        with pytest.raises(OffsetMismatch):
+            await table.delete("k", expect=first.offset)
+        gone = await table.delete("k", expect=second.offset)
+        found = await table.get("k")
+        assert found is not None
+        assert (found.deleted, found.offset) == (True, gone.offset)
+        with pytest.raises(InvalidRecord, match="needs a key"):
+            await table.put(None, "2")  # type: ignore[arg-type]
+
+
+async def test_an_update_is_of_the_latest_value_however_many_change_it(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, krappy.connect(address) as other, anyio.create_task_group() as tasks:
+        await client.create_topic(topic, partitions=3)
+
+        async def count(table: Any) -> None:
+            for _ in range(10):
+                await table.update("n", lambda value: str(int(value or 0) + 1))
+
+        for _ in range(5):
+            tasks.start_soon(count, client.table(topic))
+            tasks.start_soon(count, other.table(topic))
+    async with krappy.connect(address) as client:
+        table = client.table(topic)
+        found = await table.get("n")
+        assert found is not None
+        assert found.value == b"100"
+        await table.update("n", lambda value: None)
+        found = await table.get("n")
+        assert found is not None
+        assert found.deleted
+        await table.update("n", lambda value: b"anew" if value is None else None)
+        with pytest.raises(ZeroDivisionError):
+            await table.update("n", lambda value: str(1 // 0))
+        found = await table.get("n")
+        assert found is not None
+        assert found.value == b"anew"
+
+
+async def test_an_update_writes_where_the_key_stands(address: str, topic: str) -> None:
+    """Keys from before there were more partitions stand in others than their own."""
+    keys = [b"%d" % number for number in range(8)]
+    async with krappy.connect(address) as client:
+        table = client.table(topic)
+        for key in keys:
+            await table.put(key, "1")
+        await client.alter_topic(topic, partitions=4)
+        for key in keys:
+            await table.update(key, lambda value: (value or b"") + b"2")
+        found = await table.get_many(keys)
+        assert [entry.value if entry else None for entry in found] == [b"12"] * 8
+
+
+async def test_an_update_gives_up_after_the_timeout(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, krappy.connect(address, timeout=0.3) as hasty:
+        table = client.table(topic)
+        await table.put("k", "0")
+        tried: list[int] = []
+
+        async def other() -> None:
+            await table.put("k", str(len(tried)))
+
+        class Overtaken(type(hasty.table(topic))):  # type: ignore[misc]
+            async def put(self, *arguments: Any, **more: Any) -> Any:
+                tried.append(1)
+                await other()
+                return await super().put(*arguments, **more)
+
+        overtaken = Overtaken(hasty._connection, topic)
+        with pytest.raises(OffsetMismatch):
+            await overtaken.update("k", lambda value: b"mine")
+        assert len(tried) > 1
+
+
+async def test_many_first_puts_share_one_registration(address: str, topic: str, monkeypatch: Any) -> None:
+    opened = []
+    real = Producing.open
+
+    async def counted(self: Producing) -> None:
+        opened.append(self.topic)
+        await real(self)
+
+    monkeypatch.setattr(Producing, "open", counted)
+    async with krappy.connect(address) as client, anyio.create_task_group() as tasks:
+        table = client.table(topic)
+        for number in range(50):
+            tasks.start_soon(table.put, str(number), "v")
+    assert opened == [topic]
+
+
+async def test_a_put_that_could_not_be_begun_leaves_the_next_its_chance(address: str) -> None:
+    async with krappy.connect(address) as client:
+        table = client.table("no such/name")
+        for _ in range(2):
+            with pytest.raises(InvalidTopic):
+                await table.put("k", "v")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Self, Unpack
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables, watching
 from krappy.clients.aio.connection import ClientConnection
+from krappy.clients.aio.io import Delivery
 from krappy.clients.aio.items import Items
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
-from krappy.clients.values import Text
+from krappy.clients.values import EventOptions, Text, key_bytes
 from krappy.clients.watching import SnapshotEnd
-from krappy.types import Entry
+from krappy.errors import OffsetMismatch
+from krappy.types import Entry, Receipt
+
+LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
 class Table:
@@ -55,6 +59,57 @@ class Table:
         Raises RecordTooLarge when the answer would have more than 16 MiB: ask for fewer keys at once.
         """
         return await tables.get_columns(self._connection.link, self.topic, keys, partition, columns)
+
+    async def put(self, key: Text, value: Text | None, **more: Unpack[EventOptions]) -> Receipt:
+        """Writes a key's value, as one event of the topic, and waits until it is on disk. It creates the topic as a
+        producer does.
+
+        `more`: as `TopicProducer.post` has it: `expect`, `headers`, `timestamp`, `partition`. With `expect` (the offset
+        of the entry that was read, or "absent") it raises OffsetMismatch if the key is not there any more, and writes
+        nothing. Many puts at a time share batches; a producer is the way to write much from one place.
+
+        Raises what a producer's send raises; RequestTimeout after the client's timeout: then it may have been written.
+        Cancelling it does not take the event back.
+        """
+        from krappy.clients.writing import writer  # imported when first used, as producers are
+
+        wanted = key_bytes(key)
+        core = await writer(self._connection.link, self.topic)
+        if core.full:
+            await core.room()
+        delivery = core.add(Delivery[Receipt](), value, wanted, **more)
+        return await delivery
+
+    async def delete(self, key: Text, **more: Unpack[EventOptions]) -> Receipt:
+        """Deletes a key by a tombstone, also one that is absent. As `put` of None."""
+        return await self.put(key, None, **more)
+
+    async def update(self, key: Text, change: Callable[[bytes | None], Text | None]) -> Receipt:
+        """Replaces a key's value by what `change` makes of it, if nobody else wrote it in between; else tries again.
+
+        `change` gets None for a key that is absent or deleted; if it returns None, the key is deleted. It may be called
+        several times, and has no effects of its own; its exceptions leave the key as it is. Raises OffsetMismatch when
+        others were faster for the whole of the client's timeout.
+
+            table.update("visits", lambda value: str(int(value or 0) + 1))
+        """
+        from krappy.clients.writing import writer
+
+        await writer(self._connection.link, self.topic)  # so that there is a topic
+        runtime, tries = self._connection.link.runtime, 0
+        deadline = runtime.now() + self._connection.timeout
+        while True:
+            entry = await self.get(key)
+            value = change(None if entry is None else entry.value)
+            try:
+                if entry is None:
+                    return await self.put(key, value, expect="absent")
+                return await self.put(key, value, expect=entry.offset, partition=entry.partition)
+            except OffsetMismatch:
+                if runtime.now() >= deadline:
+                    raise
+            tries += 1
+            await runtime.sleep(random.random() * min(LONGEST_PAUSE, 0.001 * 2 ** min(tries, 10)))
 
     async def catch_up(
         self,
