@@ -27,37 +27,56 @@ if TYPE_CHECKING:
     from krappy.clients.snapshots import KeyRange as KeyRange
     from krappy.clients.snapshots import Snapshot as Snapshot
     from krappy.clients.watching import SnapshotEnd as SnapshotEnd
+    from krappy.errors import BrokerError as BrokerError
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
     from krappy.errors import CorruptBatch as CorruptBatch
+    from krappy.errors import FrameTooLarge as FrameTooLarge
     from krappy.errors import GroupFull as GroupFull
     from krappy.errors import GroupNotEmpty as GroupNotEmpty
     from krappy.errors import InvalidConfig as InvalidConfig
     from krappy.errors import InvalidPartitions as InvalidPartitions
     from krappy.errors import InvalidRecord as InvalidRecord
     from krappy.errors import InvalidRequest as InvalidRequest
+    from krappy.errors import InvalidTimestamp as InvalidTimestamp
     from krappy.errors import InvalidTopic as InvalidTopic
+    from krappy.errors import InvalidTransaction as InvalidTransaction
+    from krappy.errors import InvalidTransactionTimeout as InvalidTransactionTimeout
     from krappy.errors import KrappyError as KrappyError
     from krappy.errors import LeaseLost as LeaseLost
+    from krappy.errors import NotLeader as NotLeader
     from krappy.errors import OffsetMismatch as OffsetMismatch
     from krappy.errors import OffsetOutOfRange as OffsetOutOfRange
     from krappy.errors import OutOfOrderSequence as OutOfOrderSequence
     from krappy.errors import Overloaded as Overloaded
+    from krappy.errors import PolicyViolation as PolicyViolation
     from krappy.errors import ProducerFenced as ProducerFenced
     from krappy.errors import ProtocolError as ProtocolError
     from krappy.errors import RecordTooLarge as RecordTooLarge
     from krappy.errors import RequestTimeout as RequestTimeout
     from krappy.errors import ShuttingDown as ShuttingDown
     from krappy.errors import SnapshotGone as SnapshotGone
+    from krappy.errors import StagingCommitted as StagingCommitted
+    from krappy.errors import StagingExpired as StagingExpired
+    from krappy.errors import StagingFenced as StagingFenced
+    from krappy.errors import StagingFull as StagingFull
     from krappy.errors import StorageError as StorageError
+    from krappy.errors import TopicDiffers as TopicDiffers
     from krappy.errors import TopicExists as TopicExists
+    from krappy.errors import TransactionFenced as TransactionFenced
+    from krappy.errors import TransactionPending as TransactionPending
     from krappy.errors import Unavailable as Unavailable
     from krappy.errors import UnknownGroup as UnknownGroup
+    from krappy.errors import UnknownHandle as UnknownHandle
+    from krappy.errors import UnknownMember as UnknownMember
     from krappy.errors import UnknownPartition as UnknownPartition
     from krappy.errors import UnknownProducer as UnknownProducer
+    from krappy.errors import UnknownProducerMapping as UnknownProducerMapping
+    from krappy.errors import UnknownStaging as UnknownStaging
     from krappy.errors import UnknownTopic as UnknownTopic
     from krappy.errors import UnsupportedCompression as UnsupportedCompression
     from krappy.errors import ViewDisabled as ViewDisabled
+    from krappy.errors import WrongGroupKind as WrongGroupKind
     from krappy.types import Entry as Entry
     from krappy.types import Event as Event
     from krappy.types import Receipt as Receipt
@@ -65,10 +84,14 @@ if TYPE_CHECKING:
     from krappy.types import TopicPartition as TopicPartition
 
 _ERRORS = (
-    "ConfigError ConnectionLost CorruptBatch GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
-    "InvalidRequest InvalidTopic KrappyError LeaseLost OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
-    "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone StorageError TopicExists "
-    "Unavailable UnknownGroup UnknownPartition UnknownProducer UnknownTopic UnsupportedCompression ViewDisabled"
+    "BrokerError ConfigError ConnectionLost CorruptBatch FrameTooLarge GroupFull GroupNotEmpty InvalidConfig "
+    "InvalidPartitions InvalidRecord InvalidRequest InvalidTimestamp InvalidTopic InvalidTransaction "
+    "InvalidTransactionTimeout KrappyError LeaseLost NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence "
+    "Overloaded PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
+    "StagingCommitted StagingExpired StagingFenced StagingFull StorageError TopicDiffers TopicExists "
+    "TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
+    "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnsupportedCompression ViewDisabled "
+    "WrongGroupKind"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),
@@ -87,8 +110,8 @@ __all__ = sorted([*_HOMES, "blocking"])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "blocking":
-        return importlib.import_module("krappy.blocking")
+    if name in ("blocking", "testing"):
+        return importlib.import_module(f"krappy.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'krappy' has no attribute {name!r}")

@@ -20,6 +20,7 @@ a consumer, a scan or a watch is for one thread at a time. A connection has a th
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ from krappy.clients.sync.opened import Opened
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import StartAt, Text
+from krappy.errors import TopicDiffers
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
 
@@ -377,17 +379,24 @@ class Client(Opened):
     def create_topic(
         self,
         topic: str,
-        partitions: int = 1,
+        partitions: int | None = None,
         config: Mapping[str, Setting] | None = None,
         *,
         if_absent: bool = False,
     ) -> bool:
         """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
+        It has one partition unless `partitions` says how many.
+
+        With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
+        of the given settings, a TopicDiffers tells: a warning, which Python prints.
 
         Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
         when the connection is lost before the answer: then the topic may have been created.
         """
-        return run(admin.create_topic(self._link, topic, partitions, config, if_absent))
+        created, differs = run(admin.create_topic(self._link, topic, partitions, config, if_absent))
+        if differs:
+            warnings.warn(TopicDiffers(topic, differs), stacklevel=2)
+        return created
 
     def alter_topic(
         self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None

@@ -18,6 +18,7 @@ connection.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import StartAt, Text
+from krappy.errors import TopicDiffers
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
 
@@ -373,17 +375,24 @@ class Client:
     async def create_topic(
         self,
         topic: str,
-        partitions: int = 1,
+        partitions: int | None = None,
         config: Mapping[str, Setting] | None = None,
         *,
         if_absent: bool = False,
     ) -> bool:
         """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
+        It has one partition unless `partitions` says how many.
+
+        With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
+        of the given settings, a TopicDiffers tells: a warning, which Python prints.
 
         Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
         when the connection is lost before the answer: then the topic may have been created.
         """
-        return await admin.create_topic(self._link, topic, partitions, config, if_absent)
+        created, differs = await admin.create_topic(self._link, topic, partitions, config, if_absent)
+        if differs:
+            warnings.warn(TopicDiffers(topic, differs), stacklevel=2)
+        return created
 
     async def alter_topic(
         self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None

@@ -291,6 +291,16 @@ class CorruptBatch(StorageError):
     code, name, retriable = 2, "CORRUPT_BATCH", False
 
 
+class TopicDiffers(UserWarning):
+    """A topic was there already (`create_topic(…, if_absent=True)`), and is not as it was asked for. `differs`: by
+    setting, or "partitions": what was asked for, and what is."""
+
+    def __init__(self, topic: str, differs: dict[str, tuple[Any, Any]]) -> None:
+        told = "; ".join(f"{name} is {there}, not {asked}" for name, (asked, there) in differs.items())
+        super().__init__(f"the topic '{topic}' was there already, and differs: {told}")
+        self.differs = differs
+
+
 def _tree(root: type[KrappyError]) -> list[type[KrappyError]]:
     return [root] + [leaf for child in root.__subclasses__() for leaf in _tree(child)]
 

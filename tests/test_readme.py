@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ ELSEWHERE = (
     "krappy bench",
     "krappy demo",
     "krappy doctor",
-    "krappy top",
+    "krappy top ",
     "krappy pipeline",
     "pip install",
     "make ",
@@ -42,13 +43,37 @@ def shell_blocks() -> list[str]:
     return [block for block in blocks("sh") if "krappy " in block and "pip install" not in block]
 
 
-def test_a_reader_runs_it_all_from_the_top(krappy_broker: RunningBroker, tmp_path: Path) -> None:
+def test_a_reader_runs_it_all_from_the_top_and_again(krappy_broker: RunningBroker, tmp_path: Path) -> None:
     """Against one broker, in its order: what comes first must not be in the way of what follows."""
     first, second = shell_blocks()
-    run_shell(krappy_broker, tmp_path, first)
-    run_async("asyncio", krappy_broker)
-    run_shell(krappy_broker, tmp_path, second)
-    exec(python_block("with blocking.connect").replace("127.0.0.1:7092", krappy_broker.address), {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a topic that is not as the page says is one
+        for _ in range(2):
+            run_shell(krappy_broker, tmp_path, first)
+            run_async("asyncio", krappy_broker)
+            run_shell(krappy_broker, tmp_path, second)
+            run_blocking(krappy_broker)
+            run_in_a_program(tmp_path)
+
+
+def run_blocking(broker: RunningBroker) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks("python"):
+        if "with blocking.connect" in block:
+            exec(block.replace("127.0.0.1:7092", broker.address), names)
+
+
+def run_in_a_program(folder: Path) -> None:
+    """The line at the end, by which a program runs a broker."""
+    [line] = re.findall(r"`(with krappy\.testing\.running\.run_broker\(data_dir\) as broker)`", README)
+    script = f"import krappy\ndata_dir = 'in-a-program'\n{line}:\n    print(broker.address)\n"
+    folder = folder / "program"  # not beside the folder krappy, which would be imported
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("127.0.0.1:")
 
 
 def run_shell(broker: RunningBroker, folder: Path, block: str) -> None:
@@ -109,7 +134,7 @@ class _connecting_to:
 
 
 def test_the_blocking_client(krappy_broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    source = python_block("with blocking.connect")
+    source = python_block("from krappy import blocking")
     exec(source.replace("127.0.0.1:7092", krappy_broker.address), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("Receipt(topic='orders'")

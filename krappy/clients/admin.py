@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from krappy.clients.link import Link
 from krappy.clients.values import StartAt, start
 from krappy.errors import ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.settings.topic_table import normalise
 from krappy.types import TopicPartition
 from krappy.wire import messages
 
 Setting = str | int | float | bool | None
+Differences = dict[str, tuple[Any, Any]]  # by setting, or "partitions": what was asked for, and what is
 HOLDING = 600.0  # seconds that a broker may take to link its files for a backup: it waits for running compactions
 
 
@@ -92,11 +94,21 @@ class Moved(NamedTuple):
 
 
 async def create_topic(
-    link: Link, topic: str, partitions: int, config: Mapping[str, Setting] | None, if_absent: bool
-) -> bool:
-    """Returns whether the topic was created; False: it exists (`if_absent`). Raises TopicExists, InvalidConfig."""
-    request = messages.CreateTopic(topic, partitions, None if config is None else dict(config), if_absent)
-    return (await link.ask(request, messages.TopicCreated, again=if_absent)).created
+    link: Link, topic: str, partitions: int | None, config: Mapping[str, Setting] | None, if_absent: bool
+) -> tuple[bool, Differences]:
+    """Returns whether the topic was created. False: it exists (`if_absent`); then also in what it differs. Raises
+    TopicExists, InvalidConfig."""
+    request = messages.CreateTopic(topic, partitions or 1, None if config is None else dict(config), if_absent)
+    answer = await link.ask(request, messages.TopicCreated, again=if_absent)
+    differs: Differences = {}
+    if not answer.created:
+        if partitions not in (None, answer.partitions):
+            differs["partitions"] = partitions, answer.partitions
+        if config:
+            there = (await describe(link, topic)).settings
+            wanted = normalise(config)
+            differs.update((name, (wanted[name], there[name])) for name in wanted if wanted[name] != there.get(name))
+    return answer.created, differs
 
 
 async def alter_topic(link: Link, topic: str, config: Mapping[str, Setting] | None, partitions: int | None) -> None:

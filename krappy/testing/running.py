@@ -50,13 +50,14 @@ class RunningBroker:
 
 
 @contextmanager
-def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
+def run_broker(data_dir: str | Path, **settings: Any) -> Iterator[RunningBroker]:
     """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any setting of a broker, by name;
     `ballast_bytes` is 0 by default here.
 
     Raises the broker's error: at once when it does not start; at the end of the `with` when it fails later. Raises
     TimeoutError when it does not stop.
     """
+    data_dir = Path(data_dir)
     settings = {"ballast_bytes": 0, **settings}
     said: queue.SimpleQueue[tuple[Broker, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
     ended: list[BaseException] = []

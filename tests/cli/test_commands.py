@@ -42,6 +42,18 @@ def test_a_topic_is_made_shown_changed_and_deleted(krappy: Krappy) -> None:
     assert "life" not in krappy("topic", "list").out
 
 
+def test_a_topic_that_is_there_already_tells_how_it_differs(krappy: Krappy, topic: str) -> None:
+    asked = ("topic", "create", topic, "-p", "2", "-c", "cleanup.policy=compact", "--if-absent")
+    told = krappy(*asked)
+    differs = "partitions is 3, not 2; cleanup.policy is delete, not compact"
+    assert (told.status, told.err) == (0, f"the topic '{topic}' was there already, and differs: {differs}\n")
+    assert krappy(*asked, "--json").json["differs"] == {
+        "partitions": {"asked": 2, "is": 3},
+        "cleanup.policy": {"asked": "compact", "is": "delete"},
+    }
+    assert krappy("topic", "create", topic, "-p", "3", "--if-absent").err == f"{topic} was there already\n"
+
+
 def test_a_topic_says_that_its_keys_are_scattered(krappy: Krappy) -> None:
     """Keys that were written before there were more partitions stand where they stood."""
     assert krappy("topic", "create", "astray").status == 0

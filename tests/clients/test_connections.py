@@ -37,6 +37,27 @@ async def test_topics(address: str, topic: str) -> None:
             await client.describe(topic)
 
 
+async def test_a_topic_that_is_there_already_tells_how_it_differs(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, 2, {"retention.ms": 5000, "cleanup.policy": "compact,delete"})
+        same: dict[str, str | bool] = {"cleanup.policy": "delete, compact", "retention.ms": "5000", "view.enable": True}
+        assert not await client.create_topic(topic, if_absent=True)
+        assert not await client.create_topic(topic, 2, same, if_absent=True)
+        with pytest.warns(krappy.TopicDiffers) as warned:
+            assert not await client.create_topic(topic, 3, {"retention.ms": 6}, if_absent=True)
+        assert warned[0].filename == __file__
+        [told] = [each.message for each in warned]
+        assert isinstance(told, krappy.TopicDiffers)
+        assert told.differs == {"partitions": (3, 2), "retention.ms": ("6", "5000")}
+        text = (
+            f"the topic '{topic}' was there already, and differs: partitions is 2, not 3; retention.ms is 5000, not 6"
+        )
+        assert str(told) == text
+    with blocking.connect(address) as blocked, pytest.warns(krappy.TopicDiffers) as warned:
+        blocked.create_topic(topic, 3, if_absent=True)
+    assert warned[0].filename == __file__
+
+
 async def test_ping_tells_what_the_broker_is(address: str) -> None:
     async with krappy.connect(address) as client:
         pong = await client.ping()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import krappy
+from krappy import errors
 from krappy.wire import messages
 
 
@@ -36,6 +37,14 @@ def test_every_name_that_the_package_offers_is_there() -> None:
     assert set(dir(krappy)) == set(krappy.__all__)
     with pytest.raises(AttributeError):
         krappy.nothing  # noqa: B018
+
+
+def test_every_error_is_offered() -> None:
+    classes = {
+        name for name, found in vars(errors).items() if inspect.isclass(found) and found.__module__ == errors.__name__
+    }
+    assert classes <= set(krappy.__all__)
+    assert all(getattr(krappy, name) is getattr(errors, name) for name in classes)
 
 
 def test_the_clients_make_every_request() -> None:

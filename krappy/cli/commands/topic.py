@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from krappy.cli.options import (
     json_option,
     partition_option,
 )
+from krappy.errors import TopicDiffers
 
 CONFIG = click.option(
     "-c",
@@ -60,15 +62,15 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 1]")
 @RETENTION
 @CONFIG
-@click.option("--if-absent", is_flag=True, help="Do not fail when the topic exists already.")
+@click.option("--if-absent", is_flag=True, help="Do not fail when the topic exists already; say how it differs.")
 @address_option
 @json_option
 def create(
     name: str,
-    partitions: int,
+    partitions: int | None,
     retention: int | None,
     config: tuple[tuple[str, str], ...],
     if_absent: bool,
@@ -87,10 +89,15 @@ def create(
       krappy topic create audit --config view.enable=false --retention forever
     """
     settings = _settings(config, retention)
-    with connect(address) as client:
+    with connect(address) as client, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", TopicDiffers)
         created = client.create_topic(name, partitions=partitions, config=settings, if_absent=if_absent)
+    told = [each.message for each in warned if isinstance(each.message, TopicDiffers)]
     if as_json:
-        output.emit_json({"topic": name, "created": created})
+        differs = {setting: {"asked": a, "is": b} for each in told for setting, (a, b) in each.differs.items()}
+        output.emit_json({"topic": name, "created": created, **({"differs": differs} if differs else {})})
+    elif told:
+        output.note(str(told[0]))
     else:
         output.note(f"created {name}" if created else f"{name} was there already")
 
