@@ -10,7 +10,7 @@ from msgspec import Meta
 from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition
 from krappy.console.slices import in_slices
-from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confirmed, page_of
+from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
@@ -86,8 +86,8 @@ class Reset(msgspec.Struct, forbid_unknown_fields=True):
 
     to: Literal["earliest", "latest", "offset", "timestamp"]
     at: Annotated[Offset | None, Meta(description="for to=offset and to=timestamp (ms since the epoch)")] = None
-    topic: Annotated[str | None, Meta(description="default: every topic in which it has a position")] = None
-    partitions: list[Partition] | None = None
+    topic: Annotated[Name | None, Meta(description="default: every topic in which it has a position")] = None
+    partitions: Annotated[list[Partition], Meta(max_length=MOST_PARTITIONS)] | None = None
     dry_run: bool = True
 
 

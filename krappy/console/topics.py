@@ -12,13 +12,18 @@ from krappy.console.api import Call, Routes
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidRequest
 from krappy.ports import TopicPort
 
 routes = Routes("topics")
 
-Confirm = Annotated[str, Meta(description="the name of what is deleted, repeated")]
-Setting = str | int | float | bool
+MOST_SETTINGS = 1000  # that a request may name
+MOST_PARTITIONS = 20_000  # that a request may name, as natively
+AT_ONCE = 500  # partitions that are looked up in one turn
+LONGEST = 32_767  # characters of a name or a setting, as in Kafka's protocol
+
+Name = Annotated[str, Meta(max_length=LONGEST)]
+Confirm = Annotated[str, Meta(max_length=LONGEST, description="the name of what is deleted, repeated")]
+Setting = Name | int | float | bool
 
 
 class TopicSummary(msgspec.Struct):
@@ -73,21 +78,24 @@ class TopicDescribed(msgspec.Struct):
 class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=1000)]
     partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
-    config: dict[str, Setting] = {}
+    config: Annotated[dict[Name, Setting], Meta(max_length=MOST_SETTINGS)] = {}
 
 
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
     """A setting of null goes back to its default. Partitions can be added, not removed."""
 
-    config: dict[str, Setting | None] = {}
+    config: Annotated[dict[Name, Setting | None], Meta(max_length=MOST_SETTINGS)] = {}
     partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+
+
+PartitionText = Annotated[str, Meta(pattern="^(0|[1-9][0-9]{0,8})$", max_length=9)]
 
 
 class DeletedRecords(msgspec.Struct, forbid_unknown_fields=True):
     """`before`: by partition, the offset before which events are deleted; -1: all events."""
 
     confirm: Confirm
-    before: dict[str, Annotated[int, Meta(ge=-1, le=2**63 - 1)]]
+    before: Annotated[dict[PartitionText, Annotated[int, Meta(ge=-1, le=2**63 - 1)]], Meta(max_length=MOST_PARTITIONS)]
 
 
 class DeletedRow(msgspec.Struct):
@@ -220,9 +228,9 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
     check_confirmed(topic, body.confirm, "events")
     wanted = []
     for text, before in body.before.items():
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise InvalidRequest(f"'{text:.40}' is not a partition number", field="before")
         wanted.append((found.led(int(text)), before))
+        if len(wanted) % AT_ONCE == 0:
+            await call.pause()
     for partition, before in wanted:  # checked first, so that an invalid offset deletes nothing anywhere
         partition.check_deletable(before)
     start = {}

@@ -63,7 +63,7 @@ def test_the_oldest_events_are_forgotten(web: Web) -> None:
     assert web.get(path)["partitions"][0]["start"] == 2
     beyond = web.post(f"{path}/delete-records", {"confirm": "forget", "before": {"0": 9}}, status=400)
     assert (beyond["code"], beyond["details"]["end"]) == ("OFFSET_OUT_OF_RANGE", 3)
-    assert web.post(f"{path}/delete-records", {"confirm": "forget", "before": {"x": 1}}, status=400)["details"]
+    assert web.post(f"{path}/delete-records", {"confirm": "forget", "before": {"x": 1}}, status=400)["detail"]
 
 
 def test_what_the_broker_refuses_is_a_problem(web: Web) -> None:
