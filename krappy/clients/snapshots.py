@@ -143,7 +143,7 @@ class SnapshotPages(Generic[A]):
         if self._ahead is None:
             return None
         _, slot, id = self._ahead
-        if not await slot.wait(self._link.timeout):
+        if not await slot.wait(0.0 if self._link.closed else self._link.timeout):
             self._link.forget(id)
         self._ahead = None
         return slot.result if isinstance(slot.result, self._answer) else None

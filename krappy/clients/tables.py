@@ -192,6 +192,8 @@ class Scanning:
         ahead = self._ahead
         if ahead is None:
             raise ConnectionLost("this scan is closed")
+        if self._link.closed and not ahead.is_set():
+            raise ConnectionLost(self._link.trouble)
         if not await ahead.wait(self._link.timeout):
             raise RequestTimeout(f"no answer to Scan in {self._link.timeout:g} s")
         result = ahead.result

@@ -150,6 +150,8 @@ class Watching:
         while True:
             await self.open()
             while not self._arrived:
+                if self._link.closed:  # nothing comes any more, not even that: in a process that was forked off
+                    raise ConnectionLost(self._link.trouble)
                 await self._news.wait()
                 with self._link.runtime.lock:
                     if not self._arrived:

@@ -58,3 +58,45 @@ def test_a_fork_leaves_the_connection_to_its_parent(address: str, topic: str) ->
     command = [sys.executable, "-W", "ignore", "-c", FORK, address, topic]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+WAITING = """
+import os, sys, time
+from krappy import blocking
+from krappy.errors import KrappyError
+
+address, topic = sys.argv[1:]
+with blocking.connect(address) as client:
+    client.create_topic(topic)
+    with client.producer(topic, batch_bytes=5000) as producer:
+        producer.send_many([(f"{number}", "v" * 1000) for number in range(100)])
+    table = client.table(topic)
+    watch = table.watch()
+    while hasattr(next(watch), "key"):
+        pass
+    started = [watch, table.scan(page_entries=1), client.read_log(topic, 0, 0, 100, block_bytes=1)]
+    for each in started[1:]:
+        next(iter(each))
+    child = os.fork()
+    if not child:
+        began = time.monotonic()
+        ended = 0
+        for each in started:
+            try:
+                for _ in each:
+                    pass
+            except KrappyError:
+                ended += 1
+        os._exit(0 if ended == 3 and time.monotonic() - began < 5 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    with client.producer(topic, batch_bytes=5000) as producer:
+        producer.send("new", key="new").result()
+    assert next(watch).key == b"new"
+"""
+
+
+def test_what_was_being_read_ends_in_a_forked_process(address: str, topic: str) -> None:
+    """A watch waited there for ever, and a scan until it timed out."""
+    command = [sys.executable, "-W", "ignore", "-c", WAITING, address, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
