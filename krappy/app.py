@@ -146,9 +146,9 @@ class Broker:
         try:
             for name, address in (("native", config.listen_native), ("http", config.listen_http)):
                 if address is not None:
-                    sockets[name] = bind(address)
+                    sockets[name] = bind(address, f"listen_{name}")
             for listener in config.kafka_listeners:
-                sockets[KAFKA + listener.name] = bind(listener.address)
+                sockets[KAFKA + listener.name] = bind(listener.address, "listen_kafka")
             self.engine = Engine(config, self._report)
             self.engine.endpoints = {
                 listener.name: parse_address(listener.advertised or _address(sockets[KAFKA + listener.name]))

@@ -81,12 +81,15 @@ def leave_unclean(data: Path) -> None:
         (data / "topics" / "t-0" / name).unlink()
 
 
-def test_a_port_that_is_taken_is_one_plain_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listener", ["native", "kafka", "http"])
+def test_a_port_that_is_taken_is_one_plain_error_that_names_the_setting(tmp_path: Path, listener: str) -> None:
     async def main() -> None:
         taken = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with taken, pytest.raises(Unavailable, match="another program has that port"):
-            async with krappy.Broker(tmp_path, listen_native=address):
+        settings: dict[str, Any] = {f"listen_{listener}": address}
+        names = f"another program has that port: --listen-{listener} HOST:PORT takes another"
+        with taken, pytest.raises(Unavailable, match=names):
+            async with krappy.Broker(tmp_path, **settings):
                 pytest.fail("it started")
 
     trio.run(main)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import pkgutil
 import sys
@@ -20,7 +21,8 @@ import click
 from krappy.cli import commands
 from krappy.cli.errors import explain
 from krappy.cli.options import CommandGroup
-from krappy.cli.output import ReaderIsGone, drop_stdout, visible
+from krappy.cli.output import ReaderIsGone, drop_stdout, to_json, visible
+from krappy.errors import KrappyError
 from krappy.memory import keep_freed_memory
 
 
@@ -52,7 +54,8 @@ def cli() -> None:
     Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092.
 
     Exit status: 0 done, 1 an error, 2 wrong usage or a refused setting, 130 Ctrl-C, 141 the reader of the output has
-    closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted.
+    closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted. An error is one line on
+    stderr; with --json a JSON object with `error`, `name` (that of the broker's error, or null) and `status`.
 
     \b
     To complete commands, options and topic names, put one of these lines into the start-up file of your shell:
@@ -86,14 +89,18 @@ def run(arguments: list[str]) -> int:
         line, status = explain(error)
         if os.environ.get("KRAPPY_DEBUG"):
             traceback.print_exc()
-        _say(line)
+        if "--json" in itertools.takewhile(lambda each: each != "--", arguments):
+            name = error.name if isinstance(error, KrappyError) else None
+            _say(to_json({"error": line, "name": name, "status": status}))
+        else:
+            _say(f"krappy: {line}")
         return status
 
 
 def _say(line: str) -> None:
     try:
         sys.stdout.flush()
-        click.echo(f"krappy: {visible(line)}", err=True)  # the line may hold names that others chose
+        click.echo(visible(line), err=True)  # the line may hold names that others chose
     except OSError:
         drop_stdout()
 

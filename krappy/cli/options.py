@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ import click
 
 from krappy.cli.errors import Failure
 from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
+from krappy.errors import KrappyError, UnknownTopic
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -71,11 +72,19 @@ def partition_option(command: F) -> F:
 
 @contextmanager
 def connect(address: str) -> Iterator[Client]:
-    """A blocking client for one command. Raises ConnectionLost at once, without retries, when no broker answers."""
+    """A blocking client for one command. Raises ConnectionLost at once, without retries, when no broker answers. To an
+    UnknownTopic that the command ends with it adds the topic whose name is nearest, as `near`."""
     from krappy import blocking
 
     with blocking.connect(address) as client:
-        yield client
+        try:
+            yield client
+        except UnknownTopic as error:
+            with suppress(KrappyError):
+                names = [topic.name for topic in client.topics()]
+                near = difflib.get_close_matches(str(error.details.get("topic", "")), names, n=1)
+                error.details.update({"near": near[0]} if near else {})
+            raise
 
 
 def moment(text: str) -> datetime:

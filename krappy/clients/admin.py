@@ -132,7 +132,7 @@ async def describe(link: Link, topic: str) -> TopicInfo:
     """One topic. Raises UnknownTopic."""
     found = await topics(link, [topic])
     if not found:
-        raise UnknownTopic(f"there is no topic '{topic}'")
+        raise UnknownTopic(f"there is no topic '{topic}'", topic=topic)
     return found[0]
 
 

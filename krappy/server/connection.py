@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import InvalidRequest, KrappyError, Overloaded, ShuttingDown
+from krappy.errors import InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
 from krappy.waiting import Later
+from krappy.wire import mistaken
 from krappy.wire.messages import REQUESTS, Answer, Request, error_frame, parse, take_id
 from krappy.wire.schema import unpack_request
 
@@ -60,7 +61,10 @@ class Connection(Channel):
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
     def _broken(self, error: KrappyError) -> None:
-        self._send(error_frame(0, error))
+        spoken = error.details.get("spoken")
+        if spoken is not None:
+            self._server.report("native_connection_ended", client=self.client, reason=str(error))
+        self._send(mistaken.over_http(mistaken.NATIVE) if spoken == "HTTP" else error_frame(0, error))
 
     def _tell(self) -> dict[str, Any]:
         return self.session.describe()
@@ -86,6 +90,8 @@ class Connection(Channel):
                 handler(self.session, request, AnswerStream(self, id)) if streams else handler(self.session, request)
             )
         except KrappyError as error:
+            if self.requests == 1 and (spoken := mistaken.framed(frame)) == mistaken.KAFKA:
+                raise ProtocolError(error.text + mistaken.told(spoken), spoken=spoken) from None
             self._send(error_frame(id, error))
             return
         except Exception as error:

@@ -9,6 +9,7 @@ import trio
 
 from krappy.server import http
 from krappy.server.http_wire import Wire
+from krappy.wire import mistaken
 
 NO_BODY = (204, 304)
 PARTS, PART = 1000, 64  # beyond its first 1000 chunks a body needs 64 bytes a chunk on average, since each takes time
@@ -35,18 +36,20 @@ class HttpExchange:
         """The next request; None when the peer has ended, was idle for too long, or sent something else (refused)."""
         begun = bool(self._http.trailing_data[0])
         seconds = http.HEAD_SECONDS if begun else http.KEEP_ALIVE_SECONDS
+        first = b""
         with trio.move_on_after(seconds) as patience:
             while True:
                 try:
                     event = self._http.next_event()
                 except h11.RemoteProtocolError as error:
-                    await self.refuse(error.error_status_hint, str(error))
+                    await self.refuse(error.error_status_hint, str(error) + mistaken.told(mistaken.spoken(first)))
                     return None
                 if isinstance(event, h11.Request):
                     return await self._accepted(event)
                 if event is not h11.NEED_DATA:
                     return None  # the peer has ended the connection
                 data = await self._wire.receive()
+                first = first or data[: mistaken.ENOUGH]
                 self._http.receive_data(data)
                 if data and not begun:
                     begun = True

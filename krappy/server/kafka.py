@@ -30,6 +30,7 @@ from krappy.server.pace import OUTBOX, SMALL
 from krappy.settings.server import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later
+from krappy.wire import mistaken
 from krappy.wire.kafka import encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.codes import Code
@@ -106,6 +107,8 @@ class KafkaConnection(Channel):
     def _broken(self, error: KrappyError) -> None:
         if not isinstance(error, RequestTimeout):  # that a peer was idle is not worth a report
             self._server.report("kafka_connection_ended", client=self.client, reason=str(error))
+        if error.details.get("spoken") == "HTTP":
+            self._send(mistaken.over_http(mistaken.KAFKA))
 
     def _tell(self) -> dict[str, Any]:
         return self.session.describe()
@@ -142,6 +145,8 @@ class KafkaConnection(Channel):
             return
         if lent:
             frame = memoryview(bytes(frame))
+        if self.requests == 1 and (spoken := mistaken.framed(frame)) == mistaken.NATIVE:
+            raise ProtocolError(f"no request of Kafka's{mistaken.told(spoken)}", spoken=spoken)
         header = parse_header(frame)
         key, version = header.api_key, header.version
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:

@@ -309,9 +309,10 @@ class Server:
         await wait_any([self.ended], lambda: not self.connections, self.drain_seconds + 1)
 
 
-def bind(address: str) -> socket.socket:
+def bind(address: str, setting: str) -> socket.socket:
     """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one). Raises
-    ConfigError for a malformed address, Unavailable when the address can't be bound."""
+    ConfigError for a malformed address, Unavailable when the address can't be bound: it names the flag of `setting`,
+    which gave the address."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
@@ -327,6 +328,8 @@ def bind(address: str) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        hint = "; another program has that port" if error.errno == errno.EADDRINUSE else ""
+        flag = "--" + setting.replace("_", "-")
+        taken = f"; another program has that port: {flag} HOST:PORT takes another, and {flag} none does without"
+        hint = taken if error.errno == errno.EADDRINUSE else ""
         raise Unavailable(f"can't listen on {address}: {error.strerror}{hint}") from None
     return sock

@@ -30,6 +30,7 @@ from krappy.settings.topic import TopicConfig
 from krappy.settings.topic_table import OF_BROKER, Setting, inherited, nearest
 
 PREFIX = "KRAPPY_"
+ENVIRONMENT = "the environment"
 FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
 # Kubernetes gives every pod variables for each service of its namespace; for a service named "krappy" they begin
 # like ours: KRAPPY_SERVICE_HOST, KRAPPY_PORT, KRAPPY_PORT_7092_TCP_ADDR.
@@ -277,9 +278,10 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
         file = Path(environ[FILE_VARIABLE])
     values: dict[str, Any] = {}
     topics: dict[str, str] = {}
+    written = _variables(environ)
     for source, given in (
         (str(file), _from_file(file)),
-        ("the environment", _from_environ(environ)),
+        (ENVIRONMENT, {name: environ[variable] for name, variable in written.items()}),
         ("the flags", {name: value for name, value in flags.items() if value is not None}),
     ):
         for name, value in given.items():
@@ -288,11 +290,15 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                     topics[_TOPICS[name]] = OF_BROKER[_TOPICS[name]].read(value)
                 elif name in _SPECS:
                     values[name] = _read(_SPECS[name], value)
+                elif source == ENVIRONMENT:
+                    near = nearest(name, {**_SPECS, **_TOPICS}, lambda near: PREFIX + near.upper())
+                    raise ConfigError(f"{source}: there is no setting '{written[name]:.80}'{near}", setting=name)
                 else:
                     near = nearest(name, {**_SPECS, **_TOPICS})
                     raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
-                raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
+                shown = written[name] if source == ENVIRONMENT else name
+                raise ConfigError(f"{source}: {shown} = {value!r:.80}: {error}", setting=name) from None
     try:
         TopicConfig.parse(inherited(topics))
     except InvalidConfig as error:
@@ -379,10 +385,11 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """By the name of each setting that the environment gives: the variable, as it is written there."""
     return {
-        name.removeprefix(PREFIX).lower(): value
-        for name, value in environ.items()
+        name.removeprefix(PREFIX).lower(): name
+        for name in environ
         if name.startswith(PREFIX) and name != FILE_VARIABLE and not _SERVICE_LINK.fullmatch(name)
     }
 

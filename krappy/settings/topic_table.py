@@ -343,9 +343,10 @@ def effective(held: Mapping[str, str]) -> dict[str, str]:
     return {**DEFAULTS, **held}
 
 
-def nearest(name: object, known: Mapping[str, Any]) -> str:
-    """`; the nearest is 'x'` for an unknown name, or nothing when none is near. Shared with the server's settings."""
+def nearest(name: object, known: Mapping[str, Any], written: Callable[[str], str] = str) -> str:
+    """`; the nearest is 'x'` for an unknown name, or nothing when none is near; `written`: how the name is written
+    there. Shared with the server's settings."""
     import difflib  # imported only when a name is wrong
 
     close = difflib.get_close_matches(str(name)[:80].lower(), known, n=1, cutoff=0.5)
-    return f"; the nearest is '{close[0]}'" if close else ""
+    return f"; the nearest is '{written(close[0])}'" if close else ""

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 
 from krappy.errors import FrameTooLarge, ProtocolError
+from krappy.wire import mistaken
 
 HEADER = struct.Struct(">II")
 SIZE = struct.Struct(">I")  # unsigned: a negative one is too large
@@ -18,8 +19,6 @@ ANSWER = 0x80000000  # set in the type of every answer
 ERROR = 0xFFFFFFFF  # the type of an error answer
 DEFAULT_LIMIT = 64 << 20  # bytes of one frame, its type included
 SMALL = 8 << 10  # a body of up to this size is copied out as bytes, which is faster than a view of it
-# The first bytes of other protocols, which peers speak on this port by mistake.
-OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"HTTP": "HTTP", b"SSH-": "SSH"}
 
 
 def frame(kind: int, *body: bytes | memoryview) -> bytes:
@@ -117,6 +116,6 @@ def refusal(size: int, least: int, limit: int) -> ProtocolError | FrameTooLarge:
     """The error for the size of a frame, of any protocol, that is not between `least` and `limit`."""
     if size < least:
         return ProtocolError(f"a frame of size {size}: at least {least} bytes are needed")
-    spoken = next((name for begin, name in OTHERS.items() if SIZE.pack(size).startswith(begin)), None)
-    looks = f": it looks like {spoken}, which is not spoken on this port" if spoken else ""
-    return FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}{looks}", limit=limit)
+    spoken = mistaken.spoken(SIZE.pack(size))
+    more = {"spoken": spoken} if spoken else {}
+    return FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}{mistaken.told(spoken)}", limit=limit, **more)

@@ -414,3 +414,35 @@ def test_added_partitions_are_told_for_what_they_do_to_lookups(krappy: Krappy, t
     altered = krappy("topic", "alter", topic, "-p", "5")
     assert "keys go to other partitions now" in altered.err
     assert (altered.status, altered.out) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["get", "userz", "k"],
+        ["scan", "userz"],
+        ["watch", "userz", "--max", "1"],
+        ["consume", "userz", "--to", "now"],
+        ["topic", "describe", "userz"],
+        ["topic", "alter", "userz", "-p", "2"],
+        ["topic", "delete", "userz", "--yes"],
+        ["topic", "delete-records", "userz", "--before", "latest", "--yes"],
+    ],
+    ids=" ".join,
+)
+def test_a_misspelt_topic_is_told_the_nearest_and_never_to_create_it(krappy: Krappy, arguments: list[str]) -> None:
+    krappy("topic", "create", "users", "--if-absent")
+    result = krappy(*arguments)
+    assert (result.status, result.err) == (1, "krappy: there is no topic 'userz'; did you mean 'users'?\n")
+
+
+def test_errors_are_json_where_results_are(krappy: Krappy) -> None:
+    told = krappy("get", "nowhere", "k", "--json")
+    assert (told.status, told.out) == (1, "")
+    error = json.loads(told.err)
+    assert (error["name"], error["status"]) == ("UNKNOWN_TOPIC", 1)
+    assert error["error"].startswith("there is no topic 'nowhere'")
+    wrong = krappy("topic", "make", "--json")
+    assert json.loads(wrong.err)["name"] is None
+    assert (wrong.status, json.loads(wrong.err)["status"]) == (2, 2)
+    assert krappy("get", "nowhere", "--", "--json").err.startswith("krappy: ")

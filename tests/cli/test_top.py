@@ -64,7 +64,7 @@ def test_without_a_console_it_says_so(capfd: pytest.CaptureFixture[str]) -> None
 
 def test_what_is_no_console_is_told(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--url", console.address]) == 1
-    assert "does not speak HTTP" in capfd.readouterr().err
+    assert "refuses: This is the port of Krappy's native protocol. The console," in capfd.readouterr().err
 
 
 def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:

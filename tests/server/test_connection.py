@@ -308,6 +308,45 @@ def test_another_protocol_is_told_by_its_name(tmp_path: Path, sent: bytes, spoke
     assert spoken is None or f"like {spoken}," in str(refused.value)
 
 
+KAFKA_HELLO = bytes.fromhex("00000013 0012 0000 00000001 0009") + b"kcat-test"
+NATIVE_HELLO = m.Ping().frame(1)
+HTTP_HELLO = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+
+@pytest.mark.parametrize("port", ["native", "kafka", "http"])
+@pytest.mark.parametrize(
+    ("sent", "name"),
+    [(KAFKA_HELLO, "Kafka's"), (NATIVE_HELLO, "Krappy's"), (HTTP_HELLO, "HTTP"), (TLS_HELLO, "TLS")],
+    ids=["kafka", "native", "http", "tls"],
+)
+def test_whoever_comes_to_the_wrong_port_is_told_or_the_log_is(
+    tmp_path: Path, port: str, sent: bytes, name: str
+) -> None:
+    reported: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        reported.append(f"{event} {facts.get('reason')}")
+
+    with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0", report=report) as broker:
+        addresses = {"native": broker.address, "kafka": broker.kafka_address, "http": broker.http_address}
+        host, _, number = addresses[port].rpartition(":")
+        with socket.create_connection((host, int(number)), 10) as peer:
+            peer.sendall(sent)
+            if {"kafka": "Kafka's", "native": "Krappy's", "http": "HTTP"}[port] == name:
+                assert peer.recv(10_000)
+                return
+            got = b""
+            while more := peer.recv(10_000):  # until the broker ends the connection
+                got += more
+    said = got.decode(errors="replace") + " ".join(reported)
+    if name == "HTTP":
+        assert got.startswith(b"HTTP/1.1 400 ")
+        assert b"listen_http" in got
+    else:
+        assert f"it looks like {name}" in said
+
+
 def test_a_native_client_at_kafkas_port_is_asked_about_it(tmp_path: Path) -> None:
     with (
         run_broker(tmp_path, durability="os") as broker,

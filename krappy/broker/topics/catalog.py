@@ -247,7 +247,7 @@ class Catalog(StoredTopics):
     def _find(self, name: str) -> StoredTopic:
         topic = self.get(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic '{name!s:.249}'")
+            raise UnknownTopic(f"there is no topic '{name!s:.249}'", topic=str(name)[:249])
         return topic
 
     async def _read(self, path: str) -> Znode:

@@ -74,7 +74,8 @@ class TopScreen:
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
-        return str(json.load(error)["detail"])
+        body = error.read(10_000).decode()
+        return str(json.loads(body)["detail"]) if body.startswith("{") else body.strip() or f"status {error.code}"
     except (ValueError, KeyError, OSError):
         return f"status {error.code}"
 
