@@ -216,7 +216,7 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
     ("arguments", "environ", "named"),
     [
         (["--durability", "never"], {}, "durability"),
-        ([], {"KRAPPY_MEMROY_BYTES": "1"}, "memory_bytes"),
+        ([], {"KRAPPY_MEMROY_BYTES": "1"}, "KRAPPY_MEMORY_BYTES"),
         (["--config", "/nowhere/krappy.toml"], {}, "/nowhere/krappy.toml"),
         (["--listen-native", "nonsense"], {}, "listen_native"),
     ],
