@@ -59,7 +59,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
     if session.ready:
         polled = member.poll_now(request.max_records, min(request.max_bytes, session.answer_bytes))
         if polled is not None and (polled.leases or not request.max_wait):
-            return messages.Polled(polled.parts, polled.leases)
+            return messages.Polled(*polled)
     return _poll_later(session, member, request)
 
 
@@ -71,7 +71,7 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
         if session.broker.stopped:  # a stop closes members too: then the poll brings no events
             return messages.Polled([], [])
         raise ended(request.handle)
-    return messages.Polled(polled.parts, polled.leases)
+    return messages.Polled(*polled)
 
 
 def ended(handle: int) -> UnknownHandle:

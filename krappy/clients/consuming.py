@@ -345,7 +345,7 @@ class Consuming:
             if deadline is not None:
                 wait = min(wait, max(0, int((deadline - now) * 1000)))
             self._most = self._next_most()
-        slot = PollSlot(self._runtime, now + wait / 1000)
+        slot = PollSlot(self._runtime.signal(), now, now + wait / 1000)
         request = messages.Poll(handle, self._most, self.choice.max_bytes, wait)
         try:
             self._link.post(request, messages.Polled, slot, generation, patience)
@@ -401,7 +401,7 @@ class Consuming:
             if self._poll is not poll:
                 return  # the thread that sends acks has registered the member anew
             if polled.leases:
-                until = poll.came + self.choice.lease_ms / 1000
+                until = poll.sent + (polled.waited + self.choice.lease_ms) / 1000  # a late answer's may have ended
                 self.received.lease = LeaseEnd(until if self._link.lives(self._generation) else 0.0)
                 self._polls += 1
             self._began = self._runtime.now()

@@ -60,19 +60,14 @@ class ReplySlot:
 
 
 class PollSlot(ReplySlot):
-    """The answer to a poll, which the broker gives by `until`. `came`: when it came; leases last from then on."""
+    """The answer to a poll that was sent at the time `sent`, which the broker gives by `until`."""
 
-    __slots__ = ("_now", "came", "until")
+    __slots__ = ("sent", "until")
 
-    def __init__(self, runtime: ClientRuntime, until: float) -> None:
-        super().__init__(runtime.signal())
-        self._now = runtime.now
+    def __init__(self, signal: ClientSignal, sent: float, until: float) -> None:
+        super().__init__(signal)
+        self.sent = sent
         self.until = until
-        self.came = 0.0
-
-    def __call__(self, result: Any) -> None:
-        self.came = self._now()
-        super().__call__(result)
 
 
 class Link:

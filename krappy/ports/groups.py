@@ -17,10 +17,11 @@ from krappy.waiting import Later
 
 class GroupPolled(NamedTuple):
     """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
-    once; `leases`: (topic, partition, first, last, deliveries)."""
+    once; `leases`: (topic, partition, first, last, deliveries); `waited`: ms from the poll's begin until then."""
 
     parts: list[tuple[str, int, int, int, Any]]  # the batches are bytes-like
     leases: list[tuple[str, int, int, int, int]]
+    waited: int = 0
 
 
 class MemberPort(Protocol):

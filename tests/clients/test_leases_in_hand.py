@@ -74,3 +74,35 @@ def test_a_blocking_member_polls_when_it_wants_events(address: str, topic: str) 
                 consumer.ack(event)
             assert consumer.poll() == []
         assert [(row.floor, row.dead) for row in client.group(topic).partitions] == [(3, 0)]
+
+
+def test_an_answer_that_lay_unread_brings_nothing_that_was_leased_again(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a process that was stopped, or swapped out: its lease began when the broker answered, and not when it read
+    the answer."""
+    with blocking.connect(address) as client, blocking.connect(address) as others:
+        client.create_topic(topic)
+        with (
+            client.consumer(topic, group=topic, lease_ms=400) as member,
+            others.consumer(topic, group=topic, lease_ms=60_000) as other,
+            others.producer(topic) as producer,
+        ):
+            assert member.poll() == []
+            stream = client._connection.link._stream
+            assert stream is not None
+            receive = stream.receive
+
+            async def stopped(seconds: float) -> bytes | None:
+                data = await receive(seconds)
+                if b"leases" in (data or b""):
+                    monkeypatch.undo()
+                    [event] = other.poll(30)  # when the lease has run out
+                    assert event.deliveries == 2
+                    other.ack(event, wait=True)
+                return data
+
+            monkeypatch.setattr(stream, "receive", stopped)
+            client.ping()  # the thread that reads waits in the old one until something comes
+            producer.send(b"v").result()
+            assert member.poll(2) == []

@@ -84,6 +84,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
                 ]
             ],
             "leases": None,
+            "waited": 0,
         },
     ),
     ("Seek", {"id": 1, "handle": 2, "topic": "users", "partition": 0, "start": "offset", "start_at": 7}),

@@ -103,8 +103,9 @@ class GroupPoll:
                 self._now = self._keeper.now_ms()
                 self._take(shared, offset, read)
 
-    def answer(self) -> GroupPolled:
-        polled = GroupPolled([], [])
+    def answer(self, began: int) -> GroupPolled:
+        """`began`: when the member began to wait for it, by the clock of leases (ms)."""
+        polled = GroupPolled([], [], self._now - began)
         for shared, taken in self._taken.items():
             topic, index = shared.at
             leases = sorted(taken.leases)

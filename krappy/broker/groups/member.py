@@ -44,21 +44,23 @@ class Member:
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what can be read at once. None when it must wait for the disk. Raises UnknownTopic, CorruptBatch, …"""
+        began = self.group.keeper.now_ms()
         poll = self._begin(max_records, max_bytes)
         if poll.gather() is not None:
             return None
-        return self._answer(poll)
+        return self._answer(poll, began)
 
     async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled:
         """Leases the next events; waits up to `max_wait_ms` for some. Raises UnknownTopic, StorageError."""
         group = self.group
+        began = group.keeper.now_ms()
         deadline = trio.current_time() + max_wait_ms / 1000
         while not self.closed:
             poll = self._begin(max_records, max_bytes)
             cold = poll.gather()
             if cold is not None:
                 await poll.gather_from(cold, lambda: self.closed)
-            polled = self._answer(poll)
+            polled = self._answer(poll, began)
             left = deadline - trio.current_time()
             if polled.leases or group.keeper.stopped or left <= 0:
                 return polled
@@ -77,8 +79,8 @@ class Member:
             raise UnknownTopic(f"there is no topic {', '.join(map(repr, self.named))} any more")
         return GroupPoll(group.keeper, self.name, self.lease_ms, among, by_key, max_records, room)
 
-    def _answer(self, poll: GroupPoll) -> GroupPolled:
-        polled = poll.answer()
+    def _answer(self, poll: GroupPoll, began: int) -> GroupPolled:
+        polled = poll.answer(began)
         if polled.leases:
             self.bytes += sum(len(part[4]) for part in polled.parts)
             self._polls += 1

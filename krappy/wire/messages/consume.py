@@ -75,6 +75,9 @@ class Polled(Answer, kind=4):
     # [[topic, partition, first, last, deliveries], …]: members: the offsets that are leased to it, and how often these
     # events have been delivered, this time included
     leases: list[tuple[str, int, int, int, int]] | None = None
+    # members: ms from the request's arrival until these events were leased. However late the answer comes, they are the
+    # client's for at least this time and `lease_ms`, counted from when it sent the request
+    waited: int = 0
 
 
 class Seek(Request, kind=11):
