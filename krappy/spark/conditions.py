@@ -1,75 +1,141 @@
-"""Reads off a condition made of Columns which keys it demands, for clients of Spark Connect, without any request.
+"""Which keys a condition demands: the one way to learn it, of text and of Columns, with Spark Connect and without.
 
-    (table.key == "u1") & (table["offset"] > 0)      table.key.isin("u1", "u2")
+    table.where("key = 'u1' AND offset > 0")        table.where((table.key == "u1") & (table["offset"] > 0))
 
-Only conditions that mean the same under all settings of the session narrow the keys: `==`, `<=>` and `in` of the column
-`key` with literals of its own type, so that Spark casts neither, and these joined by `and` and `or`. A message with a
-field that is unknown here narrows nothing. The condition is the message that the client sends, `Expression` in Spark's
-spark/connect/expressions.proto, which is the same from PySpark 4.0 to 4.3.
+Spark is not asked: over Connect it tells no program how it understands a condition, and in the program's own JVM only
+by plans that differ from version to version. A condition is read here as calls (`condition_text.py`), be it text, a
+node of a Column in the JVM, or a Connect Column's message (`Expression` in Spark's spark/connect/expressions.proto);
+these are alike from PySpark 4.0 to 4.3. Only what means the same under all settings of the session narrows the keys:
+the column `key` beside literals, which Spark compares byte by byte, whichever of text and bytes it casts. All else, and
+what is unknown here, narrows nothing. Spark applies the whole condition to the rows in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from krappy.spark.condition_text import COMPARED, DEEPEST, Function, Literal, Name, read
 from krappy.spark.demands import Demand, either, narrowed
 from krappy.spark.keys import Keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-KINDS = {"==": "EqualTo", "<=>": "EqualNullSafe", "in": "In"}
+MOST_PARTS = 1_000  # joined by OR: more narrow nothing
+KINDS = {
+    "=": "EqualTo",
+    "==": "EqualTo",
+    "<=>": "EqualNullSafe",
+    "<": "LessThan",
+    "<=": "LessThanOrEqual",
+    ">": "GreaterThan",
+    ">=": "GreaterThanOrEqual",
+}
+KEYS = {"string": (str, type(None)), "binary": (str, bytes, type(None))}
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}  # 'u1' < key
+assert tuple(KINDS) == COMPARED
 
 
-def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys | None:
-    """The exact keys that a condition names, for a table with `key_type`; None if it names none, or is not understood.
+def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys:
+    """The keys of a table with `key_type` for which the condition may hold, or more keys than these.
 
-    `client`: the session's, which some Columns need to become a message.
+    `client`: that of a session of Spark Connect, which some Columns need to become a message.
     """
-    from pyspark.sql.connect.column import Column as Written
+    given: Any = condition
+    if isinstance(given, str):
+        said = read(given)
+    elif hasattr(given, "_jc"):
+        said = _whole(_of_node(given._jc.node()), _of_node)
+    else:
+        said = _whole(_of_message(given.to_plan(client)), _of_message)
+    return narrowed(Keys(), _demands(said, key_type))
 
-    if not isinstance(condition, Written):
+
+def _whole(said: Any, opened: Callable[[Any], Any], left: int = DEEPEST) -> Any:
+    """A call with its arguments opened, too, and theirs; None if they are too deep. Chains of AND, and of OR, become
+    one call each: joined by operators, a long chain is a deep tree."""
+    if not isinstance(said, Function):
+        return said
+    if not left:
         return None
-    found = narrowed(Keys(), _demands(condition.to_plan(client), "string" if key_type == "string" else "binary"))
-    return None if found.exact is None else found
+    parts, waiting = [], said.arguments[::-1]
+    while waiting:
+        part = opened(waiting.pop())
+        if isinstance(part, Function) and part.name == said.name and part.name in ("and", "or"):
+            waiting += part.arguments[::-1]
+        else:
+            parts.append(_whole(part, opened, left - 1))
+    return Function(said.name, parts)
 
 
-def _demands(expression: Any, literal: str) -> Iterator[Demand]:
-    if expression.WhichOneof("expr_type") != "unresolved_function":
+def _demands(said: Any, key_type: str) -> Iterator[Demand]:
+    """One or none for each part of a chain of AND, one (`either`) for a chain of OR."""
+    if not isinstance(said, Function):
         return
-    function = _fields(expression.unresolved_function)
-    if set(function) != {"function_name", "arguments"}:
-        return
-    name, arguments = function["function_name"], function["arguments"]
+    name, arguments = said
     if name == "and":
         for each in arguments:
-            yield from _demands(each, literal)
-    elif name == "or":
-        yield either(_demands(each, literal) for each in arguments)
-    elif name in KINDS and len(arguments) >= 2 and _is_key(arguments[0]):
-        values = _literals(arguments[1:], literal)
-        if values is not None and (name == "in" or len(values) == 1):
-            yield Demand(KINDS[name], "key", values if name == "in" else values[0])
+            yield from _demands(each, key_type)
+    elif name == "or" and len(arguments) <= MOST_PARTS:
+        yield either(_demands(each, key_type) for each in arguments)
+    elif arguments[1:] == [Name("key")] and name in KINDS and isinstance(arguments[0], Literal):
+        yield from _demands(Function(TURNED.get(name, name), arguments[::-1]), key_type)
+    elif arguments[:1] == [Name("key")] and all(_is_literal(each, key_type) for each in arguments[1:]):
+        yield from _demand(name, [each.value for each in arguments[1:]], key_type)
 
 
-def _is_key(expression: Any) -> bool:
-    """Whether it is the column `key`: of no certain DataFrame, and not `KEY`, which may be another column by the
-    session's settings."""
-    if expression.WhichOneof("expr_type") != "unresolved_attribute":
-        return False
-    return _fields(expression.unresolved_attribute) == {"unparsed_identifier": "key"}
+def _demand(name: str, values: list[Any], key_type: str) -> Iterator[Demand]:
+    """That of a comparison of the key with some values."""
+    if name == "in":
+        yield Demand("In", "key", values)
+    elif name == "isnull" and not values:
+        yield Demand("IsNull", "key")
+    elif len(values) == 1:
+        [value] = values
+        if name in KINDS:
+            yield Demand(KINDS[name], "key", value)
+        elif key_type == "string" and isinstance(value, str):
+            if name == "like" and "_" not in value and "\\" not in value and value.find("%") == len(value) - 1:
+                yield Demand("StringStartsWith", "key", value[:-1])
+            elif name == "startswith":
+                yield Demand("StringStartsWith", "key", value)
 
 
-def _literals(expressions: Sequence[Any], kind: str) -> list[Any] | None:
-    """The values of literals of that kind; None if one is not such a literal."""
-    found = []
-    for each in expressions:
-        fields = _fields(each.literal) if each.WhichOneof("expr_type") == "literal" else {}
-        if set(fields) != {kind}:
-            return None
-        found.append(fields[kind])
-    return found
+def _is_literal(given: Any, key_type: str) -> bool:
+    """Whether it is NULL, text, or bytes that are not compared with text keys: Spark might cast these to text."""
+    return isinstance(given, Literal) and isinstance(given.value, KEYS[key_type])
+
+
+def _of_node(node: Any) -> Any:
+    """A node (org.apache.spark.sql.internal.ColumnNode) as a call of nodes, a name, a literal, or None."""
+    if isinstance(node, Function | Name | Literal | None):  # in a condition that is text
+        return node
+    kind = node.getClass().getSimpleName()
+    if kind == "UnresolvedFunction" and not node.isDistinct():
+        some = node.arguments()
+        return Function(node.functionName().lower(), [some.apply(at) for at in range(some.size())])
+    if kind == "UnresolvedAttribute" and not node.planId().isDefined():
+        return Name(node.sql().lower())
+    if kind == "Literal":
+        value = node.value()
+        return Literal(bytes(value) if isinstance(value, bytearray) else value)
+    return read(node.expression()) if kind == "SqlExpression" else None
+
+
+def _of_message(expression: Any) -> Any:
+    """The same for a message. One with a field that is unknown here is None."""
+    if isinstance(expression, Function | Name | Literal | None):
+        return expression
+    kind = expression.WhichOneof("expr_type")
+    fields = {} if kind is None else _fields(getattr(expression, kind))
+    if kind == "unresolved_function" and set(fields) == {"function_name", "arguments"}:
+        return Function(fields["function_name"].lower(), list(fields["arguments"]))
+    if kind == "unresolved_attribute" and set(fields) == {"unparsed_identifier"}:
+        return Name(fields["unparsed_identifier"].lower())
+    if kind == "literal" and (set(fields) == {"null"} or set(fields) in ({"string"}, {"binary"})):
+        return Literal(fields.get("string", fields.get("binary")))
+    return read(fields["expression"]) if kind == "expression_string" and set(fields) == {"expression"} else None
 
 
 def _fields(message: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Turns the filters of a query, however Spark reports them, into the keys that they demand; and keys into options."""
+"""Turns what a condition demands into keys, and keys into options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REPLACED = "\ufffd"
 
 
 class Demand(NamedTuple):
-    """One filter. `kind`: its name, the same in `pyspark.sql.datasource` and `org.apache.spark.sql.sources`; or
-    `EITHER`, whose value is a list of lists of demands: all demands of at least one list hold."""
+    """One filter. `kind`: its name in `pyspark.sql.datasource`; or `EITHER`, whose value is a list of lists of demands:
+    all demands of at least one list hold."""
 
     kind: str
     column: str

@@ -25,10 +25,8 @@ from krappy.types import Compression
 
 Mode = Literal["log", "table", "snapshot"]
 KeyType = Literal["binary", "string"]
-Pushdown = Literal["false", "true", "tell"]  # "tell" is for krappy.spark.table
 MODES: tuple[Mode, ...] = get_args(Mode)
 KEY_TYPES: tuple[KeyType, ...] = get_args(KeyType)
-PUSHDOWNS: tuple[Pushdown, ...] = get_args(Pushdown)
 COMPRESSIONS: tuple[Literal["none"] | Compression, ...] = ("none", *get_args(Compression))
 T = TypeVar("T", bound=str)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -59,7 +57,7 @@ class Options:
     tombstones: bool
     keys: Keys
     limit: int | None
-    pushdown: Pushdown
+    pushdown: bool
     snapshot: str | None
     snapshot_ttl: float
     topic: str | None
@@ -101,7 +99,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         tombstones=read.boolean("tombstones", False),
         keys=_keys(read, keyed),
         limit=read.count("limit"),
-        pushdown=read.choice("pushdown", PUSHDOWNS, "false"),
+        pushdown=read.boolean("pushdown", False),
         snapshot=texts.get("snapshot") or None,
         snapshot_ttl=read.seconds("snapshotTtl", 600.0, MOST_SNAPSHOT_TTL),
         topic=texts.get("topic") or None,

@@ -34,7 +34,6 @@ READERS = {  # by mode
     "table": ("table_read", "TableReader"),
     "snapshot": ("snapshot_read", "SnapshotReader"),
 }
-PUSHING = {"true": ("pushdown", "PushdownReader"), "tell": ("telling", "ToldReader")}
 
 
 class KrappyDataSource(DataSource):
@@ -53,10 +52,10 @@ class KrappyDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options, "log")
         self._check(schema)
-        if options.mode == "table" and options.pushdown != "false":
+        if options.pushdown:
             if not features().push_filters:
                 raise ConfigError("option pushdown: this needs PySpark 4.1 or newer")
-            return made(*PUSHING[options.pushdown], schema, options)  # type: ignore[no-any-return]
+            return made("pushdown", "PushdownReader", schema, options)  # type: ignore[no-any-return]
         return made(*READERS[options.mode], schema, options)  # type: ignore[no-any-return]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from pyspark.errors import PySparkException
 
 from krappy.errors import ConfigError
 from krappy.spark import at_once, conditions
-from krappy.spark.demands import narrowed, options_of
+from krappy.spark.demands import options_of
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS
 from krappy.spark.options import parse, texts
 from krappy.spark.places import offsets_text
 from krappy.spark.schema import TABLE_COLUMNS, spark_schema
-from krappy.spark.telling import told
-from krappy.spark.versions import features
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 FIXED = {"mode", "subscribe", "subscribepattern", "assign", "pushdown", "snapshot"}  # SparkTable sets them itself
 ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are also attributes; offset() is a method of DataFrame
-_planning = threading.Lock()
 
 
 def table(spark: SparkSession, topic: str, *, client_address: str | None = None, **options: Any) -> SparkTable:
@@ -71,8 +63,7 @@ class SparkTable:
         self.client_address = client_address
         self._spark = spark
         self.options = {"mode": "table", "subscribe": topic, **texts(options)}
-        self._blank: DataFrame | None = None  # conditions are planned on it
-        self._asked: DataFrame | None = None  # and over Spark Connect on this one, whose reader never reads
+        self._blank: DataFrame | None = None  # conditions are checked on it
 
     def df(self, **options: Any) -> DataFrame:
         """The table, or with more options a part of it. Filters on it are not pushed down: Spark reads all keys."""
@@ -158,50 +149,19 @@ class SparkTable:
     def key_options(self, condition: Column | str) -> dict[str, str]:
         """The keys that a condition demands, as options; none if it demands no certain keys.
 
-        Spark plans a query with the condition, which never runs: `pushdown.py` says why. Over Spark Connect that takes
-        a Python process, so if the condition can be read here (`conditions.py`), no query is planned.
+        Raises AnalysisException for an invalid condition, but over Spark Connect its first use does.
         """
         if {"limit", *(name.lower() for name in KEY_OPTIONS)} & {name.lower() for name in self.options}:
             return {}
+        session: Any = self._spark
+        asked = parse(self.options, "log")
         if not self.remote():
             from krappy.spark import catalyst  # needs py4j, which a mere client of Spark Connect has not
 
             if self._blank is None:
-                asked = parse(self.options, "log")
-                self._blank = catalyst.blank(self._spark, spark_schema(asked.columns, asked.key_type))
-            demands = catalyst.demands(self._blank, condition)
-            if demands is not None:
-                return options_of(narrowed(Keys(), demands))
-        else:
-            session: Any = self._spark
-            named = conditions.keys(condition, parse(self.options, "log").key_type, session.client)
-            if named is not None:
-                return options_of(named)
-        return self._told(condition) if features().push_filters else {}
-
-    def _told(self, condition: Column | str) -> dict[str, str]:
-        if self._asked is None:
-            self._asked = self.df(pushdown="tell")
-        planned = self._asked.where(condition)
-        with _planning, _pushing(self._spark):
-            try:
-                planned.take(1)
-            except PySparkException as error:
-                return told(str(error)) or {}
-        return {}
-
-
-@contextmanager
-def _pushing(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(PUSHDOWN, None)
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(PUSHDOWN)
-        else:
-            spark.conf.set(PUSHDOWN, before)
+                self._blank = catalyst.blank(session, spark_schema(asked.columns, asked.key_type))
+            self._blank.where(condition)
+        return options_of(conditions.keys(condition, asked.key_type, session.client if self.remote() else None))
 
 
 class TableSnapshot:

@@ -25,6 +25,7 @@ def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
     table = krappy.spark.table(spark, topic, address=address, keyType="string")
     many = [f"u{number}" for number in range(400)]
     found["options"] = table.key_options("key = 'u5'")
+    found["range"] = table.key_options("key = 'u5' OR key > 'u7' AND offset > 0")
     found["condition"] = [bytes(row.value).decode() for row in table.where("key = 'u5'").collect()]
     found["prefix"] = table.where("key LIKE 'u1%'").count()
     found["many"] = table.where(table.key.isin(many)).count()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 import krappy.spark
 from krappy.blocking import Client
@@ -173,6 +177,12 @@ def test_keys_that_or_joins_are_looked_up(
         "NOT (key = 'u1' OR key = 'u2')",
         "key = 'u1' OR key = topic",
         "key > 'u5' OR key IS NULL",
+        "CASE WHEN key = 'u1' OR offset > 1 AND key = 'u2' THEN false ELSE true END",
+        "(SELECT max(id) FROM range(3) WHERE id > 1 AND key = 'u1') = 2",
+        "(key = 'u1') = false",
+        "key = 'u' '1' OR key = 'u2'",
+        "key LIKE 'u_' AND key NOT BETWEEN 'u2' AND 'u3' AND offset BETWEEN 1 AND 9",
+        "'u15' >= key AND key > X'7531'",
     ],
 )
 def test_what_or_joins_otherwise_is_what_spark_says(
@@ -180,3 +190,36 @@ def test_what_or_joins_otherwise_is_what_spark_says(
 ) -> None:
     table = krappy.spark.table(spark, users, address=address, keyType="string")
     assert sorted(table.where(condition).collect()) == sorted(table.df().where(condition).collect())
+
+
+def test_columns_are_read_as_text_is(spark: SparkSession, address: str, users: str) -> None:
+    table = krappy.spark.table(spark, users, address=address, keyType="string")
+    key, offset, lit = table.key, table["offset"], sf.lit
+    many = [f"u{number}" for number in range(100)]
+    same = [
+        (key == "u1", "key = 'u1'"),
+        (lit("u1") == key, "key = 'u1'"),
+        (key.eqNullSafe("u1") & (offset > 5), "key = 'u1'"),
+        (key.isin("u1", "u2") & (sf.length("value") > 0) & (key > "u1"), "key = 'u2'"),
+        ((key == "u1") | (key == "u2"), "key IN ('u1', 'u2')"),
+        (reduce(or_, [key == each for each in many]), " OR ".join(f"key = '{each}'" for each in many)),
+        (reduce(and_, [key > "u1"] * 100), "key > 'u1'"),
+        (key.between("u1", "u2"), "key BETWEEN 'u1' AND 'u2'"),
+        (key.startswith("u1"), "key LIKE 'u1%'"),
+        (key.like("u1%"), "key LIKE 'u1%'"),
+        (key.isNull(), "key IS NULL"),
+        (sf.expr("key = 'u1' OR offset > 5") & (key <= "u3"), "key <= 'u3'"),
+        ((key == "u1") | (offset > 5), "true"),
+        (~(key == "u1"), "true"),
+        (key == sf.upper(lit("u1")), "true"),
+        (key == lit(b"u1"), "true"),
+        (key.cast("binary") == lit(b"u1"), "true"),
+        (sf.when(key == "u1", lit(False)).otherwise(lit(True)), "true"),
+    ]
+    for condition, text in same:
+        assert table.key_options(condition) == table.key_options(text), condition
+        assert sorted(table.where(condition).collect()) == sorted(table.df().where(condition).collect()), condition
+    binary = krappy.spark.table(spark, users, address=address)
+    assert binary.key_options(binary.key.isin(lit(b"u1"), "u2")) == table.key_options("key IN ('u1', 'u2')")
+    with pytest.raises(AnalysisException, match="nothing"):
+        table.where("key = 'u1' AND nothing = 1")

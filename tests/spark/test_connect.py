@@ -62,7 +62,8 @@ def expected(topic: str) -> dict[str, Any]:
     can = features()
     return {
         "log": 200,
-        "options": {"keys": '["dTU="]', "keyEncoding": "base64"} if can.push_filters else {},
+        "options": {"keys": '["dTU="]', "keyEncoding": "base64"},
+        "range": {"keyFrom": "dTU=", "keyEncoding": "base64"},
         "condition": ["v5"],
         "prefix": 111,
         "named": 1,

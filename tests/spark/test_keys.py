@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from krappy.spark.demands import options_of
 from krappy.spark.keys import Keys, after_prefix
 from krappy.spark.options import parse
-from krappy.spark.telling import KeysTold, told
 
 letters = st.lists(st.sampled_from([0, 97, 98, 254, 255]), max_size=3).map(bytes)
 keys = st.one_of(
@@ -51,12 +50,6 @@ def test_there_and_back_as_options(demand: Keys) -> None:
     written = options_of(demand)
     read = parse({"subscribe": "t", "mode": "table", **written}, "log").keys
     assert read == (demand if demand.exact is None else Keys(exact=tuple(dict.fromkeys(demand.exact))))
-    assert told(f"Traceback …: {KeysTold(demand)}\n") == written
-
-
-def test_an_error_that_says_nothing_of_keys() -> None:
-    assert told("Traceback …") is None
-    assert told(str(KeysTold(Keys(exact=(b"a" * 99,))))[:80]) is None  # cut off on its way
 
 
 def test_after_prefix() -> None:

@@ -32,7 +32,7 @@ def test_the_defaults_are_those_of_the_kafka_source() -> None:
     )
     assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert parse({**S, "includeHeaders": "TRUE"}, "log").columns == (*batch.columns, "headers")
-    assert (batch.mode, batch.key_type, batch.pushdown, batch.address) == ("log", "binary", "false", None)
+    assert (batch.mode, batch.key_type, batch.pushdown, batch.address) == ("log", "binary", False, None)
 
 
 def test_a_table_has_columns_of_its_own() -> None:

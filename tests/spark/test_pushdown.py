@@ -9,7 +9,7 @@ from pyspark.sql import datasource as ds
 
 from krappy.spark.demands import narrowed
 from krappy.spark.keys import NONE, Keys
-from krappy.spark.telling import demands
+from krappy.spark.pushdown import demands
 from krappy.spark.versions import features
 from tests.spark.test_keys import lets
 
