@@ -21,18 +21,20 @@ class PartitionInfo(NamedTuple):
     """`start`, `end`: the log's first offset, and the offset after its last event. `applied`: the table includes all
     events before this offset. `last_stable_offset`: events before it can be read; no open transaction has one there.
     `failed`: why the partition takes no events or is out of service. `view_failed`: why its table is not updated any
-    more. `size` in bytes."""
+    more. `size` in bytes. `leader`: the id of the broker that leads the partition; -1: none does. The offsets are -1 if
+    the broker that was asked does not have the partition."""
 
     partition: int
-    start: int = 0
-    end: int = 0
-    high_watermark: int = 0
-    last_stable_offset: int = 0
-    applied: int = 0
+    start: int = -1
+    end: int = -1
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    applied: int = -1
     size: int = 0
     segments: int = 0
     failed: str | None = None
     view_failed: str | None = None
+    leader: int = -1
 
 
 class TopicInfo(NamedTuple):

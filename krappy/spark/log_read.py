@@ -74,7 +74,7 @@ def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> 
 
 def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: bool) -> Iterator[ColumnBlock]:
     """Retention, or the deletion of the topic, may overtake a read: it raises then if `fail`, else skips the events."""
-    start, (topic, partition, _, end, id) = part.start, part
+    start, (topic, partition, _, end, id, _) = part.start, part
     while start < end:
         try:
             for block in connected.read_log(topic, partition, start, end, columns=[*wanted, "offset"], topic_id=id):

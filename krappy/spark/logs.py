@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from krappy.blocking import Client
-from krappy.errors import UnknownTopic
+from krappy.errors import NotLeader, UnknownTopic
 from krappy.spark.topics import TopicChoice
 from krappy.types import TopicPartition
 
@@ -14,11 +15,13 @@ Offsets = dict[TopicPartition, int]
 
 class Logs(NamedTuple):
     """`starts`: each partition's log start; `ends`: its last stable offset, before which events can be read. `ids`: by
-    topic; a topic that was deleted and made anew has another id. `whole`: the options name no partitions."""
+    topic; a topic that was deleted and made anew has another id. `leaders`: by partition, the broker that leads it, as
+    the cluster has it. `whole`: the options name no partitions."""
 
     starts: Offsets
     ends: Offsets
     ids: dict[str, str]
+    leaders: Mapping[TopicPartition, int]
     whole: bool = True
 
     def of(self, topic: str) -> list[TopicPartition]:
@@ -32,7 +35,7 @@ class Logs(NamedTuple):
 def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
     """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
 
-    Raises UnknownTopic, UnknownPartition.
+    Raises UnknownTopic, UnknownPartition; NotLeader if the broker does not have one of them.
     """
     if wanted.pattern is not None:
         topics = client.topics()
@@ -46,9 +49,13 @@ def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
     found = {topic.name: topic for topic in topics}
     places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)
     ends = [found[each.topic].partitions[each.partition] for each in places]
+    for each, at in zip(places, ends, strict=True):
+        if at.last_stable_offset < 0:
+            raise NotLeader(f"{each}: broker {at.leader} leads it", **each._asdict(), leader=at.leader)
     return Logs(
         {each: at.start for each, at in zip(places, ends, strict=True)},
         {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},
         {each.topic: found[each.topic].id for each in places},
+        {each: at.leader for each, at in zip(places, ends, strict=True)},
         wanted.assigned is None,
     )

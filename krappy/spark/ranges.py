@@ -23,13 +23,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 class OffsetRange(NamedTuple):
     """Events of one partition, from offset `start` to before `end`. `topic_id`: a topic that was made anew under the
-    same name has another."""
+    same name has another. `leader`: the broker that led the partition when the read was planned."""
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: str
+    leader: int
 
     @property
     def size(self) -> int:
@@ -53,7 +54,7 @@ def resolve(client: Client, options: Options) -> list[OffsetRange]:
         _not_lost(each, (start, end), (now.starts[each], now.ends[each]), options)
         start, end = max(start, now.starts[each]), min(end, now.ends[each])
         if start < end:
-            ranges.append(OffsetRange(*each, start, end, now.ids[each.topic]))
+            ranges.append(OffsetRange(*each, start, end, now.ids[each.topic], now.leaders[each]))
     return ranges
 
 

@@ -117,7 +117,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         if options.start.kind == "snapshot":
             taken = self._snapshots.take(now)
             if self._target is not None:
-                self._target = Logs(now.starts, dict(taken.at), now.ids)  # the snapshot is the "now" of AvailableNow
+                self._target = now._replace(ends=dict(taken.at))  # the snapshot is the "now" of AvailableNow
             return taken
         now = self._target or now
         begin = dict(ranges.offsets(connected, options.start, now, options.timestamp_strategy))
@@ -191,7 +191,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
                 self._losses.tell(f"{each} begins at offset {there} by now; {wanted}")
                 start = there
             if start < end:
-                yield OffsetRange(*each, start, end, id)
+                yield OffsetRange(*each, start, end, id, now.leaders[each])
 
     # --- reading, in the tasks ---
 

@@ -49,11 +49,13 @@ class Whole(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Ranges of a snapshot that the broker holds."""
+    """Ranges of a snapshot that a broker holds. `leader`: that broker, which leads the partitions; -1: unknown, for the
+    option `snapshot` does not say it."""
 
     topic: str
     snapshot: str
     ranges: list[KeyRange]
+    leader: int = -1
 
 
 Piece = Lookups | Whole | Part
@@ -103,12 +105,13 @@ class TableReader(DataSourceReader):
         if tasks == 1 and options.min_partitions is None:
             return [Whole(topic)]
         held = taken(connected, now, topic, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
+        leader = now.leaders[places[0]]
         if options.min_partitions is not None:
-            return [Part(topic, held.id, [each]) for each in held.ranges]
+            return [Part(topic, held.id, [each], leader) for each in held.ranges]
         if len(held.ranges) <= len(places):  # nothing was worth splitting
             connected.close_snapshot(held.id)
             return [Whole(topic)]
-        return [Part(topic, held.id, some) for at in range(tasks) if (some := held.ranges[at::tasks])]
+        return [Part(topic, held.id, some, leader) for at in range(tasks) if (some := held.ranges[at::tasks])]
 
     def _tasks(self, connected: Client, now: Logs, topic: str) -> int:
         """How many tasks to use, by the table's uncompressed size: a compressed log may be a thousandth of it."""

@@ -190,7 +190,7 @@ def test_what_is_deleted_while_it_is_read(client: Client, address: str, filled: 
     from krappy.spark.options import parse
     from krappy.spark.schema import spark_schema
 
-    part = OffsetRange(filled, 0, 0, 10, client.describe(filled).id)
+    part = OffsetRange(filled, 0, 0, 10, client.describe(filled).id, 1)
     client.delete_records(filled, {0: 6})
     schema = spark_schema(("offset",))
     options = {"address": address, "subscribe": filled}
@@ -258,7 +258,7 @@ def test_an_empty_topic_and_one_of_64_partitions(client: Client, address: str, t
 def test_a_split_keeps_every_offset_once(
     some: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
 ) -> None:
-    whole = [OffsetRange("t", partition, start, start + size, "id") for partition, (start, size) in enumerate(some)]
+    whole = [OffsetRange("t", partition, start, start + size, "id", 1) for partition, (start, size) in enumerate(some)]
     parts = split(whole, min_partitions, max_records)
     covered = [(part.partition, offset) for part in parts for offset in range(part.start, part.end)]
     assert covered == [(each.partition, offset) for each in whole for offset in range(each.start, each.end)]

@@ -426,6 +426,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
                     "partitions": [
                         {
                             "partition": 0,
+                            "leader": 1,
                             "start": 0,
                             "end": 42,
                             "high_watermark": 42,

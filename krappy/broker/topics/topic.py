@@ -125,20 +125,25 @@ class Topic:
             **self.describe_settings(),
             "scattered": self.scattered,
             "partitions": [
-                {
-                    "partition": p.index,
-                    "start": p.start_offset,
-                    "end": p.log.end_offset,
-                    "high_watermark": p.high_watermark,
-                    "last_stable_offset": p.last_stable_offset,
-                    "applied": p.applied,
-                    "size": p.log.size,
-                    "segments": len(p.log.segments),
-                    "failed": p.offline or p.log_failed or None,
-                    "view_failed": None if p.view_failed is None else str(p.view_failed),
-                }
-                for p in self.local.values()
+                {"partition": index, "leader": each.state.leader, **self._describe(self.local.get(index))}
+                for index, each in enumerate(self.image.partitions)
             ],
+        }
+
+    def _describe(self, p: Partition | None) -> dict[str, Any]:
+        """What this broker knows of a partition; offsets are left out if it does not have it."""
+        if p is None:
+            return {}
+        return {
+            "start": p.start_offset,
+            "end": p.log.end_offset,
+            "high_watermark": p.high_watermark,
+            "last_stable_offset": p.last_stable_offset,
+            "applied": p.applied,
+            "size": p.log.size,
+            "segments": len(p.log.segments),
+            "failed": p.offline or p.log_failed or None,
+            "view_failed": None if p.view_failed is None else str(p.view_failed),
         }
 
 
