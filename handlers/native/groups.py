@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -17,7 +18,9 @@ from krappy.types import text_id
 from krappy.waiting import Later
 from krappy.wire import messages
 
+A = TypeVar("A", bound=messages.Answer)
 FEW = 250  # rows of an answer that are made in one turn
+MANY = 2000  # ranges of a request; more are settled in several turns
 
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
@@ -80,27 +83,56 @@ def ended(handle: int) -> UnknownHandle:
 
 
 @serves(messages.Ack, needs=needs.group(Op.READ))
-def ack(session: SessionPort, request: messages.Ack) -> Later[messages.Acked]:
-    later = _member(session, request.handle).ack(request.ranges)
-    return later.map(lambda _: messages.Acked())
+def ack(session: SessionPort, request: messages.Ack) -> Later[messages.Acked] | Coroutine[Any, Any, messages.Acked]:
+    member = _member(session, request.handle)
+    if len(request.ranges) > MANY:
+        return _in_parts(session, member, request.ranges, member.ack, messages.Acked())
+    return member.ack(request.ranges).map(lambda _: messages.Acked())
 
 
 @serves(messages.Nack, needs=needs.group(Op.READ))
-def nack(session: SessionPort, request: messages.Nack) -> messages.Nacked:
-    _member(session, request.handle).nack(request.ranges, request.delay_ms)
+def nack(session: SessionPort, request: messages.Nack) -> messages.Nacked | Coroutine[Any, Any, messages.Nacked]:
+    member = _member(session, request.handle)
+    if len(request.ranges) > MANY:
+        settle = partial(member.nack, delay_ms=request.delay_ms)
+        return _in_parts(session, member, request.ranges, settle, messages.Nacked())
+    member.nack(request.ranges, request.delay_ms)
     return messages.Nacked()
 
 
 @serves(messages.Extend, needs=needs.group(Op.READ))
-def extend(session: SessionPort, request: messages.Extend) -> messages.Extended:
-    _member(session, request.handle).extend(request.ranges, request.lease_ms)
+def extend(
+    session: SessionPort, request: messages.Extend
+) -> messages.Extended | Coroutine[Any, Any, messages.Extended]:
+    member = _member(session, request.handle)
+    if len(request.ranges) > MANY:
+        settle = partial(member.extend, lease_ms=request.lease_ms)
+        return _in_parts(session, member, request.ranges, settle, messages.Extended())
+    member.extend(request.ranges, request.lease_ms)
     return messages.Extended()
 
 
-def uncount(session: SessionPort, request: messages.Unregister) -> None:
-    """Tells the group which events a leaving member has not looked at. Raises UnknownHandle when the handle is not a
-    member's."""
-    _member(session, request.handle).uncount(request.unseen or (), request.polls)
+async def _in_parts(
+    session: SessionPort,
+    member: MemberPort,
+    ranges: Sequence[Any],
+    settle: Callable[[Sequence[Any]], Later[None] | None],
+    answer: A,
+) -> A:
+    await member.in_parts(ranges, settle, session.pause)
+    return answer
+
+
+def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], Awaitable[None]] | None:
+    """Tells the group which events a leaving member has not looked at: at once, or what takes several turns to do it.
+    Raises UnknownHandle when the handle is not a member's."""
+    member = _member(session, request.handle)
+    ranges = member.unseen(request.unseen or (), request.polls)
+    settle = partial(member.uncount, polls=None)
+    if len(ranges) > MANY:
+        return partial(member.in_parts, ranges, settle, session.pause)
+    settle(ranges)
+    return None
 
 
 @serves(messages.Commit, needs=needs.group(Op.READ))

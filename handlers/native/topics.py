@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.native import groups
@@ -61,8 +64,20 @@ def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
 
 
 @serves(messages.Unregister, needs=needs.NOTHING)
-def unregister(session: SessionPort, request: messages.Unregister) -> messages.Unregistered:
+def unregister(
+    session: SessionPort, request: messages.Unregister
+) -> messages.Unregistered | Coroutine[Any, Any, messages.Unregistered]:
     if request.unseen is not None or request.polls is not None:
-        groups.uncount(session, request)
+        uncount = groups.uncount(session, request)
+        if uncount is not None:
+            return _unregister(session, request, uncount)
+    session.remove(request.handle)
+    return messages.Unregistered()
+
+
+async def _unregister(
+    session: SessionPort, request: messages.Unregister, uncount: Callable[[], Awaitable[None]]
+) -> messages.Unregistered:
+    await uncount()
     session.remove(request.handle)
     return messages.Unregistered()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
@@ -36,6 +36,15 @@ class MemberPort(Protocol):
     def nack(self, ranges: Sequence[tuple[str, int, int, int]], delay_ms: int = 0) -> None: ...
     def extend(self, ranges: Sequence[tuple[str, int, int, int]], lease_ms: int) -> None: ...
     def uncount(self, unseen: Sequence[tuple[str, int, int, int]], polls: int | None) -> None: ...
+    def unseen(
+        self, told: Sequence[tuple[str, int, int, int]], polls: int | None
+    ) -> list[tuple[str, int, int, int]]: ...
+    def in_parts(
+        self,
+        ranges: Sequence[tuple[str, int, int, int]],
+        settle: Callable[[Sequence[tuple[str, int, int, int]]], Later[None] | None],
+        pause: Callable[[], Awaitable[None]],
+    ) -> Coroutine[Any, Any, None]: ...
     def close(self) -> None: ...
     def describe(self) -> dict[str, Any]: ...
 

@@ -13,6 +13,7 @@ from trio.testing import trio_test
 
 from krappy import errors
 from krappy.broker.groups import dead_letters
+from krappy.broker.groups import member as member_module
 from krappy.broker.partition.partition import Partition
 from krappy.ports import GroupPolled, StoredAt
 from krappy.records import batch
@@ -50,6 +51,59 @@ async def test_polls_take_partitions_in_turn(tmp_path: Path) -> None:
         first = [(await member.poll(10, 1 << 20)).leases[0][1] for _ in range(3)]
         assert sorted(first) == [0, 1, 2]
         assert sorted(lease[1] for lease in (await member.poll(*ALL)).leases) == [0, 1, 2]
+
+
+@trio_test
+@pytest.mark.parametrize("left", ["closed", "cancelled"])
+async def test_what_is_acknowledged_in_parts_is_all_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Its client leaves after the first part: nobody gets what follows, and then its other leases are free."""
+    monkeypatch.setattr(member_module, "AT_ONCE", 10)
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 100)
+        member, other = [await broker.groups.join("g", client, ["t"]) for client in "ab"]
+        await member.poll(*ALL)
+        parts, given = 0, list[int]()
+
+        async def pause() -> None:
+            nonlocal parts
+            parts += 1
+            if parts == 1:
+                scope.cancel() if left == "cancelled" else None
+                member.close()
+            await trio.lowlevel.checkpoint()
+            given.extend(offsets(await other.poll(*ALL)))
+
+        with trio.CancelScope() as scope:
+            await member.in_parts([("t", 0, at, at) for at in range(0, 100, 2)] * 3, member.ack, pause)
+        assert (parts, given) == (5, [])
+        assert offsets(await other.poll(*ALL)) == list(range(1, 100, 2))
+        await other.ack([("t", 0, 0, 99)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 100)]
+        assert [each["name"] for each in broker.groups.describe("g")["members"]] == [other.name]
+
+
+@trio_test
+async def test_what_is_lost_in_parts_is_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "AT_ONCE", 2)
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 20)
+        member, other = [await broker.groups.join("g", client, ["t"]) for client in "ab"]
+        await member.poll(10, 1 << 20)
+        await other.poll(10, 1 << 20)
+        asked = [("t", 0, at, at) for at in range(0, 20, 2)]
+        for settle in (member.ack, partial(member.nack, delay_ms=LONG), partial(member.extend, lease_ms=LONG)):
+            with pytest.raises(errors.InvalidRequest):
+                await member.in_parts([*asked, ("t", 0, 9, 8)], settle, trio.lowlevel.checkpoint)
+            assert broker.groups.describe("g")["members"][0]["leased"] == 10, "nothing is done"
+        for settle in (partial(member.extend, lease_ms=LONG), member.ack):
+            with pytest.raises(errors.LeaseLost) as lost:
+                await member.in_parts(asked, settle, trio.lowlevel.checkpoint)
+            assert lost.value.details["lost"] == [["t", 0, at, at] for at in range(10, 20, 2)]
+        assert broker.groups.describe("g")["members"][0]["leased"] == 5
 
 
 @trio_test

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from krappy.broker.groups.shared import SharedPartition
 
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
+AT_ONCE = 2000  # ranges that are settled in one turn
 
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
@@ -35,6 +36,7 @@ class Member:
         self.lease_ms = lease_ms
         self.closed = False
         self.bytes = 0  # of batches that it was given
+        self._settling = 0  # requests that are settled in parts; meanwhile it does not leave
         self._polls = 0  # polls that gave it events
         self._latest: Sequence[Leased] = ()  # what the last of them gave
 
@@ -142,18 +144,57 @@ class Member:
     def uncount(self, unseen: Sequence[Range], polls: int | None) -> None:
         """Does not count the deliveries of events that it holds but has not seen.
 
-        `polls`: how many answers with events the client has got. The broker may have sent one more.
+        `polls`: as in `unseen`.
         """
-        ranges = [(topic, partition, first, last) for topic, partition, first, last in unseen]  # rows come as lists
-        if polls is not None and polls < self._polls:
-            ranges += [leased[:4] for leased in self._latest]
-        for shared, (_, _, first, last) in self._ranges(ranges, []):
+        for shared, (_, _, first, last) in self._ranges(self.unseen(unseen, polls), []):
             shared.leases.uncount(self.name, first, last)
 
+    def unseen(self, told: Sequence[Range], polls: int | None) -> list[Range]:
+        """What its client has not seen: what it told, and the last answer with events, if it did not get that. `polls`:
+        how many it has got; the broker may have sent one more."""
+        ranges = [(topic, partition, first, last) for topic, partition, first, last in told]  # rows come as lists
+        if polls is not None and polls < self._polls:
+            ranges += [leased[:4] for leased in self._latest]
+        return ranges
+
+    async def in_parts(
+        self,
+        ranges: Sequence[Range],
+        settle: Callable[[Sequence[Range]], Later[None] | None],
+        pause: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Calls `settle`, which is one of the methods above, with a part of the ranges at a time, and `pause` after
+        each. Returns when all of it is durable.
+
+        All is settled, also if the client leaves meanwhile: only then its leases go to others. Raises InvalidRequest,
+        having done nothing; LeaseLost, which names all that was lost.
+        """
+        apart, lost = _apart(ranges), list[Range]()
+        laters: list[Later[None]] = []
+        self._settling += 1
+        try:
+            with trio.CancelScope(shield=True):
+                for start in range(0, len(apart), AT_ONCE):
+                    try:
+                        later = settle(apart[start : start + AT_ONCE])
+                    except LeaseLost as error:
+                        lost += error.details["lost"]
+                    else:
+                        laters += [] if later is None else [later]
+                    await pause()
+        finally:
+            self._settling -= 1
+            if self.closed and not self._settling:
+                self.group.leave(self)
+        for each in laters:
+            try:
+                await each.wait()
+            except LeaseLost as error:
+                lost += error.details["lost"]
+        if lost:
+            raise _lost(self, lost)
+
     def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[SharedPartition, Range]]:
-        for topic, partition, first, last in ranges:
-            if last < first:
-                raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
         found = []
         for each in _apart(ranges):
             shared = self.group.shared.get((each[0], each[1]))
@@ -166,11 +207,16 @@ class Member:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.group.leave(self)
+            if not self._settling:
+                self.group.leave(self)
 
 
 def _apart(ranges: Sequence[Range]) -> Sequence[Range]:
-    """The same events in ranges that do not overlap: an event that is named a thousand times is settled once."""
+    """The same events in ranges that do not overlap, in order: an event that is named a thousand times is settled once.
+    Raises InvalidRequest."""
+    for topic, partition, first, last in ranges:
+        if last < first:
+            raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
     if len(ranges) < 2:
         return ranges
     apart: list[Range] = []
