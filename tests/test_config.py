@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from krappy.errors import ConfigError
-from krappy.settings.server import ServerConfig, describe, load, parse_address
+from krappy.settings.described import describe
+from krappy.settings.server import ServerConfig, load, parse_address
 from krappy.settings.topic_table import OF_BROKER, SETTINGS
 
 
@@ -60,7 +61,10 @@ def test_what_is_given_is_what_is_used(name: str, given: Any, value: object) -> 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("memory_bytes", "256MiB"),
+        ("memory_bytes", "256X"),
+        ("memory_bytes", "256s"),
+        ("idle_timeout_ms", "5M"),
+        ("max_groups", "5M"),
         ("memory_bytes", 5),
         ("memory_bytes", 1.5),
         ("memory_bytes", True),
@@ -85,6 +89,33 @@ def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> No
     with pytest.raises(ConfigError, match=f"the flags: {name} = ") as caught:
         load({name: given}, {})
     assert caught.value.details == {"setting": name}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "number"),
+    [
+        ("memory_bytes", "256M", 256 << 20),
+        ("memory_bytes", "256MiB", 256 << 20),
+        ("memory_bytes", "256mb", 256_000_000),
+        ("memory_bytes", "1.5GiB", 3 << 29),
+        ("memory_bytes", " 2 G ", 2 << 30),
+        ("cleaner_io_max_bytes_per_second", "10M", 10 << 20),
+        ("idle_timeout_ms", "30s", 30_000),
+        ("idle_timeout_ms", "1.5h", 5_400_000),
+        ("idle_timeout_ms", "250ms", 250),
+        ("offsets_retention_ms", "7d", 604_800_000),
+    ],
+)
+def test_sizes_and_times_may_have_units(tmp_path: Path, name: str, given: str, number: int) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text(f'{name} = "{given}"\n')
+    for config in (load({name: given}, {}), load({}, {"KRAPPY_" + name.upper(): given}), load({}, {}, file)):
+        assert getattr(config, name) == number
+
+
+def test_defaults_of_topics_may_have_units() -> None:
+    config = load({"log_retention_ms": "7d", "log_segment_bytes": "64M"}, {})
+    assert config.topic_defaults == {"log.retention.ms": "604800000", "log.segment.bytes": str(64 << 20)}
 
 
 def test_an_unknown_name_gets_the_nearest_and_its_place(tmp_path: Path) -> None:
@@ -156,7 +187,7 @@ def test_every_setting_is_described() -> None:
     topics = {name.replace(".", "_") for name in OF_BROKER}
     assert rows.keys() == {spec.name for spec in fields(ServerConfig) if spec.name != "topic_defaults"} | topics
     assert rows["log_retention_ms"].flag == "--log-retention-ms"
-    assert (rows["log_retention_ms"].kind, rows["log_retention_ms"].default) == ("number", "-1")
+    assert (rows["log_retention_ms"].kind, rows["log_retention_ms"].default) == ("duration", "-1")
     assert rows["memory_bytes"].flag == "--memory-bytes"
     assert rows["memory_bytes"].variable == "KRAPPY_MEMORY_BYTES"
     assert rows["memory_bytes"].default == str(256 << 20)

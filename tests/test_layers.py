@@ -35,6 +35,7 @@ VALUES = [
     "partitioner",
     "arrow_layout",
     "settings.topic",
+    "settings.units",
     "settings.topic_table",
     "measures",
 ]

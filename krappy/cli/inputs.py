@@ -27,7 +27,7 @@ from krappy.types import Headers
 MAX_LINE = 64 << 20  # bytes; more than a broker takes in one request
 MOST_NAMED = 200  # characters of the names that an error lists
 FORMATS = ("lines", "json", "csv", "events")
-_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_ENDINGS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 class BadInput(Failure):
@@ -109,10 +109,19 @@ def _only_member(raw: IO[bytes], path: str) -> IO[bytes]:
 
 def guess_format(path: str | None) -> str:
     """The format by the ending of a file's name: csv for data.csv.gz."""
+    return _ENDINGS.get(_ending(path), "lines")
+
+
+def guess_delimiter(path: str | None) -> str:
+    """What is between columns, by the ending of a file's name: a tab for data.tsv.gz."""
+    return "\t" if _ending(path) == ".tsv" else ","
+
+
+def _ending(path: str | None) -> str:
     suffixes = [suffix.lower() for suffix in Path(path or "-").suffixes]
     while suffixes and suffixes[-1] in (".gz", ".zip"):
         suffixes.pop()
-    return _ENDINGS.get(suffixes[-1], "lines") if suffixes else "lines"
+    return suffixes[-1] if suffixes else ""
 
 
 def parse(

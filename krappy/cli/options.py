@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ import click
 from krappy.cli.errors import Failure
 from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
 from krappy.errors import KrappyError, UnknownTopic
+from krappy.settings import units
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -124,6 +126,37 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]
         if not kept:
             self.fail(f"'{value}' is no time such as 90m, 12h or 7d, nor forever", param, ctx)
         return max(1, kept // timedelta(milliseconds=1))
+
+
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A plain number, or one with a unit of bytes or of time (`krappy.settings.units`), which becomes a number of
+    `each`: of so many bytes or ms. At least `low`."""
+
+    name = "number"
+
+    def __init__(self, unit: str, each: int, low: float) -> None:
+        self._unit, self._each, self._low = unit, each, low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = units.read(value, self._unit)
+            found = float(number) if number is value else number / self._each
+        except ValueError:
+            self.fail(f"'{value}' is no number, nor one with a unit {units.EXAMPLES[self._unit]}", param, ctx)
+        if not self._low <= found < math.inf:
+            self.fail(f"at least {self._low:g} is needed", param, ctx)
+        return found
+
+
+class Bytes(click.IntRange):
+    """A whole number of bytes, which may have a unit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            value = units.read(value, units.BYTES)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return int(super().convert(value, param, ctx))
 
 
 class CommandGroup(click.Group):

@@ -1,13 +1,13 @@
 """The server's settings: defaults, then a TOML file, then `KRAPPY_…` environment variables, then flags.
 
 A setting has one name everywhere: `memory_bytes` in the file, `KRAPPY_MEMORY_BYTES` in the environment,
-`--memory-bytes` as a flag. Sizes are bytes and durations are milliseconds, as the names say; both are plain whole
-numbers. The file is one flat TOML table:
+`--memory-bytes` as a flag. Sizes are bytes and durations are milliseconds, as the names say; both are whole numbers, or
+texts with a unit: "256M", "1.5GiB", "30s", "7d" (`units`). The file is one flat TOML table:
 
     data = "/var/lib/krappy"
     listen_native = "0.0.0.0:7092"    # "none": not served
     durability = "fsync"
-    memory_bytes = 268_435_456
+    memory_bytes = "256M"
 
 In the file a setting may also have Kafka's name (`advertised.listeners = "broker.example:9092"`), if Kafka has the same
 setting: see `KAFKA_NAMES`. Defaults of topics have Kafka's names for them: `log.retention.ms` for a topic's
@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import ConfigError, InvalidConfig
+from krappy.settings import units
 from krappy.settings.topic import TopicConfig
-from krappy.settings.topic_table import OF_BROKER, Setting, inherited, nearest
+from krappy.settings.topic_table import OF_BROKER, inherited, nearest
 
 PREFIX = "KRAPPY_"
 ENVIRONMENT = "the environment"
@@ -37,6 +38,7 @@ FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
 _SERVICE_LINK = re.compile(
     r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
+KINDS = {None: "number", units.BYTES: "size", units.MS: "duration"}
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
 PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
@@ -71,8 +73,8 @@ KAFKA_NAMES = {
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
 }
-_TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
-_FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in _TOPICS.items()}}
+TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
+_FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in TOPICS.items()}}
 
 
 _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
@@ -217,8 +219,8 @@ class ServerConfig:
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name, as `load` takes them."""
-        topics = {name: self.topic_defaults[kafka] for name, kafka in _TOPICS.items() if kafka in self.topic_defaults}
-        return {**{name: getattr(self, name) for name in _SPECS}, **topics}
+        topics = {name: self.topic_defaults[kafka] for name, kafka in TOPICS.items() if kafka in self.topic_defaults}
+        return {**{name: getattr(self, name) for name in SPECS}, **topics}
 
     @property
     def overrides_of_connections_per_ip(self) -> dict[str, int]:
@@ -231,40 +233,7 @@ class ServerConfig:
         return self.listen_http is None or on_loopback(self.listen_http)
 
 
-_SPECS = {spec.name: spec for spec in fields(ServerConfig) if spec.metadata}
-
-
-class DescribedSetting(NamedTuple):
-    """One setting for `--help` and the documents."""
-
-    name: str
-    flag: str
-    variable: str
-    kind: str
-    default: str
-    doc: str
-
-
-def describe() -> list[DescribedSetting]:
-    """A row for each setting, in the order of `ServerConfig`; then one for each default of topics."""
-    own = [
-        DescribedSetting(
-            name=spec.name,
-            flag="--" + spec.name.replace("_", "-"),
-            variable=PREFIX + spec.name.upper(),
-            kind="|".join(spec.metadata["choices"] or (_kind(spec),)),
-            default=str(spec.default).lower() if isinstance(spec.default, bool) else str(spec.default),
-            doc=spec.metadata["doc"],
-        )
-        for spec in _SPECS.values()
-    ]
-    return own + [_described(name, OF_BROKER[kafka]) for name, kafka in _TOPICS.items()]
-
-
-def _described(name: str, setting: Setting) -> DescribedSetting:
-    kind = {"BOOLEAN": "true|false", "STRING": "text", "LIST": "text"}.get(setting.kind, "number")
-    flag, variable = "--" + name.replace("_", "-"), PREFIX + name.upper()
-    return DescribedSetting(name, flag, variable, kind, setting.default, f"{setting.name} of topics: {setting.doc}")
+SPECS = {spec.name: spec for spec in fields(ServerConfig) if spec.metadata}
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:
@@ -286,15 +255,15 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     ):
         for name, value in given.items():
             try:
-                if name in _TOPICS:
-                    topics[_TOPICS[name]] = OF_BROKER[_TOPICS[name]].read(value)
-                elif name in _SPECS:
-                    values[name] = _read(_SPECS[name], value)
+                if name in TOPICS:
+                    topics[TOPICS[name]] = OF_BROKER[TOPICS[name]].read(value)
+                elif name in SPECS:
+                    values[name] = _read(SPECS[name], value)
                 elif source == ENVIRONMENT:
-                    near = nearest(name, {**_SPECS, **_TOPICS}, lambda near: PREFIX + near.upper())
+                    near = nearest(name, {**SPECS, **TOPICS}, lambda near: PREFIX + near.upper())
                     raise ConfigError(f"{source}: there is no setting '{written[name]:.80}'{near}", setting=name)
                 else:
-                    near = nearest(name, {**_SPECS, **_TOPICS})
+                    near = nearest(name, {**SPECS, **TOPICS})
                     raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
                 shown = written[name] if source == ENVIRONMENT else name
@@ -326,18 +295,18 @@ def _token_of(file: str, given: str) -> str:
         raise ConfigError(f"{name}: {file} is empty", setting=name)
     if given not in ("", token):
         raise ConfigError(f"console_token and {name} are both given, and differ", setting=name)
-    return str(_read(_SPECS["console_token"], token))
+    return str(_read(SPECS["console_token"], token))
 
 
 def default_of(name: str) -> tuple[Any, str]:
     """(default, description) of a setting."""
-    spec = _SPECS[name]
+    spec = SPECS[name]
     return spec.default, str(spec.metadata["doc"])
 
 
 def read_value(name: str, value: Any) -> Any:
     """A setting's value in its own type. Raises ValueError that says what is needed."""
-    return _read(_SPECS[name], value)
+    return _read(SPECS[name], value)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -394,17 +363,18 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _kind(spec: Field[Any]) -> str:
+def kind_of(spec: Field[Any]) -> str:
+    """What a setting takes, in a word."""
     if spec.metadata["low"] is not None:
-        return "number"
+        return KINDS[units.of(spec.name)]
     return {"Path": "path", "bool": "true|false"}.get(str(spec.type), "text")
 
 
 def _read(spec: Field[Any], value: Any) -> Any:
     """The value in its own type. Raises ValueError, or ConfigError with the complete message."""
-    kind, choices = _kind(spec), spec.metadata["choices"]
-    if kind == "number":
-        return _read_number(value, spec.metadata["low"], spec.metadata["high"])
+    kind, choices = kind_of(spec), spec.metadata["choices"]
+    if spec.metadata["low"] is not None:
+        return _read_number(value, spec.metadata["low"], spec.metadata["high"], units.of(spec.name))
     if kind == "true|false":
         text = str(value).strip().lower()
         if text not in ("true", "false"):
@@ -481,11 +451,12 @@ def _address(text: str) -> str:
     return text
 
 
-def _read_number(value: Any, low: int, high: int) -> int:
+def _read_number(value: Any, low: int, high: int, unit: str | None = None) -> int:
+    value = units.read(value, unit)
     if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
         value = int(value)
     if type(value) is not int:
-        raise ValueError("a whole number is needed")
+        raise ValueError(f"{units.needed(unit)} is needed")
     if not low <= value <= high:
         raise ValueError(f"at least {low} is needed" if value < low else f"at most {high} is allowed")
     return value

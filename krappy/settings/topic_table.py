@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from krappy.errors import InvalidConfig
+from krappy.settings import units
 
 Given = str | int | float | bool | None
 # Changes of settings, None for "back to the default"; or a function of the stored settings and those in force that
@@ -128,7 +129,20 @@ def _long(low: int) -> tuple[str, Reads]:
 
 
 def _row(name: str, default: str, kind: tuple[str, Reads], doc: str, broker: str | None = None) -> Setting:
-    return Setting(name, default, kind[1], kind[0], doc, broker)
+    unit = units.of(name)
+    return Setting(name, default, _with_unit(kind[1], unit) if unit else kind[1], kind[0], doc, broker)
+
+
+def _with_unit(read: Reads, unit: str) -> Reads:
+    """As `read`, and of a text with a unit of bytes or of time."""
+
+    def converted(given: Given) -> str:
+        number = units.read(given, unit)
+        if isinstance(number, str) and not _INT.fullmatch(number.strip()):
+            raise ValueError(f"{units.needed(unit)} is needed")
+        return read(number)
+
+    return converted
 
 
 _TABLE = (

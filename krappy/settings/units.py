@@ -13,6 +13,10 @@ _SIZES = {
     **{prefix + "b": 1000**power for power, prefix in enumerate("kmgt", 1)},
 }
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SHOWN = {
+    BYTES: {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10},
+    MS: {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1},
+}
 UNITS = {BYTES: _SIZES, MS: _TIMES}
 EXAMPLES = {BYTES: "such as 256M, 64KiB or 1.5G", MS: "such as 500ms, 30s, 12h or 7d"}
 _WRITTEN = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([a-zA-Z]{1,3})")
@@ -43,9 +47,8 @@ def needed(unit: str | None) -> str:
 
 
 def shown(number: int, unit: str | None) -> str:
-    """The number with the largest unit that divides it; nothing if that makes it no shorter."""
-    units = {BYTES: {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}, MS: _TIMES}.get(unit or "", {})
-    for name, size in sorted(units.items(), key=lambda each: -each[1]):
-        if size > 1 and number >= size and number % size == 0 and number < 2**62:
-            return f"{number // size} {name}" if unit == BYTES else f"{number // size}{name}"
+    """The number with the largest unit that divides it; nothing if there is none."""
+    for name, size in _SHOWN.get(unit or "", {}).items():
+        if 0 < number < 2**62 and number % size == 0:
+            return f"{number // size}{' ' if unit == BYTES else ''}{name}"
     return ""

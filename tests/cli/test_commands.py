@@ -90,6 +90,41 @@ def test_how_long_a_topic_cannot_keep_its_events(krappy: Krappy, given: str) -> 
     assert (twice.status, "give one of the two" in twice.err) == (2, True)
 
 
+def test_settings_of_topics_may_have_units(krappy: Krappy, topic: str) -> None:
+    asked = ("-c", "retention.ms=7d", "-c", "segment.bytes=256M", "-c", "max.message.bytes=1.5MiB")
+    assert krappy("topic", "alter", topic, *asked).status == 0
+    assert krappy("topic", "describe", topic, "--json").json["config"] == {
+        "retention.ms": "604800000",
+        "segment.bytes": str(256 << 20),
+        "max.message.bytes": str(3 << 19),
+    }
+    refused = krappy("topic", "alter", topic, "-c", "segment.bytes=256X")
+    assert "'X' is no unit" in refused.err
+    assert "such as 256M, 64KiB or 1.5G is needed" in krappy("topic", "alter", topic, "-c", "segment.bytes=much").err
+
+
+def test_the_settings_of_topics_are_listed(run: Krappy) -> None:
+    told = {each["name"]: each for each in run("topic", "settings", "--json").json}
+    assert told["segment.bytes"] == {
+        "name": "segment.bytes",
+        "default": "1073741824",
+        "meaning": "bytes after which a segment is closed",
+    }
+    assert "preallocate" not in told
+    lines = run("topic", "settings", "--all").lines
+    assert any(line.split()[:3] == ["segment.bytes", "1", "GiB"] for line in lines)
+    assert any(line.split()[:2] == ["segment.ms", "7d"] for line in lines)
+    assert any(line.split()[:3] == ["max.compaction.lag.ms", "no", "limit"] for line in lines)
+    assert any(line.startswith("preallocate ") for line in lines)
+
+
+def test_a_file_with_tabs_is_read_by_its_ending(krappy: Krappy, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "people.tsv"
+    path.write_text("id\tname\nu1\tAda, L.\n")
+    assert krappy("produce", topic, str(path), "--key", "id").status == 0
+    assert krappy("scan", topic, "--sep", ":").lines == ['u1:{"id":"u1","name":"Ada, L."}']
+
+
 def test_a_wrong_setting_names_the_nearest(krappy: Krappy) -> None:
     result = krappy("topic", "create", "wrong", "-c", "cleanup.polcy=compact")
     assert result.status == 1

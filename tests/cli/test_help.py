@@ -10,6 +10,7 @@ import click
 import pytest
 
 from krappy.cli.main import cli
+from krappy.settings.described import SECTIONS, describe
 from tests.cli.conftest import Krappy
 
 
@@ -68,6 +69,18 @@ def test_examples_are_found() -> None:
 @pytest.mark.parametrize("path", [path for path, command in ALL.items() if not isinstance(command, click.Group)])
 def test_a_command_that_prints_offers_json(path: tuple[str, ...]) -> None:
     assert any("--json" in parameter.opts for parameter in ALL[path].params)
+
+
+def test_the_settings_of_a_broker_stand_in_groups(run: Krappy) -> None:
+    out = run("serve", "--help").out
+    headings = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert set(SECTIONS.values()) < set(headings)
+    groups = out.partition("Groups:")[2].partition("Transactions")[0]
+    assert "--group-max-members NUMBER" in groups
+    assert "--offsets-retention-ms DURATION" in groups
+    assert "--listen-kafka" not in groups
+    for row in describe():
+        assert f"  {row.flag} " in out
 
 
 def test_without_a_command_there_is_help(run: Krappy) -> None:

@@ -188,6 +188,7 @@ def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:
         ("a.b.csv", "csv"),
         ("/x/a.CSV.gz", "csv"),
         ("a.csv.zip", "csv"),
+        ("a.tsv.gz", "csv"),
         ("a.jsonl", "json"),
         ("a.ndjson.gz", "json"),
         (".gz", "lines"),

@@ -392,6 +392,8 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
     assert "consume" in commands.stdout
     topics = call(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
     assert "completed" in topics.stdout
+    settings = call(COMP_WORDS="krappy topic create t --config cleanup", COMP_CWORD="5", **environ)
+    assert "cleanup.policy=" in settings.stdout
 
 
 @pytest.mark.parametrize("way", [(), ("--group", "heads"), ("--idle", "600"), ("--to", "2")], ids=" ".join)

@@ -52,6 +52,19 @@ def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixtu
     assert told["latencies"]
 
 
+def test_the_console_is_looked_for_at_the_brokers_host(
+    console: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top_module, "PORT", int(console.http_address.rpartition(":")[2]))
+    asked = ["top", "--once", "--interval", "200ms", "--token", TOKEN]
+    assert run([*asked, "--address", "127.0.0.1:7092"]) == 0
+    assert "1 topics" in capfd.readouterr().out
+    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7092")
+    assert run(asked) == 1
+    assert "no console at http://127.0.0.2:" in capfd.readouterr().err
+    assert run([*asked, "--url", console.http_address]) == 0
+
+
 def test_without_the_token_it_says_what_is_needed(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--url", console.http_address]) == 1
     assert "KRAPPY_CONSOLE_TOKEN" in capfd.readouterr().err

@@ -14,7 +14,8 @@ from krappy import errors
 from krappy.bench import load, report
 from krappy.cli import output
 from krappy.cli.errors import HINTS, explain
-from krappy.cli.options import Separator, SettingOption, Start, key_bytes, moment
+from krappy.cli.options import Bytes, Quantity, Separator, SettingOption, Start, key_bytes, moment
+from krappy.settings import units
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,34 @@ def test_a_place(text: str, expected: object) -> None:
 def test_no_place(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Start("earliest", "latest").convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5", 5.0), ("0.5", 0.5), ("500ms", 0.5), ("2m", 120.0), ("1.5h", 5400.0), (3.0, 3.0)]
+)
+def test_seconds_may_have_units(text: object, seconds: float) -> None:
+    assert Quantity(units.MS, 1000, 0).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "5M", "-1", "nan", "inf", "1e999", "5 weeks"])
+def test_what_are_no_seconds(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Quantity(units.MS, 1000, 0).convert(text, None, None)
+
+
+def test_bytes_may_have_units() -> None:
+    assert Bytes(1, 1 << 20).convert("64K", None, None) == 64 << 10
+    assert Bytes(1, 1 << 20).convert("100", None, None) == 100
+    for wrong in ("2M", "64s", "x"):
+        with pytest.raises(click.BadParameter):
+            Bytes(1, 1 << 20).convert(wrong, None, None)
+    assert Quantity(units.BYTES, 1_000_000, 0.001).convert("50M", None, None) == (50 << 20) / 1_000_000
+
+
+@given(st.integers(0, 2**62), st.sampled_from([units.BYTES, units.MS]))
+def test_a_number_that_is_shown_with_a_unit_reads_back(number: int, unit: str) -> None:
+    shown = units.shown(number, unit)
+    assert not shown or units.read(shown, unit) == number
 
 
 def test_separators_and_settings() -> None:

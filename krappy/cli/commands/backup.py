@@ -18,9 +18,10 @@ import click
 
 from krappy.cli import archive, output
 from krappy.cli.errors import Failure
-from krappy.cli.options import Stopwatch, address_option, connect, json_option
+from krappy.cli.options import Quantity, Stopwatch, address_option, connect, json_option
 from krappy.cli.progress import progress
 from krappy.clients.admin import HeldBackup
+from krappy.settings import units
 from krappy.store.disk import OS_DISK
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -30,7 +31,12 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 @click.argument("target")
 @click.option("--incremental", is_flag=True, help="TARGET is a folder of backups that share unchanged files.")
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="With --incremental: delete all but the newest N.")
-@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="Copy at most so many MB per second.")
+@click.option(
+    "--max-rate",
+    type=Quantity(units.BYTES, 1_000_000, 0.001),
+    metavar="MB",
+    help="Copy at most so many MB per second; 50, 500K, 1G.",
+)
 @address_option
 @json_option
 def backup(

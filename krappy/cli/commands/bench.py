@@ -11,7 +11,7 @@ import click
 from krappy.bench import report
 from krappy.bench.settings import BenchSettings
 from krappy.cli import output
-from krappy.cli.options import CommandGroup, connect, json_option
+from krappy.cli.options import Bytes, CommandGroup, connect, json_option
 from krappy.cli.spawn import spawn_broker
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ def count(default: int, what: str) -> Callable[[F], F]:
 SIZE = click.option(
     "--size",
     "record_bytes",
-    type=click.IntRange(12, 1 << 20),
+    type=Bytes(12, 1 << 20),
     default=100,
     show_default=True,
     metavar="BYTES",

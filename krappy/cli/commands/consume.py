@@ -11,6 +11,7 @@ import click
 
 from krappy.cli import output
 from krappy.cli.options import (
+    Quantity,
     Separator,
     Start,
     address_option,
@@ -22,6 +23,7 @@ from krappy.cli.options import (
 )
 from krappy.cli.progress import telling
 from krappy.clients.values import StartAt
+from krappy.settings import units
 from krappy.types import Event
 
 if TYPE_CHECKING:
@@ -46,7 +48,12 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
 @click.option("-g", "--group", shell_complete=complete_groups, help="Share the events with the group's other members.")
 @partition_option
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
-@click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when no event came for so long.")
+@click.option(
+    "--idle",
+    type=Quantity(units.MS, 1000, 0),
+    metavar="SECONDS",
+    help="Stop when no event came for so long; 5, 500ms, 2m.",
+)
 @click.option("-s", "--sep", "separator", type=Separator(), help="Print `key<sep>value`.  [default: the value alone]")
 @click.option("-f", "--format", "template", metavar="TEXT", help="Print each event by this template; see above.")
 @click.option("--null", default="", metavar="TEXT", help="Printed for a key or value that is null.  [default: nothing]")

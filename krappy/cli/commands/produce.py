@@ -48,7 +48,12 @@ MOST_WAITING = 10_000  # deliveries (events or chunks) that may be unsettled
 @click.option("-s", "--sep", "separator", type=Separator(), help="lines: the text between key and value.")
 @click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
 @click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as no key.  [default: empty]")
-@click.option("--delimiter", type=Separator(), default=",", metavar="CHAR", help="csv: between columns.  [default: ,]")
+@click.option(
+    "--delimiter",
+    type=Separator(),
+    metavar="CHAR",
+    help="csv: between columns.  [default: , but a tab for a .tsv file]",
+)
 @click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Publish to this partition.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every event.")
 @click.option(
@@ -66,7 +71,7 @@ def produce(
     separator: str | None,
     null: str | None,
     no_key: str,
-    delimiter: str,
+    delimiter: str | None,
     partition: int | None,
     headers: tuple[str, ...],
     compression: Compression | None,
@@ -81,6 +86,7 @@ def produce(
       lines    each line is a value; with --sep, `key<sep>value`
       json     each line is a JSON object, which is the value; --key names the field with the key
       csv      each row becomes a JSON object; the first row names the columns; --key names the column with the key
+      tsv      (a file that ends in .tsv) csv with tabs between columns
       events   the output of `krappy consume --json`, to copy a topic
 
     A .gz file, or a .zip file with one file in it, is decompressed. The command ends when every event is acknowledged.
@@ -97,6 +103,7 @@ def produce(
       krappy consume users --to now --json | krappy produce copy --format events
     """
     kind = format or inputs.guess_format(file)
+    delimiter = delimiter or inputs.guess_delimiter(file)
     _check(kind, key, separator, delimiter)
     if key_optional and key is None:
         raise click.UsageError("--key-optional is about --key, which is not given")

@@ -18,7 +18,8 @@ import click
 
 from krappy.cli import argv, output
 from krappy.cli.errors import Failure
-from krappy.settings.server import ServerConfig, describe, load
+from krappy.settings.described import describe
+from krappy.settings.server import ServerConfig, load
 
 if TYPE_CHECKING:
     from krappy.app import Broker
@@ -44,7 +45,21 @@ def settings_options(command: F) -> F:
     return command
 
 
-@click.command()
+class SettingsCommand(click.Command):
+    """A command whose help shows the settings under their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections = {row.name: row.section for row in describe()}
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                rows.setdefault(sections.get(param.name or "", "Options"), []).append(record)
+        for section, records in rows.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+@click.command(cls=SettingsCommand)
 @click.option(
     "--config",
     "file",
@@ -61,6 +76,8 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     default. When the broker is ready it prints its addresses on stdout. Its log goes to stderr. On SIGTERM it finishes
     the requests in flight, flushes, and exits with 0. A SIGTERM during the recovery from a crash ends it at once with
     0; the next start recovers. It exits with 2 when a setting is refused, and with 1 for other errors.
+
+    Sizes and durations may have units: --memory-bytes 256M, --log-retention-ms 7d. Without, they are bytes and ms.
 
     \b
     Examples:

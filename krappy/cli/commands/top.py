@@ -16,9 +16,11 @@ import click
 
 from krappy.cli import output
 from krappy.cli.errors import Failure
-from krappy.cli.options import json_option
+from krappy.cli.options import Quantity, address_option, json_option
+from krappy.clients.values import address as parse_address
+from krappy.settings import units
 
-DEFAULT_URL = "http://127.0.0.1:8092"
+PORT = 8092  # the console's, unless the broker was given another
 SECONDS = 10.0  # timeout of a request
 PAGE = 1000  # topics or groups per request: the most that the API allows
 ROWS = 8  # rows shown of each table
@@ -50,7 +52,8 @@ class TopScreen:
                 else getattr(error, "reason", error)
             )
             raise Failure(
-                f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is installed"
+                f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is "
+                "installed; if it is elsewhere, give --url"
             ) from None
 
     def look(self) -> dict[str, Any]:
@@ -72,6 +75,11 @@ class TopScreen:
         return found
 
 
+def _console_of(address: str) -> str:
+    """Where the console of the broker at this address most likely is."""
+    return str(parse_address(address)._replace(port=PORT))
+
+
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         body = error.read(10_000).decode()
@@ -81,22 +89,25 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 
 @click.command()
+@address_option
 @click.option(
     "--url",
     metavar="URL",
     envvar="KRAPPY_CONSOLE_URL",
-    default=DEFAULT_URL,
-    show_default=True,
     show_envvar=True,
-    help="The broker's console.",
+    help=f"The broker's console.  [default: port {PORT} of the broker's host]",
 )
 @click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The console's token.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two updates."
+    "--interval",
+    type=Quantity(units.MS, 1000, 0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two updates; 2, 500ms, 1m.",
 )
 @click.option("--once", is_flag=True, help="Measure one interval, print it, and end.")
 @json_option
-def top(url: str, token: str | None, interval: float, once: bool, as_json: bool) -> None:
+def top(address: str, url: str | None, token: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Show a broker's rates, latencies, lag, sizes and connections, updated every few seconds.
 
     Rates are those of the last interval. While the broker does not answer, the command waits for it. It uses the
@@ -108,9 +119,10 @@ def top(url: str, token: str | None, interval: float, once: bool, as_json: bool)
       krappy top
       krappy top --once
       krappy top --json | jq .rates.appended_events
-      krappy top --url http://broker.example:8092 --token "$TOKEN"
+      krappy top --address broker.example:7092 --token "$TOKEN"
+      krappy top --url https://console.example --token "$TOKEN"
     """
-    console = TopScreen(url, token)
+    console = TopScreen(url or _console_of(address), token)
     before = console.look()
     if once or as_json:
         time.sleep(interval)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,13 @@ from krappy.cli.options import (
     partition_option,
 )
 from krappy.errors import TopicDiffers
+from krappy.settings import units
+from krappy.settings.topic_table import FOREVER, SETTINGS, Setting
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+UNUSED = "accepted but not used"  # how the meaning of a setting begins that has no effect here
 
 CONFIG = click.option(
     "-c",
@@ -29,7 +36,9 @@ CONFIG = click.option(
     type=SettingOption(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="A topic setting under its Kafka name, such as cleanup.policy=compact; may be given several times.",
+    shell_complete=lambda ctx, param, incomplete: _names(incomplete, "="),
+    help="A topic setting under its Kafka name, such as cleanup.policy=compact or segment.bytes=256M; may be given "
+    "several times. `krappy topic settings` lists all.",
 )
 
 RETENTION = click.option(
@@ -37,6 +46,11 @@ RETENTION = click.option(
     type=Lifetime(),
     help="How long events are kept, such as 12h or 7d; sets retention.ms.",
 )
+
+
+def _names(incomplete: str, end: str = "") -> list[CompletionItem | str]:
+    """The names of topic settings, for the shell's completion."""
+    return [name + end for name in SETTINGS if name.startswith(incomplete)]
 
 
 def _settings(config: tuple[tuple[str, str], ...], retention: int | None) -> dict[str, str]:
@@ -202,7 +216,13 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_topics)
 @RETENTION
 @CONFIG
-@click.option("--unset", multiple=True, metavar="NAME", help="Reset this setting to its default.")
+@click.option(
+    "--unset",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=lambda ctx, param, incomplete: _names(incomplete),
+    help="Reset this setting to its default.",
+)
 @click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="The new total; it can only grow.")
 @address_option
 @json_option
@@ -244,6 +264,35 @@ def alter(
             f"keys go to other partitions now; lookups in {name} still find those written before, but ask all "
             "partitions for them"
         )
+
+
+@topic.command()
+@click.option("--all", "whole", is_flag=True, help="Also those that are accepted but have no effect here.")
+@json_option
+def settings(whole: bool, as_json: bool) -> None:
+    """Show the settings that a topic may have, with their defaults and what they mean.
+
+    Bytes and times may have units: segment.bytes=256M, retention.ms=7d. `krappy serve` may have other defaults for all
+    topics; `krappy topic describe NAME --all` shows what is in force.
+
+    \b
+    Examples:
+      krappy topic settings
+      krappy topic settings --json | jq -r '.[].name'
+    """
+    found = [each for each in SETTINGS.values() if whole or not each.doc.startswith(UNUSED)]
+    if as_json:
+        output.emit_json([{"name": each.name, "default": each.default, "meaning": each.doc} for each in found])
+        return
+    output.table(["setting", "default", "meaning"], [[each.name, _default(each), each.doc] for each in found])
+
+
+def _default(setting: Setting) -> str:
+    """The default, for people: in the largest unit."""
+    if setting.default == str(FOREVER):
+        return "no limit"
+    unit = units.of(setting.name)
+    return (units.shown(int(setting.default), unit) if unit else "") or setting.default
 
 
 @topic.command()
