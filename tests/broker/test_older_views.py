@@ -18,7 +18,7 @@ from krappy.entries.entry import is_tombstone, pack_entry
 from krappy.records import batch
 from krappy.store import journal
 from krappy.store.views import Views
-from tests.broker.engine import as_killed, running
+from tests.broker.engine import as_killed, publish, running
 
 SLOW = {"cleaner_backoff_ms": 3_600_000, "retention_check_ms": 3_600_000, "durability": "os"}
 CONFIG = {
@@ -130,5 +130,31 @@ def test_a_view_that_is_being_folded_anew_goes_on_after_a_start(tmp_path: Path) 
     views.note_begun(number, 100)
     views.apply(number, {key: pack_entry(offset, 1_000, b"v") for offset, key in enumerate(KEYS[:4])}, 4)
     views.close()
+    trio.run(look)
+    assert not [event for event, _ in reports if event == "view_older_than_log"]
+
+
+def test_a_view_that_lacks_only_what_is_absent_is_not_older_than_its_log(tmp_path: Path) -> None:
+    """Events without keys, which no view notes, expire under `delete`; then the topic is compacted, and killed."""
+    reports: Reports = []
+
+    async def make() -> None:
+        async with running(tmp_path / "data", **SLOW) as broker:
+            topic, _ = await broker.create_topic("t", 1, {**CONFIG, "cleanup.policy": "delete"})
+            partition = topic.led(0)
+            await write(partition, b"v", *KEYS)
+            await partition.view_wait(None, 60)
+            await publish(partition, 5)
+            await delete(broker, partition)
+            await broker.alter_topic("t", {"cleanup.policy": "compact,delete"}, None)
+            await write(partition, b"v", b"new")
+            as_killed(tmp_path / "data", tmp_path / "killed")
+
+    async def look() -> None:
+        killed = tmp_path / "killed"
+        async with running(killed, lambda event, **facts: reports.append((event, facts)), **SLOW) as broker:
+            assert await living(broker) == {b"new"}
+
+    trio.run(make)
     trio.run(look)
     assert not [event for event, _ in reports if event == "view_older_than_log"]

@@ -172,11 +172,12 @@ class Viewed(Replica):
     def _needed(self) -> int:
         """The offset up to which the view must have been on disk when events were removed from the log.
 
-        A cleaning before the view was begun anew does not count: the view was folded from the cleaned log.
+        A cleaning before the view was begun anew does not count: the view was folded from the cleaned log. Nor does
+        what was removed below the floor: it is absent.
         """
         log = self.log
         cleaned = log.clean_upto if self.views.begun(self.number) < log.clean_upto else 0
-        return max(cleaned, log.start_offset if self.config.compact else 0)
+        return max(cleaned, log.start_offset if self.config.compact and self.floor < log.start_offset else 0)
 
     def _begin(self) -> int:
         """The offset from which an empty view is folded. Stores that the view was begun after the last cleaning."""
