@@ -109,7 +109,7 @@ LAYERS = [
     Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "py4j", "pyarrow"}, SOCKETS | CHANCE),
     Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
-    Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
+    Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio", "msgpack", "fastavro"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),
 ]
 

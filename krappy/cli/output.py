@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -59,25 +59,25 @@ def _headers(headers: Headers) -> list[list[Any]]:
     return [[name, plain(value)] for name, value in headers]
 
 
-def event_json(event: Event) -> dict[str, Any]:
-    """An event as `consume --json` prints it and `produce --format events` reads it."""
+def event_json(event: Event, show: Callable[[bytes | None], Any] = plain) -> dict[str, Any]:
+    """An event as `consume --json` prints it and `produce --format events` reads it. `show`: of its value."""
     return {
         "topic": event.topic,
         "partition": event.partition,
         "offset": event.offset,
         "timestamp": event.timestamp,
         "key": plain(event.key),
-        "value": plain(event.value),
+        "value": show(event.value),
         "headers": _headers(event.headers),
         "deliveries": event.deliveries,
     }
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
-    """A table's entry as `get`, `scan` and `watch` print it."""
+def entry_json(entry: Entry, show: Callable[[bytes | None], Any] = plain) -> dict[str, Any]:
+    """A table's entry as `get`, `scan` and `watch` print it. `show`: of its value."""
     return {
         "key": plain(entry.key),
-        "value": plain(entry.value),
+        "value": show(entry.value),
         "deleted": entry.deleted,
         "partition": entry.partition,
         "offset": entry.offset,
@@ -88,7 +88,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 def to_json(value: Any) -> str:
     """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+
+
+def _jsonable(value: Any) -> Any:
+    """What JSON has no type for: bytes as `plain` has them, times and decimal numbers as text."""
+    return plain(value) if isinstance(value, bytes) else str(value)
 
 
 def emit_json(value: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from krappy.cli import output
+from krappy.cli.forms import Form, form_options
 from krappy.cli.options import (
     Quantity,
     Separator,
@@ -57,6 +58,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
 @click.option("-s", "--sep", "separator", type=Separator(), help="Print `key<sep>value`.  [default: the value alone]")
 @click.option("-f", "--format", "template", metavar="TEXT", help="Print each event by this template; see above.")
 @click.option("--null", default="", metavar="TEXT", help="Printed for a key or value that is null.  [default: nothing]")
+@form_options
 @address_option
 @json_option
 def consume(
@@ -70,6 +72,7 @@ def consume(
     separator: str | None,
     template: str | None,
     null: str,
+    form: Form,
     address: str,
     as_json: bool,
 ) -> None:
@@ -81,7 +84,8 @@ def consume(
     \b
     Output, a line per event: the value; with --sep key and value; with --json a JSON object; with --format a text with
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
-    Keys and values that are not UTF-8 are printed as `base64:…`.
+    Keys and values that are not UTF-8 are printed as `base64:…`; --as shows values as what they are, and ends the
+    command with an error at a value that is something else.
 
     \b
     Examples:
@@ -91,10 +95,11 @@ def consume(
       krappy consume users --from 15m --to now --json     # the last 15 minutes
       krappy consume users --from 1200 --partition 0 --max 1
       krappy consume users --group mail                   # as a member of a group
+      krappy consume orders --as avro --registry http://127.0.0.1:8081
       krappy consume users --format '{time} {partition}/{offset} {key}: {value}'
     """
     _check(group, end, partitions, [separator is not None, template is not None, as_json])
-    show = _shower(as_json, template, separator, null)
+    show = _shower(as_json, template, separator, null, form)
     options: dict[str, Any] = {"group": group, "start": start}
     if group is None:
         options |= {"partitions": list(partitions) or None, "end": _end(end)}
@@ -151,17 +156,19 @@ def _up_to(limit: int | None, arriving: Iterable[list[Event]]) -> Iterator[list[
             return
 
 
-def _shower(as_json: bool, template: str | None, separator: str | None, null: str) -> Callable[[Event], str]:
+def _shower(
+    as_json: bool, template: str | None, separator: str | None, null: str, form: Form
+) -> Callable[[Event], str]:
     if as_json:
-        return lambda event: output.to_json(output.event_json(event))
+        return lambda event: output.to_json(output.event_json(event, form.plain))
     if template is not None:
-        return _formatter(template, null)
+        return _formatter(template, null, form)
     if separator is not None:
-        return lambda event: output.text(event.key, null) + separator + output.text(event.value, null)
-    return lambda event: output.text(event.value, null)
+        return lambda event: output.text(event.key, null) + separator + form.text(event.value, null)
+    return lambda event: form.text(event.value, null)
 
 
-def _formatter(template: str, null: str) -> Callable[[Event], str]:
+def _formatter(template: str, null: str, form: Form) -> Callable[[Event], str]:
     r"""A function that formats an event by the template, in which `\t` and `\n` stand for the characters.
 
     Raises UsageError."""
@@ -180,7 +187,7 @@ def _formatter(template: str, null: str) -> Callable[[Event], str]:
             timestamp=event.timestamp,
             time=output.when(event.timestamp),
             key=output.text(event.key, null),
-            value=output.text(event.value, null),
+            value=form.text(event.value, null),
             headers=json.dumps({name: output.plain(value) for name, value in event.headers}, ensure_ascii=False),
             deliveries=event.deliveries,
         )

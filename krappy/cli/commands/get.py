@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from krappy.cli import output
+from krappy.cli.forms import Form, form_options
 from krappy.cli.options import (
     address_option,
     complete_topics,
@@ -25,6 +26,7 @@ ABSENT, DELETED = 3, 4  # exit statuses
     "--min-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Wait until the table includes this offset."
 )
 @click.option("--history", is_flag=True, help="Print every event of the key that the log still has, oldest first.")
+@form_options
 @address_option
 @json_option
 def get(
@@ -33,6 +35,7 @@ def get(
     partition: int | None,
     min_offset: int | None,
     history: bool,
+    form: Form,
     address: str,
     as_json: bool,
 ) -> None:
@@ -48,6 +51,8 @@ def get(
       krappy get users u1
       krappy get users u1 u2 u3 --json
       krappy get users u1 --history
+      krappy get users u1 --as json
+      krappy get visits u1 --as long
     """
     wanted = [key_bytes(key) for key in keys]
     if len(wanted) > 1 and (min_offset is not None or history):
@@ -62,15 +67,15 @@ def get(
         else:
             found = table.get_many(wanted, partition=partition)
     for key, entry in zip(wanted * len(found) if history else wanted, found, strict=False):
-        _show_found(topic, key, entry, as_json)
+        _show_found(topic, key, entry, form, as_json)
     # The last entry of a history is the key's current state.
     raise click.exceptions.Exit(_status(found[-1:] if history else found))
 
 
-def _show_found(topic: str, key: bytes, entry: Entry | None, as_json: bool) -> None:
+def _show_found(topic: str, key: bytes, entry: Entry | None, form: Form, as_json: bool) -> None:
     if as_json:
         state = "absent" if entry is None else "deleted" if entry.deleted else "value"
-        facts = {"key": output.plain(key)} if entry is None else output.entry_json(entry)
+        facts = {"key": output.plain(key)} if entry is None else output.entry_json(entry, form.plain)
         output.emit_json({"state": state, **facts})
         return
     name = output.text(key)
@@ -81,7 +86,7 @@ def _show_found(topic: str, key: bytes, entry: Entry | None, as_json: bool) -> N
     if entry.value is None:
         output.note(f"{name}: deleted at {where}")
         return
-    output.write_lines([output.text(entry.value)])
+    output.write_lines(form.lines(entry.value))
     output.note(f"{name}: {where}")
 
 

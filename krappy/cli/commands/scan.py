@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from krappy.cli import output
+from krappy.cli.forms import Form, form_options
 from krappy.cli.options import (
     Separator,
     address_option,
@@ -27,6 +28,7 @@ from krappy.types import Entry
     "-s", "--sep", "separator", type=Separator(), default="\t", help="The text between key and value.  [default: tab]"
 )
 @click.option("--keys", "keys_only", is_flag=True, help="Print only the keys.")
+@form_options
 @address_option
 @json_option
 def scan(
@@ -39,6 +41,7 @@ def scan(
     limit: int | None,
     separator: str,
     keys_only: bool,
+    form: Form,
     address: str,
     as_json: bool,
 ) -> None:
@@ -60,15 +63,15 @@ def scan(
         with table.scan(**chosen, partitions=list(partitions) or None, tombstones=tombstones) as scanned:  # type: ignore[arg-type]
             for page in scanned.pages():
                 entries = page if left is None else page[:left]
-                output.write_lines(_line(entry, separator, keys_only, as_json) for entry in entries)
+                output.write_lines(_line(entry, separator, keys_only, form, as_json) for entry in entries)
                 if left is not None:
                     left -= len(entries)
                     if left <= 0:
                         break
 
 
-def _line(entry: Entry, separator: str, keys_only: bool, as_json: bool) -> str:
+def _line(entry: Entry, separator: str, keys_only: bool, form: Form, as_json: bool) -> str:
     if as_json:
-        return output.to_json({"key": output.plain(entry.key)} if keys_only else output.entry_json(entry))
+        return output.to_json({"key": output.plain(entry.key)} if keys_only else output.entry_json(entry, form.plain))
     key = output.text(entry.key)
-    return key if keys_only else key + separator + output.text(entry.value)
+    return key if keys_only else key + separator + form.text(entry.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from krappy.cli import output
+from krappy.cli.forms import Form, form_options
 from krappy.cli.options import (
     Separator,
     address_option,
@@ -26,6 +27,7 @@ from krappy.types import Entry
 @click.option(
     "-s", "--sep", "separator", type=Separator(), default="\t", help="The text between key and value.  [default: tab]"
 )
+@form_options
 @address_option
 @json_option
 def watch(
@@ -36,6 +38,7 @@ def watch(
     partitions: tuple[int, ...],
     limit: int | None,
     separator: str,
+    form: Form,
     address: str,
     as_json: bool,
 ) -> None:
@@ -70,17 +73,17 @@ def watch(
                     else:
                         output.note("that is the table now; changes follow")
                     continue
-                _show_change(item, live, separator, as_json)
+                _show_change(item, live, separator, form, as_json)
                 if left is not None:
                     left -= 1
                     if left <= 0:
                         break
 
 
-def _show_change(entry: Entry, live: bool, separator: str, as_json: bool) -> None:
+def _show_change(entry: Entry, live: bool, separator: str, form: Form, as_json: bool) -> None:
     if as_json:
-        output.emit_json({"event": "change" if live else "snapshot", **output.entry_json(entry)})
+        output.emit_json({"event": "change" if live else "snapshot", **output.entry_json(entry, form.plain)})
         return
     mark = "-" if entry.deleted else "+" if live else "="
     line = f"{mark} {output.text(entry.key)}"
-    output.write_lines([line if entry.value is None else line + separator + output.text(entry.value)])
+    output.write_lines([line if entry.value is None else line + separator + form.text(entry.value)])
