@@ -12,16 +12,19 @@ what is unknown here, narrows nothing. Spark applies the whole condition to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 from krappy.spark.condition_text import COMPARED, DEEPEST, Function, Literal, Name, read
-from krappy.spark.demands import Demand, either, narrowed
-from krappy.spark.keys import Keys
+from krappy.spark.demands import compared
+from krappy.spark.keys import NONE, Keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+KEY = Name("key")
 MOST_PARTS = 1_000  # joined by OR: more narrow nothing
 KINDS = {
     "=": "EqualTo",
@@ -49,7 +52,7 @@ def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys:
         said = _whole(_of_node(given._jc.node()), _of_node)
     else:
         said = _whole(_of_message(given.to_plan(client)), _of_message)
-    return narrowed(Keys(), _demands(said, key_type))
+    return _keys(said, key_type).as_range()
 
 
 def _whole(said: Any, opened: Callable[[Any], Any], left: int = DEEPEST) -> Any:
@@ -69,37 +72,34 @@ def _whole(said: Any, opened: Callable[[Any], Any], left: int = DEEPEST) -> Any:
     return Function(said.name, parts)
 
 
-def _demands(said: Any, key_type: str) -> Iterator[Demand]:
-    """One or none for each part of a chain of AND, one (`either`) for a chain of OR."""
-    if not isinstance(said, Function):
-        return
-    name, arguments = said
+def _keys(said: Any, key_type: str) -> Keys:
+    name, arguments = said if isinstance(said, Function) else ("", [])
     if name == "and":
-        for each in arguments:
-            yield from _demands(each, key_type)
-    elif name == "or" and len(arguments) <= MOST_PARTS:
-        yield either(_demands(each, key_type) for each in arguments)
-    elif arguments[1:] == [Name("key")] and name in KINDS and isinstance(arguments[0], Literal):
-        yield from _demands(Function(TURNED.get(name, name), arguments[::-1]), key_type)
-    elif arguments[:1] == [Name("key")] and all(_is_literal(each, key_type) for each in arguments[1:]):
-        yield from _demand(name, [each.value for each in arguments[1:]], key_type)
-
-
-def _demand(name: str, values: list[Any], key_type: str) -> Iterator[Demand]:
-    """That of a comparison of the key with some values."""
+        return reduce(and_, [_keys(each, key_type) for each in arguments], Keys())
+    if name == "or" and len(arguments) <= MOST_PARTS:
+        return reduce(or_, [_keys(each, key_type) for each in arguments], NONE)
+    if arguments[1:] == [KEY] and name in KINDS and isinstance(arguments[0], Literal):
+        name, arguments = TURNED.get(name, name), arguments[::-1]
+    if arguments[:1] != [KEY] or not all(_is_literal(each, key_type) for each in arguments[1:]):
+        return Keys()
+    values = [each.value for each in arguments[1:]]
     if name == "in":
-        yield Demand("In", "key", values)
-    elif name == "isnull" and not values:
-        yield Demand("IsNull", "key")
-    elif len(values) == 1:
-        [value] = values
-        if name in KINDS:
-            yield Demand(KINDS[name], "key", value)
-        elif key_type == "string" and isinstance(value, str):
-            if name == "like" and "_" not in value and "\\" not in value and value.find("%") == len(value) - 1:
-                yield Demand("StringStartsWith", "key", value[:-1])
-            elif name == "startswith":
-                yield Demand("StringStartsWith", "key", value)
+        return compared("In", values)
+    if name == "isnull" and not values:
+        return compared("IsNull")
+    if name in KINDS and len(values) == 1:
+        return compared(KINDS[name], values[0])
+    if name in ("like", "startswith") and len(values) == 1 and key_type == "string":
+        return _prefix(values[0], name == "like")
+    return Keys()
+
+
+def _prefix(text: str | None, pattern: bool) -> Keys:
+    """`pattern`: it is one of LIKE."""
+    if not pattern or text is None:
+        return compared("StringStartsWith", text)
+    plain = text.removesuffix("%")
+    return Keys() if plain == text or {*"%_\\"} & {*plain} else compared("StringStartsWith", plain)
 
 
 def _is_literal(given: Any, key_type: str) -> bool:

@@ -1,49 +1,22 @@
-"""Turns what a condition demands into keys, and keys into options."""
+"""Turns comparisons of the key into the keys that they demand, and keys into options."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
-from functools import reduce
-from operator import or_
-from typing import Any, NamedTuple
+from typing import Any
 
 from krappy.spark.keys import NONE, Keys
 
 REPLACED = "\ufffd"
 
 
-class Demand(NamedTuple):
-    """One filter. `kind`: its name in `pyspark.sql.datasource`; or `EITHER`, whose value is a list of lists of demands:
-    all demands of at least one list hold."""
+def compared(kind: str, value: Any = None) -> Keys:
+    """The keys that pass a filter, or more keys than these; all, if the filter is unknown.
 
-    kind: str
-    column: str
-    value: Any = None
-
-
-EITHER = "Or"
-
-
-def either(sides: Iterable[Iterable[Demand]]) -> Demand:
-    """A demand that holds if all demands of at least one side do."""
-    return Demand(EITHER, "key", [list(side) for side in sides])
-
-
-def narrowed(keys: Keys, demands: Iterable[Demand]) -> Keys:
-    """Those of `keys` that pass all filters, or more keys than these. Unknown filters narrow nothing."""
-    for each in demands:
-        if each.column == "key":
-            keys &= _of(each)
-    return keys
-
-
-def _of(each: Demand) -> Keys:
-    """The keys that pass one filter. No key of a table is null, so `= NULL` and IS NULL let none through."""
-    kind, value = each.kind, each.value
-    if kind == EITHER:
-        return reduce(or_, (narrowed(Keys(), side) for side in value), NONE)
+    `kind`: the filter's name in `pyspark.sql.datasource`. No key of a table is null, so `= NULL` and IS NULL let none
+    through.
+    """
     if kind == "In":
         found = [_key(item) for item in value if item is not None]
         return Keys() if None in found else Keys(exact=tuple(dict.fromkeys(key for key in found if key is not None)))

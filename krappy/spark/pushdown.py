@@ -11,11 +11,12 @@ In both cases Spark applies every filter itself, too: what is read here has at l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pyspark.sql import datasource
 
-from krappy.spark.demands import Demand, narrowed
+from krappy.spark.demands import compared
+from krappy.spark.keys import Keys
 from krappy.spark.table_read import TableReader
 
 
@@ -23,13 +24,13 @@ class PushdownReader(TableReader):
     """Needs spark.sql.python.filterPushdown.enabled."""
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
-        self._keys = narrowed(self._keys, demands(filters))
+        self._keys = narrowed(self._keys, filters)
         return filters  # Spark filters, too
 
 
-def demands(filters: Iterable[datasource.Filter]) -> Iterator[Demand]:
-    """The demands of PySpark's filters on top-level columns."""
+def narrowed(keys: Keys, filters: Iterable[datasource.Filter]) -> Keys:
+    """Those of `keys` that pass all filters, or more keys than these."""
     for each in filters:
-        path: tuple[str, ...] = getattr(each, "attribute", ())
-        if len(path) == 1:
-            yield Demand(type(each).__name__, path[0], getattr(each, "value", None))
+        if getattr(each, "attribute", None) == ("key",):
+            keys &= compared(type(each).__name__, getattr(each, "value", None))
+    return keys

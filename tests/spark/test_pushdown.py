@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import datasource as ds
 
-from krappy.spark.demands import narrowed
 from krappy.spark.keys import NONE, Keys
-from krappy.spark.pushdown import demands
+from krappy.spark.pushdown import narrowed
 from krappy.spark.versions import features
 from tests.spark.test_keys import lets
 
@@ -45,11 +44,11 @@ FILTERS: list[tuple[list[ds.Filter], Callable[[bytes], bool]]] = [
 
 @pytest.mark.parametrize(("filters", "wanted"), FILTERS)
 def test_filters(filters: list[ds.Filter], wanted: Callable[[bytes], bool]) -> None:
-    demand = narrowed(Keys(), demands(filters))
+    demand = narrowed(Keys(), filters)
     for key in (b"", b"a", b"b", b"b\0", b"ba", b"bb", b"b\xff", b"c", b"\xff"):
         assert lets(demand, key) == wanted(key), key
 
 
 def test_nothing_is_looked_up_for_a_contradiction() -> None:
-    assert narrowed(Keys(), demands([ds.EqualTo(K, "b"), ds.EqualTo(K, "c")])) == NONE
-    assert narrowed(Keys(start=b"x"), demands([ds.LessThan(K, "x")])) == NONE
+    assert narrowed(Keys(), [ds.EqualTo(K, "b"), ds.EqualTo(K, "c")]) == NONE
+    assert narrowed(Keys(start=b"x"), [ds.LessThan(K, "x")]) == NONE
