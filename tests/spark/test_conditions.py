@@ -117,6 +117,8 @@ def test_text_about_keys_of_one_type(condition: str, found: Keys) -> None:
         "key = 'u1' AND offset > 1OR offset > 0",
         "key = 'u1' AND offset > 1e3",
         "(SELECT offset > 1 AND key = 'u1' FROM users LIMIT 1)",
+        "(SELECT true FROM users WHERE offset > 1 AND key = 'u1')",
+        "CASE WHEN offset > 1 AND key = 'u1' AND value = 'x' THEN false ELSE true END",
         "EXISTS (TABLE users |> WHERE offset > 1 AND key = 'u1')",
         "CASE WHEN offset > 1 AND key = 'u1' THEN false ELSE true END",
         "key = 'u1' AND ((offset > 1",
