@@ -29,6 +29,7 @@ import trio
 from krappy.errors import KrappyError
 from krappy.server.http_wire import Wire
 from krappy.waiting import wait_any
+from krappy.wire import mistaken
 
 if TYPE_CHECKING:
     import h11
@@ -132,6 +133,9 @@ class HttpConnection:
             await self._answer(application, conversation, request)
             if not await conversation.next():
                 break
+        if conversation.spoken:  # what it is told it may not be able to read
+            reason = f"no request of HTTP's{mistaken.told(conversation.spoken)}"
+            self._server.report("http_connection_ended", client=self.client, reason=reason)
         await conversation.end()
 
     async def _answer(self, application: Application, conversation: Any, request: h11.Request) -> None:

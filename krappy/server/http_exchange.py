@@ -24,6 +24,7 @@ class HttpExchange:
         self._peer = peer
         self._here = here
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=http.MAX_HEAD)
+        self.spoken: str | None = None  # the other protocol that the peer speaks
         self._broken: h11.RemoteProtocolError | None = None
         self._whole = False  # the request has come, with its body
         self._bare = False  # the answer has no body, whatever the application sends
@@ -42,7 +43,8 @@ class HttpExchange:
                 try:
                     event = self._http.next_event()
                 except h11.RemoteProtocolError as error:
-                    await self.refuse(error.error_status_hint, str(error) + mistaken.told(mistaken.spoken(first)))
+                    self.spoken = mistaken.spoken(first)
+                    await self.refuse(error.error_status_hint, str(error) + mistaken.told(self.spoken))
                     return None
                 if isinstance(event, h11.Request):
                     return await self._accepted(event)
