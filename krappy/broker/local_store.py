@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from krappy.core.cluster.decide import decide, touched
 from krappy.core.cluster.image import Image
-from krappy.core.cluster.tree import Operation, Znode
+from krappy.core.cluster.presence import Presence
+from krappy.core.cluster.tree import Changes, Operation, Znode
 from krappy.store.local_tree import SESSION, LocalTree
 from krappy.waiting import Signal
 
@@ -24,7 +26,13 @@ class LocalStore:
 
     def control(self) -> None:
         """From here on this broker is the controller: what its rules demand after a change is done together with it."""
-        self.tree.follow(lambda image, changes: decide(image, touched(image, changes)))
+        presence = Presence(grace_ms=0, silence_ms=math.inf)
+
+        def follow(image: Image, changes: Changes) -> list[Operation]:
+            presence.look(image, {}, 0)
+            return [each for some in decide(image, touched(image, changes), presence) for each in some]
+
+        self.tree.follow(follow)
 
     @property
     def image(self) -> Image:

@@ -47,6 +47,18 @@ class Epochs:
             return (self._known[at - 1][0] if at else epoch), min(self._known[at][1], end)
         return (epoch, end) if self._known and self._known[-1][0] == epoch else None
 
+    def diverging(self, epoch: int, offset: int, end: int) -> tuple[int, int] | None:
+        """For a leader whose follower has its last event, of this epoch, before `offset`: (the highest epoch up to
+        that, the offset behind its last event) if the two logs differ, None if not (KIP-595). `end`: of this log."""
+        found = self.end_of(epoch, end) or ((self._known[-1][0], end) if self._known else (-1, 0))
+        return found if offset > 0 and (found[0] < epoch or found[1] < offset) else None
+
+    def common(self, diverging: tuple[int, int], end: int) -> int:
+        """For a follower: where to cut its log after its leader has told what `diverging` gave. `end`: of this log."""
+        epoch, offset = diverging
+        after = bisect_right(self._known, epoch, key=lambda each: each[0])
+        return min(offset, self._known[after][1] if after < len(self._known) else end)
+
     def at(self, offset: int) -> int:
         """The epoch of the event with this offset, or of the next one; -1 if it is not known."""
         at = bisect_right(self._known, offset, key=lambda each: each[1])

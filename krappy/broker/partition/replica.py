@@ -77,8 +77,7 @@ class Replica:
         self.epoch = -1  # the leader epoch, once there is a leader
         self.epochs = log.epochs
         self.high_watermark = log.end_offset
-        self.replicas = ReplicaSet((), 1, log.end_offset)
-        self.runtime = -1  # this broker's id
+        self.replicas = ReplicaSet(-1, (), 1, log.end_offset)
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
         self._stable = self.stability.first_open(log.end_offset)
         self.moved = Signal()  # the high watermark went up, or the partition was closed
@@ -93,9 +92,9 @@ class Replica:
 
     def lead(self, state: PartitionState, broker: int) -> None:
         """Makes this broker (`broker`: its id) the leader, in the leader epoch of `state` (KIP-101)."""
-        self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
+        self.role, self.epoch = Role.LEADER, state.leader_epoch
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
-        self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
+        self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset)
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
@@ -142,7 +141,7 @@ class Replica:
     def synced(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
         assert offset <= self.log.end_offset
-        self.replicas.synced(self.runtime, offset)
+        self.replicas.synced(offset)
 
     def committed(self, accepted: list[Pending]) -> None:
         """Makes these batches readable: all replicas in sync have them."""

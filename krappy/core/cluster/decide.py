@@ -1,6 +1,7 @@
 """The controller's decisions: from the cluster's image to the operations to write.
 
-It keeps no state between two calls, so a decision that was not written is made again, by this controller or the next.
+It keeps no state between two calls but since when a broker is gone (`Presence`), so a decision that was not written is
+made again, by this controller or the next. Each partition's operations stand together: a refusal concerns it alone.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from collections.abc import Iterable
 
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
-from krappy.core.cluster.state import NOBODY, PartitionState, elected, first_state, normalise, write_state
+from krappy.core.cluster.presence import Presence
+from krappy.core.cluster.state import NOBODY, PartitionState, elected, first_state, normalise, without, write_state
 from krappy.core.cluster.tree import Changes, Create, Operation, Put
 
-MIN_INSYNC = 1
+MIN_INSYNC = "min.insync.replicas"
+FROM_REPLICAS = 3  # by default two of three replicas are needed, or more, and one of fewer
 
 
-def decide(image: Image, topics: Iterable[TopicImage]) -> list[Operation]:
-    """First states of new partitions, and elections for partitions whose leader is gone or was started again: a
-    restarted broker does not go on in its old epoch. `topics`: which topics of the image to look at."""
-    found: list[Operation] = []
+def decide(image: Image, topics: Iterable[TopicImage], presence: Presence) -> list[list[Operation]]:
+    """The operations for each partition that needs some: first states of new partitions, elections for partitions whose
+    leader is gone or was started again, and shorter ISRs. A restarted broker does not go on in its old epoch. `topics`:
+    which topics of the image to look at."""
+    found: list[list[Operation]] = []
     for topic in topics:
         for index, partition in enumerate(topic.partitions):
             if partition.version < 0:
-                found += _begin(image, topic, index, partition)
-            elif not _is_led(image, partition.state):
-                found += _elect(image, topic, index, partition)
-    return found
+                found.append(_begin(image, topic, index, partition, presence))
+            else:
+                found.append(_decide(image, topic, index, partition, presence))
+    return [each for each in found if each]
 
 
 def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
@@ -36,26 +40,48 @@ def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
     return [image.topics[name] for name in names if name in image.topics]
 
 
-def _is_led(image: Image, state: PartitionState) -> bool:
-    leader = image.brokers.get(state.leader)
-    return leader is not None and leader.epoch == state.leader_inc
+def min_insync(image: Image, topic: str, replicas: int) -> int:
+    """How many replicas must be in sync for a write: the setting min.insync.replicas, of the topic or of all brokers.
+    By default 2 of three replicas or more, else 1."""
+    for settings in (
+        image.config(places.TOPIC_CONFIG, topic),
+        image.config(places.BROKER_CONFIG, places.DEFAULT),
+    ):
+        if MIN_INSYNC in settings:
+            return min(int(settings[MIN_INSYNC]), replicas)
+    return 2 if replicas >= FROM_REPLICAS else 1
 
 
-def _begin(image: Image, topic: TopicImage, index: int, partition: PartitionImage) -> list[Operation]:
-    leader, isr = first_state(partition.replicas, image.brokers)
+def _begin(
+    image: Image, topic: TopicImage, index: int, partition: PartitionImage, presence: Presence
+) -> list[Operation]:
+    leader, isr = first_state(partition.replicas, presence.alive)
     if leader == NOBODY:
         return []
     state = PartitionState(leader, 0, image.brokers[leader].epoch, isr)
+    least = min_insync(image, topic.name, len(partition.replicas))
     path = places.partition(topic.name, index)
-    return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, MIN_INSYNC)))]
+    return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, least)))]
 
 
-def _elect(image: Image, topic: TopicImage, index: int, partition: PartitionImage) -> list[Operation]:
-    state = partition.state
-    leader, isr = elected(state, partition.replicas, image.brokers)
-    if leader == state.leader == NOBODY:
+def _decide(
+    image: Image, topic: TopicImage, index: int, partition: PartitionImage, presence: Presence
+) -> list[Operation]:
+    """Takes those who are gone out of the ISR, and elects a leader if there is none."""
+    before, replicas = partition.state, partition.replicas
+    led = before.leader != NOBODY and not presence.gone(before.leader, before.leader_inc)
+    gone = [each for each in before.isr if presence.gone(each)]
+    least = min_insync(image, topic.name, len(replicas))
+    after = normalise(without(before, gone), replicas, least)
+    if not led:
+        leader, isr = elected(after, replicas, presence.alive)
+        if leader != NOBODY:
+            epoch = image.brokers[leader].epoch
+            after = after._replace(leader=leader, leader_epoch=before.leader_epoch + 1, leader_inc=epoch, isr=isr)
+        elif before.leader != NOBODY:
+            after = after._replace(leader=NOBODY, leader_epoch=before.leader_epoch + 1, leader_inc=-1)
+        after = normalise(after, replicas, least)
+    if after == before:
         return []
-    epoch = -1 if leader == NOBODY else image.brokers[leader].epoch
-    after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch, isr=isr)
-    data = write_state(normalise(after, partition.replicas, MIN_INSYNC))
-    return [Put(places.state(topic.name, index), data, partition.version)]
+    fences = [check for each in {*gone, *([] if led else [before.leader])} for check in presence.fence(each)]
+    return [*fences, Put(places.state(topic.name, index), write_state(after), partition.version)]

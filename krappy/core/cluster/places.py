@@ -16,6 +16,7 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
+LEASES = "/leases"
 Kind = Literal["topics", "brokers", "groups", "clients"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
@@ -38,6 +39,11 @@ def broker(id: int) -> str:
 def epoch(id: int) -> str:
     """The znode whose version is the broker's epoch (KIP-380)."""
     return f"{EPOCHS}/{id}"
+
+
+def lease(id: int) -> str:
+    """The znode whose version rises each time that the broker renews its read lease."""
+    return f"{LEASES}/{id}"
 
 
 def topic(name: str) -> str:

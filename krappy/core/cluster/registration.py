@@ -1,4 +1,9 @@
-"""How a broker enters the cluster: the operations that it writes."""
+"""How a broker enters the cluster: the operations that it writes.
+
+A broker whose disk may have lost events that others count on excludes itself before it enters, in this order: `bump`,
+so that no leader adds it to an ISR for what it had before; `exclude`, so that it is a candidate for nothing; `enter`.
+Excluding first would lose events: a leader that remembers its fetches of before would put it back.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,24 @@ from collections.abc import Iterator, Mapping
 
 from krappy.core.cluster import places, znodes
 from krappy.core.cluster.image import TopicImage
-from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.state import NOBODY, excluded, normalise, write_state
 from krappy.core.cluster.tree import Create, Operation, Put, Znode
+
+
+def bump(broker: int, registered: Znode | None) -> list[Operation]:
+    """Raises the broker epoch. `registered`: as for `enter`."""
+    path = places.epoch(broker)
+    return [Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)]
+
+
+def exclude(topic: TopicImage, index: int, broker: int) -> list[Operation]:
+    """Takes the broker out of a partition's candidates; nothing if it is none."""
+    partition = topic.partitions[index]
+    state = partition.state
+    if partition.version < 0 or broker not in (*state.isr, *state.elr, state.leader):
+        return []
+    after = normalise(excluded(state, broker), partition.replicas, state.min_isr)
+    return [Put(places.state(topic.name, index), write_state(after), partition.version)]
 
 
 def enter(
@@ -19,10 +40,9 @@ def enter(
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name."""
-    path = places.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
-    bumped = Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)
-    return epoch, [bumped, Create(places.broker(broker), znodes.registration(epoch, endpoints, rack), session)]
+    registration = znodes.registration(epoch, endpoints, rack)
+    return epoch, [*bump(broker, registered), Create(places.broker(broker), registration, session)]
 
 
 def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:

@@ -1,30 +1,137 @@
-"""The replicas' progress in a partition, and the high watermark that follows from it.
+"""The leader's view of its replicas in one leader epoch: how far each has come, the high watermark that follows from
+it, and which of them are in sync.
 
 An event is committed once every replica in sync has it on its disk, and there are enough of those
 (min.insync.replicas). A committed event stays committed: the high watermark never goes back.
+
+A follower asks only for what is behind the events on its disk, so the offset of its fetch tells what it has. The leader
+changes the ISR by a write that may be refused. Until it is answered, replicas of the old and of the new ISR must have
+an event before it is committed (the maximal ISR of KIP-497): the write may have been done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+LAG_MS = 10_000.0  # replica.lag.time.max.ms
+
+
+class FollowerProgress(NamedTuple):
+    """A follower in this leader epoch. `offset`: it has everything before on its disk. `broker_epoch`: of its last
+    fetch. `end`: the log's when that came, at `fetched` (ms). `caught_up`: when it had all that there was (ms)."""
+
+    offset: int
+    broker_epoch: int
+    end: int
+    fetched: float
+    caught_up: float
+
+
+class Proposal(NamedTuple):
+    """An ISR that the leader wants. `gone`: who leaves it. `added`: who comes back, with the broker epoch that its
+    registration must still have."""
+
+    isr: tuple[int, ...]
+    gone: tuple[int, ...]
+    added: Mapping[int, int]
 
 
 class ReplicaSet:
-    """The leader's view of its replicas in one epoch. Offsets are exclusive: behind the last event."""
+    """Offsets are exclusive: behind the last event. Times are ms of a monotonic clock."""
 
-    def __init__(self, isr: Iterable[int], min_isr: int, high_watermark: int) -> None:
+    def __init__(
+        self, leader: int, isr: Iterable[int], min_isr: int, high_watermark: int, end: int = 0, now: float = 0.0
+    ) -> None:
+        """`end`: of the leader's log when it began to lead (its leader epoch start offset, LESO)."""
+        self.leader = leader
+        self.isr = tuple(isr)
+        self.min_isr = min_isr
         self.high_watermark = high_watermark
-        self._min_isr = min_isr
-        self._synced = dict.fromkeys(isr, high_watermark)  # by replica in sync: what is on its disk, at least
+        self.proposed: Proposal | None = None
+        self._followers: dict[int, FollowerProgress] = {}
+        self._synced = high_watermark  # the leader's own
+        self._start = end
+        self._since = now
 
-    def synced(self, replica: int, offset: int) -> bool:
-        """Notes that this replica has everything before `offset` on its disk. Returns whether the high watermark
-        rose."""
-        if offset <= self._synced.get(replica, offset):
+    @property
+    def enough(self) -> bool:
+        """Whether the replicas in sync are enough to acknowledge events."""
+        return len(self.isr) >= self.min_isr
+
+    @property
+    def knows_end(self) -> bool:
+        """Whether all that earlier leaders acknowledged is below the high watermark (KIP-207)."""
+        return self.high_watermark >= self._start
+
+    def synced(self, offset: int) -> bool:
+        """Notes that the leader has everything before `offset` on its disk. Returns whether the high watermark rose."""
+        if offset <= self._synced:
             return False
-        self._synced[replica] = offset
-        reached = min(self._synced.values())
-        if reached <= self.high_watermark or len(self._synced) < self._min_isr:
+        self._synced = offset
+        return self._advance()
+
+    def fetched(self, replica: int, broker_epoch: int, offset: int, end: int, now: float) -> bool:
+        """Notes a fetch of this leader epoch: the follower has everything before `offset` on its disk. `end`: of the
+        log. Returns whether the high watermark rose."""
+        before = self._followers.get(replica)
+        if before is not None and broker_epoch < before.broker_epoch:
+            return False  # it was sent before that broker was started again
+        if offset >= end:
+            caught_up = now
+        elif before is not None and before.broker_epoch == broker_epoch:
+            caught_up = before.fetched if offset >= before.end else before.caught_up
+        else:
+            caught_up = float("-inf")
+        self._followers[replica] = FollowerProgress(offset, broker_epoch, end, now, caught_up)
+        return self._advance()
+
+    def take(self, isr: Iterable[int], min_isr: int) -> bool:
+        """Takes the ISR as it was read: what was proposed was done, or will never be. Returns whether the high
+        watermark rose."""
+        self.isr, self.min_isr, self.proposed = tuple(isr), min_isr, None
+        return self._advance()
+
+    def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
+        """The change of the ISR that is due, None: none. After it was written, or refused for certain, `take` tells.
+
+        `alive`: the epochs of the brokers that are registered. A follower that was not at the end of the log for
+        `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold a read lease. A
+        follower comes back when it has all that is committed, and was at the end of the log: so it has all that earlier
+        leaders may have committed, too."""
+        if self.proposed is not None:
+            return None
+        gone = [each for each in self.isr if each != self.leader and self._lags(each, now, lag_ms)]
+        added = {
+            replica: found.broker_epoch
+            for replica, found in self._followers.items()
+            if replica not in self.isr
+            and alive.get(replica) == found.broker_epoch
+            and found.offset >= self.high_watermark
+            and now - found.caught_up <= lag_ms
+        }
+        if not gone and not added:
+            return None
+        isr = (*(each for each in self.isr if each not in gone), *added)
+        self.proposed = Proposal(isr, tuple(gone), added)
+        return self.proposed
+
+    def _lags(self, replica: int, now: float, lag_ms: float) -> bool:
+        found = self._followers.get(replica)
+        return now - (self._since if found is None else max(self._since, found.caught_up)) > lag_ms
+
+    def _members(self) -> Collection[int]:
+        return self.isr if self.proposed is None else {*self.isr, *self.proposed.isr}
+
+    def _advance(self) -> bool:
+        if not self.enough:
+            return False
+        reached = self._synced
+        for each in self._members():
+            if each != self.leader:
+                found = self._followers.get(each)
+                reached = min(reached, self.high_watermark if found is None else found.offset)
+        if reached <= self.high_watermark:
             return False
         self.high_watermark = reached
         return True

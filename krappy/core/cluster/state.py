@@ -58,6 +58,24 @@ def normalise(state: PartitionState, replicas: Sequence[int], min_insync: int) -
     return state._replace(min_isr=min_isr, elr=elr)
 
 
+def without(state: PartitionState, gone: Collection[int]) -> PartitionState:
+    """The state after these brokers have left the ISR. They are in the ELR then: `normalise` empties it again if the
+    ISR is still large enough to acknowledge events."""
+    left = tuple(each for each in state.isr if each in gone)
+    elr = (*state.elr, *(each for each in left if each not in state.elr))
+    return state._replace(isr=tuple(each for each in state.isr if each not in gone), elr=elr)
+
+
+def excluded(state: PartitionState, broker: int) -> PartitionState:
+    """The state for a broker that may have lost events of this partition: it is a candidate for nothing any more."""
+    after = state._replace(
+        isr=tuple(each for each in state.isr if each != broker), elr=tuple(each for each in state.elr if each != broker)
+    )
+    if state.leader != broker:
+        return after
+    return after._replace(leader=NOBODY, leader_inc=-1, leader_epoch=state.leader_epoch + 1)
+
+
 def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
     """(leader, ISR) of a new partition: all replicas that are alive are in sync; NOBODY leads if none is."""
     isr = tuple(each for each in replicas if each in alive)

@@ -18,21 +18,23 @@ from krappy.core.cluster.state import PartitionState
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), max_size=30),
 )
 def test_what_is_committed(isr: set[int], min_isr: int, start: int, reports: list[tuple[int, int]]) -> None:
-    replicas = ReplicaSet(isr, min_isr, start)
+    leader = min(isr)
+    replicas = ReplicaSet(leader, isr, min_isr, start)
     told = dict.fromkeys(isr, start)
     for replica, offset in reports:
         before = replicas.high_watermark
-        moved = replicas.synced(replica, offset)
+        offset = max(offset, told.get(replica, 0))
+        moved = replicas.synced(offset) if replica == leader else replicas.fetched(replica, 1, offset, 20, 0)
         if replica in told:
-            told[replica] = max(told[replica], offset)
+            told[replica] = offset
         least = min(told.values())
         assert replicas.high_watermark == (least if len(isr) >= min_isr else start)
         assert moved == (replicas.high_watermark > before)
 
 
 def test_one_replica_commits_what_it_has() -> None:
-    alone = ReplicaSet([7], 1, 3)
-    assert [alone.synced(7, offset) for offset in (3, 5, 4, 9)] == [False, True, False, True]
+    alone = ReplicaSet(7, [7], 1, 3)
+    assert [alone.synced(offset) for offset in (3, 5, 4, 9)] == [False, True, False, True]
     assert alone.high_watermark == 9
 
 

@@ -1,0 +1,91 @@
+"""Which brokers the controller counts as gone, by its own clock.
+
+A broker that leads holds a read lease: it answers strong reads until the lease ends, even if it hears nothing. It
+renews the lease by writing the znode `/leases/ID`. So nobody may take its place, or commit without it, before its lease
+is over, and the controller waits:
+
+- A broker whose registration is gone, or was made anew, is gone GRACE_MS after the controller has seen that. ZooKeeper
+  ends a session after all writes of the session, so the last renewal was sent before.
+- A broker that is registered, but whose lease has not been renewed for SILENCE_MS, is gone, too. What is written for
+  that reason must demand the version of `/leases/ID` that was seen (`fence`): a renewal that came meanwhile refuses it.
+
+Both are longer than a lease of LEASE_MS, with clocks that differ by 5 % in speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image, Registration
+from krappy.core.cluster.tree import Check
+
+LEASE_MS = 1_500  # how long a renewal is good for, from when it was sent
+RENEW_MS = 500
+GRACE_MS = 2_000
+SILENCE_MS = 2_500
+
+
+class Presence:
+    """`alive`: the brokers that may become leaders. Times are ms of a monotonic clock."""
+
+    def __init__(self, grace_ms: float = GRACE_MS, silence_ms: float = SILENCE_MS) -> None:
+        self.alive: Mapping[int, Registration] = {}
+        self._grace_ms, self._silence_ms = grace_ms, silence_ms
+        self._brokers: Mapping[int, Registration] = {}
+        self._leases: dict[int, tuple[int, int, float]] = {}  # by broker: its epoch, the lease's version, since when
+        self._missing: dict[tuple[int, int | None], float] = {}  # (broker, epoch): since when
+        self._now = 0.0
+
+    def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
+        """Takes what was read just now. `leases`: the version of each registered broker's lease; a broker without one
+        has not renewed it yet."""
+        self._now, self._brokers = now, image.brokers
+        for broker, registration in image.brokers.items():
+            seen = (registration.epoch, leases.get(broker, -1))
+            if self._leases.get(broker, ())[:2] != seen:
+                self._leases[broker] = (*seen, now)
+        for broker in self._leases.keys() - image.brokers.keys():
+            del self._leases[broker]
+        for broker, epoch in [key for key in self._missing if self._is_there(*key)]:
+            del self._missing[broker, epoch]
+        self.alive = {id: each for id, each in image.brokers.items() if not self.is_silent(id)}
+
+    def gone(self, broker: int, epoch: int | None = None) -> bool:
+        """Whether the broker is gone; with an `epoch`, whether it is gone as it was in this broker epoch."""
+        if self._is_there(broker, epoch):
+            return self.is_silent(broker)
+        return self._now - self._missing.setdefault((broker, epoch), self._now) >= self._grace_ms
+
+    def is_silent(self, broker: int) -> bool:
+        """Whether it is registered, and does not renew its lease."""
+        return broker in self._leases and self._now - self._leases[broker][2] >= self._silence_ms
+
+    def fence(self, broker: int) -> list[Check]:
+        """What must be demanded by a write whose reason is that this broker is gone."""
+        if not self.is_silent(broker) or self._leases[broker][1] < 0:
+            return []
+        return [Check(places.lease(broker), self._leases[broker][1])]
+
+    def _is_there(self, broker: int, epoch: int | None) -> bool:
+        found = self._brokers.get(broker)
+        return found is not None and epoch in (None, found.epoch)
+
+
+class ReadLease:
+    """A broker's own read lease. It is good for LEASE_MS from when the renewal was sent that was answered last."""
+
+    def __init__(self, lease_ms: float = LEASE_MS) -> None:
+        self._lease_ms = lease_ms
+        self._until = float("-inf")
+
+    def answered(self, sent: float) -> None:
+        """The renewal that was sent at this time has been answered."""
+        self._until = max(self._until, sent + self._lease_ms)
+
+    def end(self) -> None:
+        """The session is over."""
+        self._until = float("-inf")
+
+    def holds(self, now: float) -> bool:
+        return now < self._until

@@ -1,0 +1,490 @@
+"""A simulated broker: what it does between the real rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from krappy.core.cluster import places, registration
+from krappy.core.cluster.decide import decide
+from krappy.core.cluster.image import Image, PartitionImage
+from krappy.core.cluster.presence import RENEW_MS, Presence
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY, PartitionState, normalise, without, write_state
+from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
+from tests.core.cluster.simulation.rules import Violation
+from tests.core.cluster.simulation.zookeeper import TOPIC, Link
+
+if TYPE_CHECKING:
+    from tests.core.cluster.simulation.world import World
+
+ASK_MS = 1_000  # a fetch without an answer is sent again
+Event = tuple[int, int]  # (epoch, value)
+
+
+class Control:
+    """What a broker has while it believes to be the controller."""
+
+    def __init__(self, version: int, presence: Presence) -> None:
+        self.version = version  # of the znode with the controller's epoch
+        self.presence = presence
+        self.asking = False
+
+
+class Broker:
+    def __init__(self, world: World, id: int) -> None:
+        self.world, self.id = world, id
+        self.is_up = False
+        self.starts = 0
+        self.paused = 0.0
+        # what is on its disk
+        self.log: list[Event] = []
+        self.on_disk = 0  # how many events are
+        self.epochs = world.rules.epochs()
+        self.high_watermark = 0
+        self.lost = False  # the disk has lost events, and nobody was told
+        self.link = Link(self)
+        self.role = Role.OFFLINE
+        self.epoch_of = 0
+
+    # --- life
+
+    @property
+    def works(self) -> bool:
+        return self.is_up and self.paused <= self.world.now
+
+    def clock(self) -> float:
+        return self.world.now * self._speed + self._offset
+
+    def start(self) -> None:
+        chance = self.world.chance
+        self.is_up = True
+        self.starts += 1
+        self._speed, self._offset = chance.uniform(0.95, 1.05), chance.uniform(-1e7, 1e7)
+        self.link = Link(self)
+        self._renewed = -1e18
+        self._fetching: tuple[int, float] | None = None
+        self._begin_session()
+        self.epoch = -1  # the leader epoch that it knows
+
+    def _begin_session(self) -> None:
+        self.image = Image()
+        self.is_current = False  # whether the image has all that was told
+        self._noted = self._seen = 0
+        self.epoch_of = 0  # its broker epoch; 0: not registered
+        self.lease = self.world.rules.lease()
+        self.control: Control | None = None
+        self._registering = self._controlling = False
+        self._offline()
+
+    def _offline(self) -> None:
+        self.role = Role.OFFLINE
+        self.replicas: ReplicaSet | None = None
+        self._waiting: list[tuple[int, int]] = []  # (end, value) of events that are not acknowledged yet
+        self._version = -1  # of the partition's state
+        self._fetching = None
+
+    def kill(self, *, power: bool) -> None:
+        """`power`: the machine loses what was not synced, else the process alone ends."""
+        chance = self.world.chance
+        self.is_up = False
+        self._offline()
+        if power:
+            del self.log[chance.randint(self.on_disk, len(self.log)) :]
+        self.on_disk = len(self.log)  # a start syncs what it finds
+        self._recover()
+
+    def lose_disk(self) -> None:
+        self.kill(power=True)
+        self.log, self.on_disk, self.lost = [], 0, True
+        self._recover()
+
+    def _recover(self) -> None:
+        self.epochs = self.world.rules.epochs()
+        for offset, (epoch, _) in enumerate(self.log):
+            self.epochs.note(epoch, offset)
+        # It is written to disk from time to time.
+        self.high_watermark = self.world.chance.randint(0, min(self.high_watermark, len(self.log)))
+
+    def restart(self) -> None:
+        if not self.is_up:
+            self.start()
+
+    def expired(self) -> None:
+        self._begin_session()
+
+    def tick(self) -> None:
+        world = self.world
+        world.after(world.chance.uniform(100, 300) * world.pace, self.tick)
+        world.zookeeper.expire()
+        if not self.works:
+            return
+        self._sync()
+        link = self.link
+        if not link.number and link.open():
+            self._registering = self._controlling = False
+            if self.control is not None:
+                self.control.asking = False
+            self._settle()  # the answer to a proposal may be lost
+        link.alive()
+        if link.number:
+            if not self.epoch_of:
+                self._register()
+            else:
+                self._renew()
+                self._control()
+        if self.role is Role.FOLLOWER:
+            self._fetch()
+        elif self.role is Role.LEADER:
+            self._propose()
+
+    # --- registration
+
+    def _register(self) -> None:
+        """In steps, each behind the answer to the one before. A lost answer makes it begin anew."""
+        if self._registering:
+            return
+        self._registering = True
+        tree, chance = self.world.zookeeper.tree, self.world.chance
+        path = places.epoch(self.id)
+
+        def again(answer: Any = None) -> None:
+            self._registering = False
+
+        def ask(what: list[Operation] | Callable[[], Any], done: Callable[[Any], Any]) -> None:
+            """After a while: anything may happen between two steps."""
+            self.link.later(self.world.short(50, 2000), lambda: self.link.ask(what, done))
+
+        def first() -> None:
+            if self.world.rules.bumps_first:
+                ask(lambda: tree.get(path), bump)
+            else:
+                exclude(None)
+
+        def bump(found: Znode) -> None:
+            ask(registration.bump(self.id, found), exclude)
+
+        def exclude(answer: Any) -> None:
+            if isinstance(answer, RefusedMulti):
+                return again()
+            if not (self.lost and self.world.rules.excludes):
+                return read(None)
+            return ask(lambda: self.world.zookeeper.image, leave)
+
+        def leave(image: Image) -> None:
+            ask(registration.exclude(image.topics[TOPIC], 0, self.id), read)
+
+        def read(answer: Any) -> None:
+            if isinstance(answer, RefusedMulti):
+                return again()
+            return ask(lambda: tree.get(path), enter)
+
+        def enter(found: Znode) -> None:
+            epoch, operations = registration.enter(self.id, found, {}, None, self.link.session)
+            ask(operations, lambda answer: entered(answer, epoch))
+
+        def entered(answer: Any, epoch: int) -> None:
+            if isinstance(answer, RefusedMulti):
+                ask(lambda: tree.get(places.broker(self.id)), remove)
+                return
+            again()
+            self.lost = False
+            self.epoch_of = epoch
+            self._read_image()
+
+        def remove(found: Znode | None) -> None:
+            """What is registered is its own, of an answer that was lost; or the process is dead that registered, for
+            this one holds the lock of the folder. It may wait for the end of that session, too."""
+            if found is not None and (found.owner == self.link.session or chance.random() < 0.5):
+                ask([Delete(places.broker(self.id))], again)
+            else:
+                again()
+
+        first()
+
+    def _renew(self) -> None:
+        """The read lease: a write of this session, good from when it was sent."""
+        now = self.clock()
+        if now - self._renewed < RENEW_MS:
+            return
+        self._renewed = now
+        path = places.lease(self.id)
+
+        def done(answer: Any) -> None:
+            if answer is None:
+                self.lease.answered(now)
+
+        there = self.world.zookeeper.tree.get(path)
+        write: Operation = Create(path) if there is None else Put(path, b"")
+        self.link.ask([Check(places.broker(self.id)), write], done)
+
+    # --- controller
+
+    def _control(self) -> None:
+        if self.image.controller not in (None, self.id):
+            self.control = None
+        elif self.control is None and self.is_current and not self._controlling:
+            self._controlling = True
+            tree = self.world.zookeeper.tree
+            self.link.ask(lambda: (tree.get(places.CONTROLLER), tree.get(places.CONTROLLER_EPOCH)), self._take_control)
+        if self.control is not None and not self.control.asking:
+            self.control.asking = True
+            self.link.ask(self._leases, self._decide)
+
+    def _take_control(self, found: tuple[Znode | None, Znode]) -> None:
+        """Becomes the controller if there is none; or learns that it is the one, if the answer to that was lost."""
+        controller, epoch = found
+        session = self.link.session
+
+        def done(answer: Any) -> None:
+            self._controlling = False
+            if not isinstance(answer, RefusedMulti):
+                self.control = Control(epoch.version + 1, self.world.rules.presence())
+
+        if controller is None:
+            self.link.ask(list(registration.control(self.id, self.epoch_of, epoch, session)), done)
+        else:
+            self._controlling = False
+            if controller.owner == session:
+                self.control = Control(epoch.version, self.world.rules.presence())
+
+    def _leases(self) -> dict[int, int]:
+        tree = self.world.zookeeper.tree
+        return {int(each): tree._znodes[f"{places.LEASES}/{each}"].version for each in tree.children(places.LEASES)}
+
+    def _decide(self, leases: dict[int, int]) -> None:
+        control = self.control
+        if control is None:
+            return
+        control.asking = False
+        control.presence.look(self.image, leases, self.clock())
+        for operations in decide(self.image, self.image.topics.values(), control.presence):
+            self.world.count("decisions")
+            self.link.ask([Check(places.CONTROLLER_EPOCH, control.version), *operations], lambda answer: None)
+
+    def move_leader(self) -> None:
+        """As a preferred election does: a replica in sync takes over from a leader that lives."""
+        assert self.control is not None
+        [partition] = self.image.topics[TOPIC].partitions if TOPIC in self.image.topics else [PartitionImage(())]
+        state = partition.state
+        leader = self.image.brokers.get(state.leader)
+        others = [each for each in state.isr if each != state.leader and each in self.image.brokers]
+        if leader is None or leader.epoch != state.leader_inc or not others:
+            return
+        to = self.world.chance.choice(others)
+        after = state._replace(leader=to, leader_epoch=state.leader_epoch + 1, leader_inc=self.image.brokers[to].epoch)
+        put = Put(places.state(TOPIC, 0), write_state(after), partition.version)
+        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control.version), put], lambda answer: None)
+
+    # --- what ZooKeeper tells
+
+    def noted(self, changes: int) -> None:
+        self._noted = max(self._noted, changes)
+        self.is_current = not self.world.rules.suspects and self.is_current
+        self._read_image()
+
+    def _read_image(self) -> None:
+        zookeeper = self.world.zookeeper
+        self.link.ask(lambda: (zookeeper.image, zookeeper.changes), self._see)
+
+    def _see(self, found: tuple[Image, int]) -> None:
+        image, changes = found
+        self._seen = changes
+        self._noted = max(self._noted, changes)
+        self.is_current = self._seen >= self._noted
+        self.image = image
+        mine = image.brokers.get(self.id)
+        if self.epoch_of and (mine is None or mine.epoch != self.epoch_of):
+            self.epoch_of = 0  # a late request of the process before has removed it
+            return self._offline()
+        partition = image.topics[TOPIC].partitions[0]
+        if self.epoch_of and partition.version >= 0 and partition.state.leader_epoch >= self.epoch:
+            self._take(partition)
+        return None
+
+    def _take(self, partition: PartitionImage) -> None:
+        state, now = partition.state, self.clock()
+        found = self.world.rules.role(state, self.id, self.epoch_of)
+        if self.id not in partition.replicas:
+            return
+        if found is Role.LEADER:
+            if self.role is not Role.LEADER or self.epoch != state.leader_epoch:
+                self._offline()
+                self._sync()
+                self.role, self.epoch = Role.LEADER, state.leader_epoch
+                self.epochs.lead(self.epoch, len(self.log))
+                known = (self.high_watermark, len(self.log), now)
+                self.replicas = self.world.rules.replica_set(self.id, state.isr, state.min_isr, *known)
+                self._version = partition.version
+                self.world.count("leaders")
+                if self.world.leaders.setdefault(self.epoch, (self.id, self.starts)) != (self.id, self.starts):
+                    raise Violation(f"two leaders of epoch {self.epoch}")
+                self._synced()
+            elif partition.version > self._version:
+                self._know(partition.version, state)
+            return
+        if self.role is Role.LEADER or self.epoch != state.leader_epoch:
+            self._offline()
+            if self.world.rules.forgets_empty_epochs:
+                self.epochs.cut(len(self.log))
+        follows = found is Role.FOLLOWER and state.leader != NOBODY
+        self.role, self.epoch = (Role.FOLLOWER if follows else Role.OFFLINE), state.leader_epoch
+        self._leader = state.leader
+
+    def _know(self, version: int, state: PartitionState) -> None:
+        """The leader has read which ISR is in force."""
+        assert self.replicas is not None
+        self._version = version
+        if self.replicas.take(state.isr, state.min_isr):
+            self._rose()
+
+    # --- leader
+
+    def produce(self, value: int) -> None:
+        assert self.replicas is not None
+        if self.replicas.enough:
+            self.log.append((self.epoch, value))
+            self._waiting.append((len(self.log), value))
+
+    def _sync(self) -> None:
+        self.on_disk = len(self.log)
+        self._synced()
+
+    def _synced(self) -> None:
+        if self.replicas is not None and self.replicas.synced(self.on_disk):
+            self._rose()
+
+    def _rose(self) -> None:
+        assert self.replicas is not None
+        world = self.world
+        self.high_watermark = end = self.replicas.high_watermark
+        world.committed_to(self, end)
+        while self._waiting and self._waiting[0][0] <= end:
+            offset, value = self._waiting.pop(0)
+            world.acked[value] = offset - 1
+            world.known = max(world.known, offset)
+            world.count("acks")
+
+    def read(self, known: int) -> None:
+        """A strong read: the answer is made now, and leaves later if the lease still holds then."""
+        assert self.replicas is not None
+        world, seen, starts, epoch = self.world, self.high_watermark, self.starts, self.epoch
+        if world.rules.waits_for_end and not self.replicas.knows_end:
+            return
+
+        def leave() -> None:
+            if not self.is_up or self.starts != starts:
+                return
+            if self.paused > world.now:
+                world.after(self.paused - world.now + 1, leave)
+            elif (
+                self.role is Role.LEADER and self.epoch == epoch and self.is_current and self.lease.holds(self.clock())
+            ):
+                world.count("reads")
+                if seen < known:
+                    raise Violation(f"stale read: {self.id} in epoch {epoch} told {seen}, {known} was known before")
+                world.known = max(world.known, seen)
+
+        world.after(world.chance.expovariate(1 / 5), leave)
+
+    def fetch_came(self, source: int, broker_epoch: int, epoch: int, offset: int, last: int, number: int) -> None:
+        if self.role is not Role.LEADER or epoch != self.epoch or self.replicas is None:
+            return
+        end = len(self.log)
+        told: tuple[int, int] | list[Event] | None = self.epochs.diverging(last, offset, end)
+        if told is None:
+            if offset > end:
+                return
+            if self.replicas.fetched(source, broker_epoch, offset, end, self.clock()):
+                self._rose()
+            told = self.log[offset : offset + self.world.chance.randint(1, 6)]
+        self.world.send(self.id, source, "fetched", epoch, offset, told, self.high_watermark, number)
+
+    def _propose(self) -> None:
+        replicas = self.replicas
+        assert replicas is not None
+        if not self.link.number or self.world.chance.random() < 0.3:
+            return
+        alive = {id: each.epoch for id, each in self.image.brokers.items()}
+        partition = self.image.topics[TOPIC].partitions[0]
+        if partition.version != self._version or not self.is_current:
+            return
+        proposal = replicas.propose(alive, self.clock(), self.world.lag_ms)
+        if proposal is None:
+            return
+        before = partition.state
+        after = normalise(
+            without(before, proposal.gone)._replace(isr=proposal.isr), self.world.replicas, before.min_isr
+        )
+        checks: list[Operation] = [Check(places.epoch(each), epoch) for each, epoch in proposal.added.items()]
+        put = Put(places.state(TOPIC, 0), write_state(after), self._version)
+        epoch = self.epoch
+
+        def done(answer: Any) -> None:
+            if self.role is not Role.LEADER or self.epoch != epoch:
+                return
+            if answer is None and self._version == put.version:
+                self.world.count("expanded" if proposal.added else "shrunk")
+                self._know(put.version + 1, after)
+            elif answer is not None:
+                self._settle()
+
+        self.link.ask([*checks, put], done)
+
+    def _settle(self) -> None:
+        """A proposal was refused, or its answer lost: what is read behind it is in force."""
+        epoch = self.epoch
+
+        def done(found: tuple[Image, int]) -> None:
+            self._see(found)
+            partition = self.image.topics[TOPIC].partitions[0]
+            if self.role is Role.LEADER and self.epoch == epoch and self._version == partition.version:
+                self._know(partition.version, partition.state)
+
+        zookeeper = self.world.zookeeper
+        self.link.ask(lambda: (zookeeper.image, zookeeper.changes), done)
+
+    # --- follower
+
+    def _fetch(self) -> None:
+        now = self.world.now
+        if self._fetching is not None and now - self._fetching[1] < ASK_MS:
+            return
+        offset = len(self.log)
+        if self.world.rules.asks_when_synced:
+            self._sync()
+        last = self.log[offset - 1][0] if offset else -1
+        number = int(self.world.chance.random() * 1e12)
+        self._fetching = (number, now)
+        asked = (self.id, self.epoch_of, self.epoch, offset, last, number)
+        self.world.send(self.id, self._leader, "fetch_came", *asked)
+
+    def fetched(self, epoch: int, offset: int, told: tuple[int, int] | list[Event], end: int, number: int) -> None:
+        if self.role is not Role.FOLLOWER or epoch != self.epoch or offset != len(self.log):
+            return
+        if self._fetching is None or self._fetching[0] != number:
+            return
+        self._fetching = None
+        if isinstance(told, tuple):
+            cut = self.epochs.common(told, len(self.log))
+            if cut < self.high_watermark:
+                raise Violation(f"follower {self.id} would cut its log at {cut}, below {self.high_watermark}")
+            self.world.count("cuts")
+            del self.log[cut:]
+            self.on_disk = min(self.on_disk, cut)
+            self.epochs.cut(cut)
+        else:
+            for event in told:
+                if event[0] > epoch:
+                    break
+                self.epochs.note(event[0], len(self.log))
+                self.log.append(event)
+            if self.world.rules.asks_when_synced:
+                self._sync()
+            self.high_watermark = max(self.high_watermark, min(end, len(self.log)))
+        self.world.after(self.world.chance.expovariate(1 / 20), self._go_on, self.starts)
+
+    def _go_on(self, starts: int) -> None:
+        if self.works and self.starts == starts and self.role is Role.FOLLOWER and self.epoch_of:
+            self._fetch()

@@ -1,0 +1,33 @@
+"""Which rules a simulated cluster keeps, and what tells that one was broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from krappy.core.cluster.presence import Presence, ReadLease
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role, role
+from krappy.core.cluster.state import PartitionState
+from krappy.core.epochs import Epochs
+
+
+class Violation(Exception):
+    """Something happened that must not."""
+
+
+@dataclass
+class Rules:
+    """The parts of the real code, and those rules that a broker keeps beside it. A mutant has one of them replaced."""
+
+    replica_set: type[ReplicaSet] = ReplicaSet
+    presence: type[Presence] = Presence
+    lease: type[ReadLease] = ReadLease
+    epochs: type[Epochs] = Epochs
+    role: Callable[[PartitionState, int, int], Role] = role
+    excludes: bool = True  # a broker whose disk lost events takes itself out of the candidates
+    bumps_first: bool = True  # and before that it raises its broker epoch
+    asks_when_synced: bool = True  # a follower asks for more when what it has is on its disk
+    suspects: bool = True  # what was told to have changed is not trusted until it is read again
+    forgets_empty_epochs: bool = True  # a follower forgets epochs in which it led and wrote nothing
+    waits_for_end: bool = True  # no strong read before all that earlier leaders acknowledged is known

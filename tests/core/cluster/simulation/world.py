@@ -1,0 +1,270 @@
+"""A cluster that is simulated: brokers with the real rules, a ZooKeeper that is the real tree, and a world that is
+unkind to them. One seeded source of chance decides everything, so each history can be had again by its seed.
+
+Real are `decide`, `Presence`, `ReadLease`, `ReplicaSet`, `role`, the steps of the registration, `Epochs`, the tree and
+the image. What is written here is what a broker does between them (broker.py): it sends, waits, fetches and syncs.
+There is one partition; its log is a list of (epoch, value).
+
+What goes wrong: messages between brokers are late, lost and overtake each other; brokers are cut from each other and
+from ZooKeeper; connections with ZooKeeper break with requests and answers under way; sessions end early, just after a
+write of theirs; processes pause, and are killed; machines lose what was not synced; disks are replaced; clocks are up
+to 5 % too fast or slow. What must hold is in `World.check`, `World.committed_to` and `Broker.read`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY
+from tests.core.cluster.simulation.broker import Broker, Event
+from tests.core.cluster.simulation.rules import Rules, Violation
+from tests.core.cluster.simulation.zookeeper import ZooKeeper
+
+HEAL_MS = 120_000  # within this time after all trouble has ended, everything must be well again
+
+
+class World:
+    def __init__(self, seed: int, rules: Rules | None = None, *, min_isr: int = 2, steps: int = 6000) -> None:
+        self.chance = random.Random(seed)
+        self.rules = rules or Rules()
+        self.min_isr, self.steps = min_isr, steps
+        self.now = 0.0  # ms
+        self.counts: dict[str, int] = {}
+        self.committed: list[Event] = []  # all that a leader ever made readable
+        self.acked: dict[int, int] = {}  # value -> offset
+        self.known = 0  # the highest end that any client was ever told of
+        self.leaders: dict[int, tuple[int, int]] = {}  # epoch -> (broker, its start)
+        self.cut: set[tuple[int, int]] = set()
+        self.cut_off: set[int] = set()  # brokers without ZooKeeper
+        self.healing = False
+        self.lost_disk: int | None = None
+        self._queue: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._number = 0
+        self._values = 0
+        ids = range(1, self.chance.choice([3, 3, 3, 4, 5]) + 1)
+        self.brokers: dict[int, Broker] = {}
+        self.replicas = list(ids[:3])
+        self.zookeeper = ZooKeeper(self, ids, self.replicas, min_isr)
+        self.lag_ms = self.chance.choice([4_000.0, 4_000.0, 10_000.0])
+        self.pace = self.chance.choice([1.0, 0.2])  # how long things take that go well
+        self.calm_ms = self.chance.choice([2_500.0, 5_000.0, 10_000.0])  # at most, between two troubles
+        for each in ids:
+            broker = self.brokers[each] = Broker(self, each)
+            broker.start()
+            self.after(self.chance.uniform(0, 1000), broker.tick)
+        self.after(1000, self._produce)
+        self.after(2000, self._read)
+        self.after(3000, self._trouble)
+
+    # --- time
+
+    def after(self, ms: float, run: Callable[..., Any], *args: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (self.now + ms, self._number, run, args))
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def next(self) -> None:
+        self.now, _, run, args = heapq.heappop(self._queue)
+        run(*args)
+
+    def run(self) -> World:
+        """Runs `steps` steps of trouble, then heals everything, and checks the end. Raises Violation."""
+        for step in range(round(self.steps / self.pace**0.5)):
+            self.next()
+            if step % 6 == 0:
+                self.check()
+        self._heal()
+        return self
+
+    def short(self, mean: float, longest: float) -> float:
+        """A delay, mostly short."""
+        if self.chance.random() < (0.9 if self.pace == 1 else 0.98):
+            return self.chance.expovariate(1 / (mean * self.pace))
+        return self.chance.uniform(0, longest)
+
+    # --- messages between brokers
+
+    def send(self, source: int, target: int, name: str, *args: Any) -> None:
+        if (source, target) in self.cut or (target, source) in self.cut:
+            return
+        if not self.healing and self.chance.random() < 0.05:
+            return
+        self.after(self.short(50, 3000), self._deliver, target, self.brokers[target].starts, name, args)
+
+    def _deliver(self, target: int, starts: int, name: str, args: tuple[Any, ...]) -> None:
+        broker = self.brokers[target]
+        if not broker.is_up or broker.starts != starts:
+            return
+        if broker.paused > self.now:
+            self.after(
+                broker.paused - self.now + self.chance.uniform(0, 200), self._deliver, target, starts, name, args
+            )
+        else:
+            getattr(broker, name)(*args)
+
+    # --- ZooKeeper
+
+    def tell_changed(self) -> None:
+        for broker in self.brokers.values():
+            broker.link.pass_on(broker.noted, self.zookeeper.changes)
+
+    # --- clients
+
+    def _produce(self) -> None:
+        self.after(self.chance.uniform(10, 150), self._produce)
+        broker = self.brokers[self.chance.choice(self.replicas)]
+        if broker.works and broker.role is Role.LEADER and not (self.healing and self.now > self.healed + 5_000):
+            self._values += 1
+            broker.produce(self._values)
+
+    def _read(self) -> None:
+        self.after(self.chance.uniform(20, 120), self._read)
+        broker = self.brokers[self.chance.choice(self.replicas)]
+        if broker.works and broker.role is Role.LEADER:
+            broker.read(self.known)
+
+    # --- trouble
+
+    def _trouble(self) -> None:
+        if self.healing:
+            return
+        chance = self.chance
+        self.after(chance.uniform(300, self.calm_ms), self._trouble)
+        broker = self.brokers[chance.choice(list(self.brokers))]
+        leader = self.zookeeper.partition.state.leader
+        if leader in self.brokers and chance.random() < 0.4:
+            broker = self.brokers[leader]
+        what = chance.random()
+        if what < 0.18:
+            self._end_session_early()
+        elif what < 0.32:
+            self._kill(broker)
+        elif what < 0.42:
+            if broker.id in self.replicas and self._may_lose(broker):
+                self.count("disks")
+                self.lost_disk = broker.id
+                broker.lose_disk()
+                self.after(self.short(1000, 9000), broker.restart)
+        elif what < 0.58:
+            self.count("pauses")
+            broker.paused = self.now + chance.uniform(200, 12_000)
+        elif what < 0.72:
+            pair = (broker.id, chance.choice([each for each in self.brokers if each != broker.id]))
+            self.cut.add(pair)
+            self.after(chance.uniform(500, 8000), self.cut.discard, pair)
+        elif what < 0.84:
+            self.cut_off.add(broker.id)
+            self.after(chance.uniform(500, 15_000), self.cut_off.discard, broker.id)
+        elif what < 0.92:
+            broker.link.break_off()
+        else:
+            self._move_leader()
+
+    def _kill(self, broker: Broker) -> None:
+        if broker.is_up:
+            self.count("kills")
+            broker.kill(power=self.chance.random() < 0.6)
+            self.after(self.chance.uniform(200, 9000), broker.restart)
+
+    def _end_session_early(self) -> None:
+        """A write that a follower of ZooKeeper passes on does not count as a sign of life at its leader."""
+        if not self.zookeeper.sessions:
+            return
+        session = self.chance.choice(sorted(self.zookeeper.sessions))
+        broker = self.zookeeper.sessions[session][0]
+        self.count("early ends")
+        if self.chance.random() < 0.7:
+            self.cut_off.add(broker)
+            self.after(self.chance.uniform(500, 5000), self.cut_off.discard, broker)
+        if self.chance.random() < 0.4 and self.zookeeper.partition.state.leader == broker:
+            self._move_leader()
+        self.after(self.chance.uniform(0, 500), self.zookeeper.end, session)
+
+    def _move_leader(self) -> None:
+        """The controller gives a partition to another replica in sync, while its leader lives, and may not hear of
+        it."""
+        image, leader = self.zookeeper.image, self.zookeeper.partition.state.leader
+        if self.chance.random() < 0.5:
+            self.cut_off.add(leader)
+            self.after(self.chance.uniform(500, 5000), self.cut_off.discard, leader)
+        controller = self.brokers.get(image.controller or 0)
+        if controller is not None and controller.works and controller.control is not None:
+            controller.move_leader()
+
+    def _may_lose(self, broker: Broker) -> bool:
+        """min.insync.replicas - 1 disks at a time: the next only when the one before is in the ISR again."""
+        if self.min_isr < 2 or not broker.is_up:
+            return False
+        state = self.zookeeper.partition.state
+        if not {*state.isr, *state.elr} - {broker.id}:
+            return False  # nobody else was in sync yet
+        if self.lost_disk is None:
+            return True
+        last = self.brokers[self.lost_disk]
+        return last.id in self.zookeeper.partition.state.isr and last.is_up and not last.lost and last.epoch_of > 0
+
+    def _heal(self) -> None:
+        self.healing, self.healed = True, self.now
+        self.cut.clear()
+        self.cut_off.clear()
+        for broker in self.brokers.values():
+            broker.link.mend()
+            self.after(100, broker.restart)
+        steps = 0
+        while self.now < self.healed + HEAL_MS:
+            self.next()
+            steps += 1
+            if steps % 64 == 0:
+                self.check()
+                if self.now > self.healed + 10_000 and self._is_well():
+                    break
+        self.check()
+        if not self._is_well():
+            told = {each.id: (each.is_up, each.role, len(each.log), each.high_watermark) for each in self.members()}
+            raise Violation(f"not well after {HEAL_MS} ms: {self.zookeeper.partition}, {told}")
+        leader = self.brokers[self.zookeeper.partition.state.leader]
+        for value, offset in self.acked.items():
+            if offset >= len(leader.log) or leader.log[offset][1] != value:
+                raise Violation(f"the acknowledged event {value} at offset {offset} is lost")
+
+    def _is_well(self) -> bool:
+        state = self.zookeeper.partition.state
+        if state.leader == NOBODY or len(state.isr) < len(self.replicas):
+            return False
+        end = len(self.brokers[state.leader].log)
+        return all(each.high_watermark == len(each.log) == end for each in self.members())
+
+    # --- what must hold
+
+    def members(self) -> list[Broker]:
+        return [self.brokers[each] for each in self.replicas]
+
+    def committed_to(self, broker: Broker, end: int) -> None:
+        """A leader makes the events before `end` readable: they are those that were readable before, and more."""
+        for offset in range(min(end, len(self.committed))):
+            if self.committed[offset] != broker.log[offset]:
+                raise Violation(
+                    f"offset {offset} was {self.committed[offset]} and is {broker.log[offset]} at leader {broker.id}"
+                )
+        self.committed += broker.log[len(self.committed) : end]
+
+    def check(self) -> None:
+        """Each candidate has all that is committed on its disk; logs are the same below their high watermarks."""
+        state = self.zookeeper.partition.state
+        for each in {*state.isr, *state.elr}:
+            broker = self.brokers[each]
+            if not broker.lost and broker.log[: broker.on_disk][: len(self.committed)] != self.committed:
+                raise Violation(
+                    f"candidate {each} of {state} has not all of the {len(self.committed)} committed events"
+                )
+        for one in self.members():
+            for other in self.members():
+                end = min(one.high_watermark, other.high_watermark, len(one.log), len(other.log))
+                if one.id < other.id and one.log[:end] != other.log[:end]:
+                    raise Violation(f"the logs of {one.id} and {other.id} differ below offset {end}")

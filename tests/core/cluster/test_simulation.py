@@ -1,0 +1,34 @@
+"""The cluster's rules hold through simulated histories with every kind of trouble (simulation/world.py), and each rule
+is needed: the histories find the mutants that leave one out (simulation/mutants.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.cluster.simulation.mutants import MUTANTS, first_found
+from tests.core.cluster.simulation.world import World
+
+SEEDS = range(300)
+TOGETHER = 25
+
+
+@pytest.mark.parametrize("first", SEEDS[::TOGETHER])
+def test_nothing_acknowledged_is_lost_and_no_read_is_stale(first: int) -> None:
+    counts: dict[str, int] = {}
+    for seed in range(first, first + TOGETHER):
+        for what, count in World(seed, min_isr=1 + seed % 3).run().counts.items():
+            counts[what] = counts.get(what, 0) + count
+    # The histories are worth something only if the cluster works in them, and much happens.
+    assert {"acks", "reads", "leaders", "kills", "disks", "cuts", "expanded", "shrunk"} <= counts.keys()
+    assert counts["acks"] > TOGETHER * 30
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_rule_that_is_left_out_is_missed(name: str) -> None:
+    mutant = MUTANTS[name]
+    found = first_found(mutant, [mutant.seed])
+    assert found, "the history has changed: `python -m tests.core.cluster.simulation.mutants 1000` finds another seed"
+
+
+def test_a_history_can_be_had_again() -> None:
+    assert World(7).run().counts == World(7).run().counts
