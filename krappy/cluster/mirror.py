@@ -23,7 +23,7 @@ RETRY_S = 0.5  # after a read that ZooKeeper refused
 
 
 class Mirror:
-    """See the port `Store`. `connect(entered=…, happened=…)` makes the client."""
+    """See the port `Store`. `connect(entered=…, happened=…)` makes the client. `is_over`: the session is over."""
 
     def __init__(self, connect: Callable[..., ZooKeeper]) -> None:
         self.image = Image()
@@ -35,7 +35,7 @@ class Mirror:
         self._told = 0  # how often something was found to be unread
         self._seen = 0  # the same count, as of the image
         self._moved = Signal()  # there is something to read, or the session is over
-        self._over = False
+        self.is_over = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follows the tree until the session is over. Reports that it has started with the first whole image."""
@@ -45,9 +45,14 @@ class Mirror:
                 await self.client.run()
                 nursery.cancel_scope.cancel()
         finally:
-            self._over = True
+            self.is_over = True
             self._moved.fire()
             self.changed.fire()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the image has everything that ZooKeeper has told of. (It may not have told of everything.)"""
+        return self._seen >= self._told
 
     @property
     def session(self) -> int:
@@ -72,7 +77,7 @@ class Mirror:
         """Waits until the image has all that was told before now. ZooKeeper tells of a change before it answers the
         request that made it."""
         told = self._told
-        await wait_any([self.changed], lambda: self._seen >= told or self._over)
+        await wait_any([self.changed], lambda: self._seen >= told or self.is_over)
         if self._seen < told:
             raise ConnectionLost("the session with ZooKeeper has ended", sent=True)
 

@@ -37,11 +37,12 @@ def enter(
     endpoints: Mapping[str, tuple[str, int]],
     rack: str | None,
     session: int,
+    directory: str = "",
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
-    the broker epoch (KIP-380). `endpoints`: host and port by the listener's name."""
+    the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id."""
     epoch = 0 if registered is None else registered.version + 1
-    registration = znodes.registration(epoch, endpoints, rack)
+    registration = znodes.registration(epoch, endpoints, rack, directory)
     return epoch, [*bump(broker, registered), Create(places.broker(broker), registration, session)]
 
 

@@ -31,10 +31,16 @@ def deleted(name: str) -> bytes:
     return Document({}).with_fields({"version": 1, "topic": name})
 
 
-def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None) -> bytes:
-    """`epoch`: the broker's. `endpoints`: host and port by the listener's name."""
+def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None, directory: str = "") -> bytes:
+    """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id."""
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
-    return Document({}).with_fields({"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch})
+    fields = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
+    return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
+
+
+def directory(data: bytes) -> str:
+    """The id of the data folder of a broker that has registered; "" if it does not tell one. Raises ValueError."""
+    return Document.of(data).text("directory_id", "") or ""
 
 
 def controller(broker: int, epoch: int) -> bytes:

@@ -1,0 +1,111 @@
+"""The controller: of all members one, chosen through ZooKeeper, that elects leaders.
+
+It makes what krappy.core.cluster.decide finds due. Each of its writes demands the controller epoch that it took, so one
+that is not the controller any more writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+
+from krappy.cluster.member import RETRY_S, UNREGISTERED, ClusterMember
+from krappy.cluster.mirror import Mirror
+from krappy.core.cluster import places, registration
+from krappy.core.cluster.decide import decide
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.presence import Presence
+from krappy.core.cluster.tree import Check, Operation, RefusedMulti
+from krappy.errors import ConnectionLost, StorageError
+from krappy.waiting import wait_any
+
+LOOK_S = 0.5  # how often it looks at the leases, and whether a grace period is over
+TOGETHER = 50  # partitions whose changes go in one write
+NOT = -1  # as a version: another broker is the controller
+Report = Callable[..., None]
+
+
+class Controller:
+    """`version`: of the controller epoch's znode since this broker took control, or NOT."""
+
+    def __init__(
+        self, mirror: Mirror, member: ClusterMember, broker: int, report: Report = lambda event, **facts: None
+    ) -> None:
+        self.version = NOT
+        self._mirror, self._member, self._broker = mirror, member, broker
+        self._presence = Presence()
+        self._report = report
+
+    @property
+    def controls(self) -> bool:
+        return self.version != NOT
+
+    async def run(self) -> None:
+        """Until cancelled, or the session of `mirror` is over."""
+        while not self._mirror.is_over:
+            image = self._mirror.image
+            try:
+                await self._take_control()
+                if self.controls:
+                    await self._decide()
+            except (ConnectionLost, StorageError, RefusedMulti):
+                await trio.sleep(RETRY_S)
+                continue
+            seconds = LOOK_S if self.controls else math.inf
+            signals = [self._mirror.changed, self._member.changed]
+            await wait_any(signals, partial(self._is_due, image), seconds)
+        self.version = NOT
+
+    def _is_due(self, seen: Image) -> bool:
+        return self._mirror.image is not seen or self._is_free()
+
+    def _is_free(self) -> bool:
+        """Whether this broker may try to become the controller."""
+        free = self._mirror.image.controller is None and self._member.epoch != UNREGISTERED
+        return self._mirror.is_over or (free and not self.controls)
+
+    async def _take_control(self) -> None:
+        """Becomes the controller if there is none. Learns that it is the one, if the answer to that was lost."""
+        store, broker = self._mirror, self._broker
+        controller = store.image.controller
+        if controller not in (None, broker) or self._member.epoch == UNREGISTERED:
+            self.version = NOT
+            return
+        if controller == broker and self.controls:
+            return
+        found, epoch = await store.read(places.CONTROLLER), await store.read(places.CONTROLLER_EPOCH)
+        if found is not None:
+            if found.owner == store.session and epoch is not None:
+                self._begin(epoch.version)
+            return
+        await store.multi([*registration.control(broker, self._member.epoch, epoch, store.session)])
+        self._begin(0 if epoch is None else epoch.version + 1)
+
+    def _begin(self, version: int) -> None:
+        self.version, self._presence = version, Presence()
+        self._report("controller", broker=self._broker, epoch=version + 1)
+
+    async def _decide(self) -> None:
+        store = self._mirror
+        found = await store.client.read([places.lease(each) for each in store.image.brokers])
+        leases = {int(path.rpartition("/")[2]): znode.version for path, znode in found.items() if znode is not None}
+        image = store.image
+        self._presence.look(image, leases, trio.current_time() * 1000)
+        due = decide(image, image.topics.values(), self._presence)
+        for first in range(0, len(due), TOGETHER):
+            await self._write(due[first : first + TOGETHER])
+
+    async def _write(self, due: Sequence[Sequence[Operation]]) -> None:
+        """Writes the operations of some partitions. What is refused is decided again."""
+        check = Check(places.CONTROLLER_EPOCH, self.version)
+        try:
+            await self._mirror.multi([check, *(operation for each in due for operation in each)])
+        except RefusedMulti as error:
+            if error.index == 0:
+                self.version = NOT
+            elif len(due) > 1:
+                for each in due:
+                    await self._write([each])

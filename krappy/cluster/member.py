@@ -1,0 +1,151 @@
+"""A broker as a member of the cluster, for as long as one session with ZooKeeper lasts: it registers, and renews its
+read lease.
+
+The steps of the registration are those of krappy.core.cluster.registration. Each is read back before the next, so one
+whose answer was lost is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import trio
+
+from krappy.cluster.mirror import Mirror
+from krappy.core.cluster import places, registration, znodes
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.presence import RENEW_MS, ReadLease
+from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti
+from krappy.errors import ConnectionLost, StorageError
+from krappy.waiting import Signal, wait_any
+
+RETRY_S = 0.2  # after a step that was refused, or whose answer was lost
+UNREGISTERED = -1
+Report = Callable[..., None]
+
+
+class ClusterMember:
+    """`epoch`: the broker epoch, or UNREGISTERED. `changed`: fired when it has changed. `lease`: the read lease, in ms
+    of trio's clock."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        broker: int,
+        directory: str,
+        endpoints: Mapping[str, tuple[str, int]],
+        rack: str | None = None,
+        *,
+        has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        told: Callable[[], None] = lambda: None,
+        report: Report = lambda event, **facts: None,
+    ) -> None:
+        """`directory`: the id of the data folder, whose lock this process holds. `endpoints`: host and port by the
+        listener's name. `has_lost(topic, index)`: whether this folder may have lost events of a partition that others
+        count on; `told()` is called once nobody counts on them any more, and the broker is registered."""
+        self.epoch = UNREGISTERED
+        self.changed = Signal()
+        self.lease = ReadLease()
+        self._mirror = mirror
+        self._broker = broker
+        self._directory = directory
+        self._endpoints, self._rack = endpoints, rack
+        self._has_lost, self._told, self._report = has_lost, told, report
+
+    async def run(self) -> None:
+        """Until cancelled. `mirror` must be running; when its session is over, this ends."""
+        try:
+            while not self._mirror.is_over:
+                with suppress(ConnectionLost, StorageError, RefusedMulti):
+                    await self._register()
+                    await self._stay()
+                self._set(UNREGISTERED)
+                await trio.sleep(RETRY_S)
+        finally:
+            self.lease.end()
+            self._set(UNREGISTERED)
+
+    def _set(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.changed.fire()
+
+    # --- registration
+
+    async def _register(self) -> None:
+        """Raises RefusedMulti, ConnectionLost, StorageError: then nothing is wrong, and it may be tried again."""
+        store, broker = self._mirror, self._broker
+        for path in (*places.ROOTS, places.LEASES):
+            if await store.read(path) is None:
+                with suppress(RefusedMulti):  # another broker was quicker
+                    await store.multi([Create(path)])
+        await store.multi(registration.bump(broker, await store.read(places.epoch(broker))))
+        await self._exclude()
+        await self._make_way()
+        found = await store.read(places.epoch(broker))
+        epoch, operations = registration.enter(
+            broker, found, self._endpoints, self._rack, store.session, self._directory
+        )
+        await store.multi(operations)
+        self._told()
+        self._set(epoch)
+        self._report("registered", broker=broker, epoch=epoch)
+
+    async def _exclude(self) -> None:
+        """Takes this broker out of the candidates for the partitions whose events it may have lost. Others change the
+        states meanwhile, so it looks again until it is in none."""
+        while True:
+            operations = [
+                operation
+                for topic in self._mirror.image.topics.values()
+                for index in range(len(topic.partitions))
+                if self._has_lost(topic, index)
+                for operation in registration.exclude(topic, index, self._broker)
+            ]
+            if not operations:
+                return
+            for each in operations:
+                with suppress(RefusedMulti):
+                    await self._mirror.multi([each])
+
+    async def _make_way(self) -> None:
+        """Removes an earlier registration of this data folder: the process that made it is dead, for this one holds the
+        folder's lock. Waits for the end of a registration of another folder."""
+        path, waited = places.broker(self._broker), False
+        while (found := await self._mirror.read(path)) is not None:
+            if found.owner == self._mirror.session or znodes.directory(found.data) == self._directory:
+                with suppress(RefusedMulti):  # its session has ended meanwhile
+                    await self._mirror.multi([Delete(path)])
+                continue
+            if not waited:
+                waited = True
+                text = "another process is registered with this broker id; this one waits until that session has ended"
+                self._report("broker_id_in_use", broker=self._broker, text=text)
+            await trio.sleep(RETRY_S)
+
+    # --- afterwards
+
+    async def _stay(self) -> None:
+        """Renews the lease, until the registration is not there any more. Raises ConnectionLost, …"""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._renew)
+            await wait_any([self._mirror.changed], self._is_out)
+            nursery.cancel_scope.cancel()
+
+    def _is_out(self) -> bool:
+        """Somebody, or a late request of an earlier process, may have removed it."""
+        found = self._mirror.image.brokers.get(self._broker)
+        return self._mirror.is_over or found is None or found.epoch != self.epoch
+
+    async def _renew(self) -> None:
+        path = places.lease(self._broker)
+        while True:
+            sent = trio.current_time() * 1000
+            with suppress(ConnectionLost, StorageError, RefusedMulti):
+                there = await self._mirror.read(path)
+                write: Operation = Create(path) if there is None else Put(path, b"")
+                sent = trio.current_time() * 1000
+                await self._mirror.multi([Check(places.broker(self._broker)), write])
+                self.lease.answered(sent)
+            await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))

@@ -1,0 +1,218 @@
+"""Members and their controller, with a real ZooKeeper: who registers, who leads, and what happens when one is gone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import trio
+from trio.testing import trio_test
+
+from krappy.cluster.controller import Controller
+from krappy.cluster.member import UNREGISTERED, ClusterMember
+from krappy.cluster.mirror import Mirror
+from krappy.cluster.zk.client import ZooKeeper
+from krappy.core.cluster import places, znodes
+from krappy.core.cluster.image import PartitionImage, TopicImage
+from krappy.core.cluster.state import NOBODY
+from krappy.core.cluster.tree import Create, Delete
+from tests.cluster.proxy import Proxy
+from tests.cluster.zookeeper import ZooKeeperServer
+
+LIMIT_S = 60
+SESSION_MS = 4000
+
+
+class Node:
+    """A broker that has no partitions: a mirror, a member and a controller. `events`: what it reported."""
+
+    def __init__(self, mirror: Mirror, member: ClusterMember, controller: Controller) -> None:
+        self.mirror, self.member, self.controller = mirror, member, controller
+        self.scope = trio.CancelScope()
+        self.ended = trio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.mirror.run)
+                nursery.start_soon(self.member.run)
+                nursery.start_soon(self.controller.run)
+                task_status.started()
+        self.ended.set()
+
+    async def kill(self) -> None:
+        """Ends its tasks, as a killed process does: the session goes on until it expires."""
+        self.scope.cancel()
+        await self.ended.wait()
+
+    def partition(self) -> PartitionImage:
+        return self.mirror.image.topics["t"].partitions[0]
+
+
+class Cluster:
+    def __init__(self, nursery: trio.Nursery, server: tuple[str, int], chroot: str) -> None:
+        self._nursery, self._server, self._chroot = nursery, server, chroot
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    async def start(
+        self,
+        broker: int,
+        *,
+        directory: str = "",
+        server: tuple[str, int] | None = None,
+        has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+    ) -> Node:
+        make = partial(ZooKeeper, [server or self._server], chroot=self._chroot, timeout_ms=SESSION_MS)
+        mirror = Mirror(make)
+        endpoints = {"PLAINTEXT": ("127.0.0.1", 9090 + broker)}
+        directory = directory or f"folder {broker}"
+        member = ClusterMember(mirror, broker, directory, endpoints, has_lost=has_lost, report=self.report)
+        node = Node(mirror, member, Controller(mirror, member, broker, self.report))
+        await self._nursery.start(node.run)
+        return node
+
+    def report(self, event: str, **facts: object) -> None:
+        self.events.append((event, facts))
+
+
+@contextlib.asynccontextmanager
+async def cluster(zookeeper: ZooKeeperServer, chroot: str) -> AsyncIterator[Cluster]:
+    with trio.fail_after(LIMIT_S):
+        async with trio.open_nursery() as nursery:
+            yield Cluster(nursery, zookeeper.address, chroot)
+            nursery.cancel_scope.cancel()
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    with trio.fail_after(LIMIT_S / 2):
+        while not ready():
+            await trio.sleep(0.01)
+
+
+async def make_topic(node: Node, replicas: list[int]) -> None:
+    await until(lambda: node.member.epoch != UNREGISTERED)
+    topic = Create(places.topic("t"), znodes.topic(b"t" * 16, [replicas], 0))
+    await node.mirror.multi([topic, Create(places.partitions("t"))])
+
+
+@trio_test
+async def test_one_of_three_is_the_controller_and_gives_a_topic_its_leader(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    async with cluster(shared_zookeeper, chroot) as made:
+        nodes = [await made.start(broker) for broker in (1, 2, 3)]
+        await until(lambda: all(len(node.mirror.image.brokers) == 3 for node in nodes))
+        await until(lambda: all(node.mirror.image.controller is not None for node in nodes))
+        assert [node.controller.controls for node in nodes].count(True) == 1
+        assert nodes[0].mirror.image.brokers[2].endpoints == {"PLAINTEXT": ("127.0.0.1", 9092)}
+        await make_topic(nodes[1], [2, 3, 1])
+        await until(lambda: all("t" in node.mirror.image.topics and node.partition().version == 0 for node in nodes))
+        state = nodes[2].partition().state
+        assert (state.leader, state.leader_epoch, set(state.isr), state.min_isr) == (2, 0, {1, 2, 3}, 2)
+        assert state.leader_inc == nodes[1].member.epoch
+        await until(lambda: all(node.member.lease.holds(trio.current_time() * 1000) for node in nodes))
+
+
+@trio_test
+async def test_a_killed_leader_is_replaced_before_its_session_ends(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    """The controller counts a silent broker as gone once its lease is over for certain."""
+    async with cluster(shared_zookeeper, chroot) as made:
+        first = await made.start(1)
+        await until(lambda: first.controller.controls)
+        others = [await made.start(broker) for broker in (2, 3)]
+        await until(lambda: len(first.mirror.image.brokers) == 3)
+        await make_topic(first, [2, 3, 1])
+        await until(lambda: first.partition().version == 0 and others[0].member.lease.holds(trio.current_time() * 1000))
+        began = trio.current_time()
+        await others[0].kill()
+        await until(lambda: first.partition().state.leader == 3)
+        took = trio.current_time() - began
+        assert 2 in first.mirror.image.brokers, "its session goes on"
+        assert took > 2.0, "before that its lease may hold"
+        state = first.partition().state
+        assert (state.leader_epoch, set(state.isr), state.elr) == (1, {1, 3}, ())
+
+
+@trio_test
+async def test_a_controller_that_is_gone_is_replaced(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
+    """The old one's connection is held up, so that it still believes to be the controller."""
+    proxy = Proxy(shared_zookeeper.address)
+    async with cluster(shared_zookeeper, chroot) as made, trio.open_nursery() as nursery:
+        await nursery.start(proxy.run)
+        old = await made.start(1, server=proxy.address)
+        await until(lambda: old.controller.controls)
+        new = await made.start(2)
+        await until(lambda: len(old.mirror.image.brokers) == 2)
+        await make_topic(new, [1, 2])
+        await until(lambda: new.partition().version == 0)
+        proxy.silent = True
+        await until(lambda: new.controller.controls and new.partition().state.leader == 2)
+        assert old.controller.version < new.controller.version
+        proxy.silent = False
+        await until(lambda: old.mirror.is_over and not old.controller.controls)
+        assert [facts["broker"] for event, facts in made.events if event == "controller"] == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_the_same_folder_registers_at_once_and_another_waits(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    async with cluster(shared_zookeeper, chroot) as made:
+        first = await made.start(1, directory="this folder")
+        await until(lambda: first.member.epoch != UNREGISTERED)
+        before = first.member.epoch
+        await first.kill()
+        began = trio.current_time()
+        again = await made.start(1, directory="this folder")
+        await until(lambda: again.member.epoch > before)
+        assert trio.current_time() - began < 2.0, "it does not wait for the end of the session"
+        other = await made.start(1, directory="another folder")
+        await until(lambda: any(event == "broker_id_in_use" for event, _ in made.events))
+        assert other.member.epoch == UNREGISTERED
+        await again.kill()
+        await until(lambda: other.member.epoch != UNREGISTERED)
+
+
+@trio_test
+async def test_who_was_removed_registers_again(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2)
+        await until(lambda: len(other.mirror.image.brokers) == 2)
+        before = one.member.epoch
+        await other.mirror.multi([Delete(places.broker(1))])
+        await until(lambda: one.member.epoch > before)
+        await until(lambda: other.mirror.image.brokers[1].epoch == one.member.epoch)
+
+
+@trio_test
+async def test_who_has_lost_events_is_no_candidate_when_it_comes_back(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2)
+        await until(lambda: len(one.mirror.image.brokers) == 2)
+        await make_topic(one, [2, 1])
+        await until(lambda: one.partition().state.isr == (2, 1))
+        await other.kill()
+        back = await made.start(2, directory="a new disk", has_lost=lambda topic, index: True)
+        await until(lambda: back.member.epoch != UNREGISTERED)
+        await until(lambda: one.partition().state.leader == 1)
+        assert one.partition().state.isr == (1,)
+
+
+@trio_test
+async def test_nobody_leads_while_no_candidate_is_alive(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2)
+        await until(lambda: len(one.mirror.image.brokers) == 2)
+        await make_topic(one, [2])
+        await until(lambda: one.partition().state.leader == 2)
+        await other.kill()
+        await until(lambda: one.partition().state.leader == NOBODY)
+        back = await made.start(2)
+        await until(lambda: one.partition().state.leader == 2)
+        assert one.partition().state.leader_inc == back.member.epoch
