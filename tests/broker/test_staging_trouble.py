@@ -134,7 +134,7 @@ async def test_a_publication_leaves_the_last_room_on_the_disk_to_deletions(
         await broker.room.look()
         broker.room._left = 100  # less than the job needs
         with pytest.raises(StorageError, match="is full"):
-            await commit(broker, "j", tokens["j"])
+            await broker.staging.commit("j", [tokens["j"]], 500)
         assert [each.state for each in broker.staging.list()] == ["Publishing"]
         assert partition.log.end_offset == 0
         assert inspect.getgeneratorstate(read[0]) == inspect.GEN_CLOSED, "its file is still open"
