@@ -18,7 +18,7 @@ from krappy.types import Entry, Headers
 from krappy.wire import messages
 
 _entry: Any = partial(tuple.__new__, Entry)  # faster: Entry's own `__new__` checks the number of fields
-PAGE_ENTRIES = 2_000
+PAGE_ENTRIES = 4_000
 PAGE_BYTES = 1 << 20
 MOST_KEYS = 10_000  # keys in one request
 KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at most 1 MiB of small values at once

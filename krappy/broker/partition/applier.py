@@ -248,7 +248,9 @@ class Applier:
                 self._keep(-kept)
                 continue
             start = applied - base
-            stop = _slice_end(columns, start, min(total, start + SLICE - count))
+            stop = min(total, start + SLICE - count)
+            if kept > SLICE_BYTES:
+                stop = _slice_end(columns, start, stop)
             if start < stop:
                 entries.update(_packed(columns, range(base, base + total), start, stop))
                 count += stop - start
