@@ -22,10 +22,12 @@ from krappy.store.format import (
     CHECKPOINT,
     CLEANED,
     DERIVED,
+    INDEX,
     LOG,
     SUFFIXES,
     SWAP,
     TEMPORARY,
+    TIME_INDEX,
     base_offset,
     file_name,
 )
@@ -264,6 +266,10 @@ class _Recovery(LogTail):
             segment.appended_ms = info.appended_ms
         if size != info.size:
             self.report.damage.append(f"{segment.path()} has {size} bytes; it had {info.size} when it was closed")
+        if any(segment.path(suffix).name not in self.files for suffix in (INDEX, TIME_INDEX)):  # lost with the power
+            file = self.disk.open(segment.path())
+            with contextlib.closing(file), contextlib.suppress(OSError, CorruptBatch):  # a read tries again, and tells
+                segment.rebuild(file)
         return segment
 
     def measured(self, base: int, following: int) -> Segment:

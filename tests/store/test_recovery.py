@@ -445,6 +445,19 @@ def test_the_checked_part_truncated_at_every_byte() -> None:
         assert offsets(rows(log)) == [*range(kept), 12]
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_missing_is_made_anew(tmp_path: Path, suffix: str) -> None:
+    """A loss of power may take it: with durability "os", nobody waits until it is on disk."""
+    filled(tmp_path, 200).close()
+    lost = sorted(tmp_path.glob(f"*{suffix}"))[1]
+    had = lost.read_bytes()
+    lost.unlink()
+    log = opened(tmp_path)
+    assert lost.read_bytes() == had
+    assert offsets(rows(log)) == list(range(600))
+    log.close()
+
+
 def test_a_closed_segment_that_was_truncated_is_reported(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     log.close()

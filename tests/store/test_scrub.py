@@ -74,7 +74,9 @@ def test_every_flipped_byte_of_an_index_is_found_and_put_right(tmp_path: Path, s
             file.write_bytes(data)
         log = opened(tmp_path)
         found = problems(log)
-        if suffix == ".index" and data in (b"", whole[:-12]):
+        if data is None:
+            assert found == []  # opening the log made it anew
+        elif suffix == ".index" and data in (b"", whole[:-12]):
             assert bool(found) == (data == whole[:-12])  # few entries are slow, not wrong
         else:
             assert len(found) >= 1
