@@ -109,9 +109,9 @@ def test_all_but_events_goes_on_at_no_byte_free(disk: Small, launch: Launcher) -
         disk.fill()
         wait_until(lambda: disk.ballast == 0, "the ballast is given up")
         assert 0 < disk.free < 3 << 20
+        wait_until(lambda: "refused" in ready(broker), "the probe says so")
         with pytest.raises(StorageError, match=r"is full: .* Delete topics or events"):
             peer.ask(m.Message(handle, b"v", b"k"), m.MessageStored)
-        wait_until(lambda: "refused" in ready(broker), "the probe says so")
         [why] = ready(broker)["refused"]
         assert why.startswith("events: the disk of")
         assert metric(broker, "events_refused") == 1
