@@ -163,7 +163,9 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
     deadline = _deadline(session, request)
     meant = [(topic, _name(session, topic)) for topic in asked]  # before any of them is deleted
     twice = more_than_once(name for _, name in meant if name is not None)
-    first = {name: index for index, (_, name) in reversed([*enumerate(meant)])}
+    once: dict[str | int, tuple[Message, str | None]] = {}  # a name that is meant several times gets one answer
+    for index, each in enumerate(meant):
+        once.setdefault(index if each[1] is None else each[1], each)
 
     async def answer(asked: tuple[Message, str | None]) -> Message:
         topic, name = asked
@@ -191,8 +193,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
         finally:
             await session.pause()
 
-    once = [each for index, each in enumerate(meant) if each[1] is None or first[each[1]] == index]
-    return {"responses": await side_by_side(answer, once, AT_ONCE)}
+    return {"responses": await side_by_side(answer, once.values(), AT_ONCE)}
 
 
 def _deadline(session: KafkaSessionPort, request: Message) -> float | None:

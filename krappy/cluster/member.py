@@ -16,7 +16,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
-from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti
+from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import Signal, wait_any
 
@@ -140,12 +140,16 @@ class ClusterMember:
 
     async def _renew(self) -> None:
         path = places.lease(self._broker)
+        write: Operation = Put(path, b"")
         while True:
             sent = trio.current_time() * 1000
-            with suppress(ConnectionLost, StorageError, RefusedMulti):
-                there = await self._mirror.read(path)
-                write: Operation = Create(path) if there is None else Put(path, b"")
-                sent = trio.current_time() * 1000
+            try:
                 await self._mirror.multi([Check(places.broker(self._broker)), write])
+            except RefusedMulti as error:
+                write = Create(path) if error.why is Refusal.NO_NODE and error.index == 1 else Put(path, b"")
+            except (ConnectionLost, StorageError):
+                pass
+            else:
                 self.lease.answered(sent)
+                write = Put(path, b"")
             await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))
