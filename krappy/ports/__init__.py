@@ -32,6 +32,8 @@ from krappy.ports.partitions import SourcePort as SourcePort
 from krappy.ports.partitions import SourceTopicPort as SourceTopicPort
 from krappy.ports.partitions import StoredAt as StoredAt
 from krappy.ports.partitions import TopicPort as TopicPort
+from krappy.ports.replication import FollowerPort as FollowerPort
+from krappy.ports.replication import LeaderPort as LeaderPort
 from krappy.ports.sessions import KafkaSessionPort as KafkaSessionPort
 from krappy.ports.sessions import NodeInfo as NodeInfo
 from krappy.ports.sessions import PacedPort as PacedPort

@@ -1,0 +1,87 @@
+"""The two ends of replication: a partition that this broker follows, and one that it leads, as a replica fetches it.
+
+Offsets are exclusive: behind the last event. `krappy.cluster.fetcher` drives followers; the handler of Fetch serves
+replicas.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from krappy.core.epochs import Epochs
+from krappy.errors import KrappyError
+from krappy.ports.partitions import Raw
+from krappy.waiting import Signal
+
+
+class FollowerPort(Protocol):
+    """A partition that this broker follows. What takes an `epoch` does nothing if the partition does not follow in it
+    any more. All of them raise StorageError when the disk refuses, and CorruptBatch."""
+
+    topic: str
+    index: int
+
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def epoch(self) -> int:
+        """The leader epoch that it follows in."""
+
+    @property
+    def leader(self) -> int:
+        """The broker that it follows; NOBODY if there is none."""
+
+    def position(self) -> tuple[int, int]:
+        """(the offset behind its last event on disk, the leader epoch of that event; -1 without one)."""
+
+    async def append(self, epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
+        """Appends whole batches as the leader's log has them, and takes the leader's high watermark and log start.
+        `data` may be empty. Drops a batch with a leader epoch above `epoch`, and all behind it (KAFKA-18723). Neither
+        the events nor the high watermark are in force before `sync`."""
+
+    async def sync(self) -> None:
+        """Puts on disk what was appended. Then its high watermark follows the leader's, up to its end on disk."""
+
+    async def diverged(self, epoch: int, diverging: tuple[int, int]) -> None:
+        """Cuts its log where it parts from the leader's. `diverging`: as `Epochs.diverging` gave it to the leader."""
+
+    async def start_over(self, epoch: int, log_start: int) -> None:
+        """Empties its log and its view, and begins at the leader's log start."""
+
+
+class LeaderPort(Protocol):
+    """A partition that this broker leads, for the replicas that fetch it."""
+
+    index: int
+    epochs: Epochs
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def end_offset(self) -> int:
+        """The log's end. The last events may not be on disk yet."""
+
+    @property
+    def gone(self) -> KrappyError | None:
+        """The error that it went away with, if it did."""
+
+    @property
+    def grown(self) -> Signal:
+        """Fires when the log's end rose."""
+
+    @property
+    def moved(self) -> Signal:
+        """Fires when the high watermark rose, or the partition is not led any more."""
+
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
+        """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
+
+    def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `SourcePort.fetch_now`, but up to the log's end."""
+
+    async def fetch_all(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_all_now`, but waits for the disk where it must."""
