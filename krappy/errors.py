@@ -111,6 +111,18 @@ class NotLeader(BrokerError):
     code, name, retriable = 6, "NOT_LEADER_OR_FOLLOWER", True
 
 
+class NotEnoughReplicas(BrokerError):
+    """Fewer replicas are in sync than `min.insync.replicas` demands. Nothing was written."""
+
+    code, name, retriable = 19, "NOT_ENOUGH_REPLICAS", True
+
+
+class NotEnoughReplicasAfterAppend(BrokerError):
+    """As NotEnoughReplicas, but the events are in the leader's log already. They may be committed later."""
+
+    code, name, retriable = 20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True
+
+
 class TopicExists(BrokerError):
     code, name = 36, "TOPIC_ALREADY_EXISTS"
 

@@ -183,14 +183,15 @@ class Appender:
             items.pop(0).reject(error)
 
     async def _write(self, items: list[Pending], judge: Judge | None = None) -> None:
+        epoch = self._partition.epoch
         accepted = self._decide(items, judge)
         if accepted:
-            await self._commit.write(accepted)
+            await self._commit.write(accepted, epoch)
 
     async def idle(self) -> None:
         """Returns when no publish waits or is being written."""
         await wait_any([self._ended], lambda: not self._running)
-        await self._commit.settled()
+        await self._commit.on_disk()
 
     def _take(self) -> list[Pending]:
         """The items of the next drain, in order and at most about `MAX_DRAIN` bytes. A producer's second batch is taken

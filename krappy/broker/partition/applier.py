@@ -76,7 +76,7 @@ class Applier:
     def behind(self) -> bool:
         return self.applied < self._replica.last_stable_offset
 
-    def committed(self, accepted: list[Pending]) -> None:
+    def committed(self, accepted: Sequence[Pending]) -> None:
         """Takes batches that have just become readable."""
         self.strays.committed(accepted)
         for item in accepted:

@@ -12,65 +12,72 @@ sync that could not begin, for want of a file descriptor, is tried again, and pu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from time import perf_counter
 
 import trio
 
 from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.replica import Replica
-from krappy.errors import KrappyError, StorageError
+from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageError
 from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
 
 TOGETHER = 256 << 10  # bytes up to which a write and its sync share a thread call
 INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop
-MAX_UNSYNCED = 32 << 20  # bytes that may be written and not synced
+MAX_WAITING = 32 << 20  # bytes that may be written and not committed
 RETRY_S = 0.1  # pause after a sync that could not begin
 
 
 class GroupCommit:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._unsynced: deque[Pending] = deque()
-        self._bytes = 0
+        self._waiting: deque[Pending] = deque()  # appended, and not committed yet
+        self._bytes = 0  # of these
         self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries whose original is not committed yet
+        self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
         self._syncing = False
 
-    async def write(self, accepted: list[Pending]) -> None:
-        """Appends these batches. Returns when the next may be written. The batches' Laters are set later: once they
-        are committed, or with the error."""
+    async def write(self, accepted: list[Pending], epoch: int) -> None:
+        """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written. The
+        batches' Laters are set later: once they are committed, or with the error."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
-        together = replica.fsync and size <= TOGETHER and not self._unsynced
+        together = replica.fsync and size <= TOGETHER and not self._waiting
         synced = None
         try:
             async with replica.writing:
+                replica.check_leads(epoch)
                 if not replica.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
                     synced = await trio.to_thread.run_sync(
                         lambda: self._append(accepted, sync=together), limiter=replica.disk_limiter
                     )
+        except (NotLeader, NotEnoughReplicas) as error:
+            _reject(accepted, error)
+            return
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
-            for item in accepted:
-                item.reject(refusal)
+            _reject(accepted, refusal)
             return
-        self._unsynced.extend(accepted)
+        self._waiting.extend(accepted)
         self._bytes += size
+        self._appended = accepted[-1].end
+        replica.appended(accepted)
         if synced is not None:
             self._synced(*synced)
             return
         if not replica.fsync:
-            self._synced_to(accepted[-1].end)
+            self._synced_to(self._appended)
             return
         if not self._syncing:
             self._syncing = True
             replica.spawn(self._sync)
-        if self._bytes > MAX_UNSYNCED:
-            await wait_any([self._replica.landed], lambda: self._bytes <= MAX_UNSYNCED)
+        if self._bytes > MAX_WAITING:
+            await wait_any([replica.landed], lambda: self._bytes <= MAX_WAITING)
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
         """Gives the result of `_sync_log` if there was a sync."""
@@ -96,13 +103,14 @@ class GroupCommit:
     async def _sync(self) -> None:
         replica = self._replica
         try:
-            while self._unsynced:
+            while self._durable < self._appended:
+                epoch = replica.epoch
                 synced = await trio.to_thread.run_sync(self._sync_log, limiter=replica.disk_limiter)
-                if synced is not None:
+                if synced is None:
+                    replica.report("sync_waits", StorageError("no file descriptor is left for it"))
+                    await trio.sleep(RETRY_S)
+                elif replica.epoch == epoch:  # else what it covered may have been cut since
                     self._synced(*synced)
-                    continue
-                replica.report("sync_waits", StorageError("no file descriptor is left for it"))
-                await trio.sleep(RETRY_S)
         except KrappyError as error:
             self._fail(error)
         except BaseException as error:
@@ -114,21 +122,26 @@ class GroupCommit:
 
     def _synced_to(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
+        self._durable = offset
         self._replica.synced(offset)
-        self._settle(self._replica.replicas.high_watermark)
+        self.settle()
         self._replica.landed.fire()
 
-    def _settle(self, committed: int) -> None:
-        """Everything before this offset is committed: it becomes readable, and is acknowledged."""
+    def settle(self) -> None:
+        """Everything before the high watermark of the replica set is committed: it becomes readable, and is
+        acknowledged."""
+        replica = self._replica
+        committed = replica.replicas.high_watermark
         done: list[Pending] = []
-        while self._unsynced and self._unsynced[0].end <= committed:
-            done.append(self._unsynced.popleft())
+        while self._waiting and self._waiting[0].end <= committed:
+            done.append(self._waiting.popleft())
+        if committed > replica.high_watermark:
+            replica.committed(committed, done)
         if done:
             size = sum(item.header.size for item in done)
             self._bytes -= size
-            self._replica.measures.appended_bytes += size
-            self._replica.measures.appended_events += done[-1].end - done[0].offset
-            self._replica.committed(done)
+            replica.measures.appended_bytes += size
+            replica.measures.appended_events += done[-1].end - done[0].offset
             for item in done:
                 item.resolve()
         if self._again:
@@ -136,6 +149,16 @@ class GroupCommit:
             self._again = [each for each in self._again if each[0] >= committed]
             for _, later, stored in ready:
                 later.resolve(stored)
+
+    def end(self, error: KrappyError) -> None:
+        """Nothing that waits will be committed by this broker: all of it gets this error."""
+        waiting, again = self._waiting, self._again
+        self._waiting, self._again = deque(), []
+        self._bytes = self._appended = self._durable = 0
+        _reject(waiting, error)
+        for _, later, _ in again:
+            later.reject(error)
+        self._replica.landed.fire()
 
     def _tell(self, error: KrappyError) -> None:
         """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
@@ -148,13 +171,7 @@ class GroupCommit:
 
     def _fail(self, error: KrappyError) -> None:
         self._tell(error)
-        for item in self._unsynced:
-            item.reject(error)
-        for _, later, _ in self._again:
-            later.reject(error)
-        self._unsynced.clear()
-        self._again.clear()
-        self._bytes = 0
+        self.end(error)
 
     def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt]) -> None:
         """Answers a retry with its original's offset, once the original is committed."""
@@ -166,6 +183,15 @@ class GroupCommit:
         else:
             self._again.append((offset, later, stored))
 
+    async def on_disk(self) -> None:
+        """Returns when no batch is being written or synced."""
+        await wait_any([self._replica.landed], lambda: not self._syncing and self._durable >= self._appended)
+
     async def settled(self) -> None:
-        """Returns when no batch is being written or waits for its commit."""
-        await wait_any([self._replica.landed], lambda: not self._unsynced and not self._syncing)
+        """Returns when no batch waits for its commit."""
+        await wait_any([self._replica.landed], lambda: not self._waiting and not self._syncing)
+
+
+def _reject(items: Iterable[Pending], error: KrappyError) -> None:
+    for item in items:
+        item.reject(error)

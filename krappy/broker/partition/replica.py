@@ -9,7 +9,8 @@ All methods run on the event loop; what may block for the disk goes to a worker 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -20,9 +21,10 @@ from krappy.broker.partition.page_cache import check_cached, warm
 from krappy.broker.partition.pending import Pending
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import PartitionState
+from krappy.core.cluster.state import NOBODY, PartitionState
+from krappy.core.epochs import Epochs
 from krappy.core.stability import without
-from krappy.errors import KrappyError, OffsetOutOfRange, StorageError
+from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageError
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer, Raw
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 T = TypeVar("T")
+Transactional = tuple[
+    BatchHeader, int, bytes | memoryview | None
+]  # of a transaction: header, offset, bytes of a marker
 # Bytes from which a fetch is sent from its file. Measured, the broker's CPU for one fetch: with batches of 170 bytes
 # 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
 # 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
@@ -75,12 +80,13 @@ class Replica:
         self.counting, self.shrinking = lent.counting, lent.shrinking
         self.now_ms, self.spawn = lent.now_ms, lent.spawn
         self.epoch = -1  # the leader epoch, once there is a leader
-        self.epochs = log.epochs
         self.high_watermark = log.end_offset
-        self.replicas = ReplicaSet(-1, (), 1, log.end_offset)
+        self.replicas = ReplicaSet(NOBODY, (), 1, log.end_offset)
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
+        self._undecided: deque[Transactional] = deque()  # those behind the high watermark
         self._stable = self.stability.first_open(log.end_offset)
         self.moved = Signal()  # the high watermark went up, or the partition was closed
+        self.grown = Signal()  # batches were appended, or this broker's role has changed
         self.landed = Signal()  # appended batches are on disk, or have failed
         self.writing = trio.Lock()  # held while the log's segments are changed, by a drain or housekeeping
         self.role = Role.OFFLINE
@@ -90,11 +96,24 @@ class Replica:
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
 
+    @property
+    def epochs(self) -> Epochs:
+        return self.log.epochs
+
     def lead(self, state: PartitionState, broker: int) -> None:
         """Makes this broker (`broker`: its id) the leader, in the leader epoch of `state` (KIP-101)."""
         self.role, self.epoch = Role.LEADER, state.leader_epoch
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
-        self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset)
+        now = trio.current_time() * 1000
+        self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset, now)
+
+    def check_leads(self, epoch: int) -> None:
+        """Raises NotLeader unless this broker leads the partition in this leader epoch; NotEnoughReplicas."""
+        if self.role is not Role.LEADER or self.epoch != epoch:
+            raise NotLeader(f"{self}: this broker does not lead it any more", topic=self.topic, partition=self.index)
+        if not self.replicas.enough:
+            have, needed = len(self.replicas.isr), self.replicas.min_isr
+            raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
@@ -138,20 +157,27 @@ class Replica:
 
     # --- how far it has come
 
+    def appended(self, batches: Iterable[Pending]) -> None:
+        """These batches are in the log, and not committed yet."""
+        for item in batches:
+            if item.header.attributes & TRANSACTIONAL:
+                self._undecided.append((item.header, item.offset, item.data if item.header.is_control else None))
+        self.grown.fire()
+
     def synced(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
         assert offset <= self.log.end_offset
         self.replicas.synced(offset)
 
-    def committed(self, accepted: list[Pending]) -> None:
-        """Makes these batches readable: all replicas in sync have them."""
-        self.high_watermark = accepted[-1].end
-        assert self.high_watermark <= self.replicas.high_watermark
-        for item in accepted:
-            if item.header.attributes & TRANSACTIONAL:
-                self.stability.forget(self.log.start_offset)
-                self.stability.apply(item.header, item.offset, item.data)
-        self._stable = self.stability.first_open(self.high_watermark)
+    def committed(self, offset: int, batches: Sequence[Pending]) -> None:
+        """Makes everything before `offset` readable: all replicas in sync have it. `batches`: those of it that were
+        published here."""
+        assert self.high_watermark <= offset <= self.log.end_offset
+        self.high_watermark = offset
+        while self._undecided and self._undecided[0][1] < offset:
+            self.stability.forget(self.log.start_offset)
+            self.stability.apply(*self._undecided.popleft())
+        self._stable = self.stability.first_open(offset)
 
     @property
     def log_failed(self) -> str:

@@ -60,11 +60,11 @@ class Viewed(Replica):
         """An applier that folds from this offset on."""
         return Applier(self, ViewStrays(self, self.strays, applied), applied)
 
-    def committed(self, accepted: list[Pending]) -> None:
-        super().committed(accepted)
+    def committed(self, offset: int, batches: Sequence[Pending]) -> None:
+        super().committed(offset, batches)
         if self.config.view:
             assert self.applier.applied <= self.last_stable_offset <= self.high_watermark
-            self.applier.committed(accepted)
+            self.applier.committed(batches)
         else:
             self.applier.applied = self.high_watermark
         self.moved.fire()
@@ -72,7 +72,7 @@ class Viewed(Replica):
     async def reshape(self, work: Callable[[], T]) -> T:
         """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result."""
         async with self.writing:
-            await self.commit.settled()  # what is not durable yet can't be expired
+            await self.commit.on_disk()  # what is not durable yet can't be expired
             self._alive()
             done = await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
         if self.config.view:
