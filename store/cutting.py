@@ -21,11 +21,14 @@ the log may have to be read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
 from krappy.core.retention import SegmentInfo
+from krappy.core.stability import Stability
 from krappy.errors import OffsetOutOfRange, StorageError
+from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
@@ -40,6 +43,8 @@ from krappy.store.segment import Segment
 from krappy.store.segments import Segments
 from krappy.store.walk import Damage, headers
 from krappy.store.writing import WritableLog
+
+Transactional = tuple[BatchHeader, int, bytes | None]  # a batch of a transaction: header, offset, a marker's bytes
 
 
 class CuttableLog(WritableLog):
@@ -142,12 +147,24 @@ class CuttableLog(WritableLog):
 
     def _producers_at(self, end: int) -> ProducerStates:
         """The producers' states as of this offset. Raises CorruptBatch, OSError."""
-        found, first = ProducerStates(), 0
+        found, first = self._known_before(end)
+        for header, data in self._headers(first, end):
+            found.apply(header, header.base_offset, 0, data)
+        return self.producers.cut(end, found)
+
+    def _known_before(self, end: int) -> tuple[ProducerStates, int]:
+        """(the producers' states as of an offset up to `end`, that offset), from the last checkpoint."""
+        found = ProducerStates()
         known = self._saved.upto(end) if self._saved else None
         oldest = next(iter(self._segments)).base_offset
-        if known is not None and known.offset >= oldest:  # else retention has removed markers that are needed
-            found.restore(known.producers, known.transactions)
-            first = known.offset
+        if known is None or known.offset < oldest:  # retention has removed markers that are needed
+            return found, 0
+        found.restore(known.producers, known.transactions)
+        return found, known.offset
+
+    def _headers(self, first: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+        """The header of each batch from `first` to before `end`, and the bytes of those that are markers. Raises
+        CorruptBatch, OSError."""
         for segment in self._segments:
             if segment.next_offset <= first or segment.base_offset >= end:
                 continue
@@ -157,11 +174,24 @@ class CuttableLog(WritableLog):
                     if header.base_offset >= end:
                         break
                     if header.base_offset >= first:
-                        data = file.pread(header.size, at) if header.is_control else None
-                        found.apply(header, header.base_offset, 0, data)
+                        yield header, file.pread(header.size, at) if header.is_control else None
             except Damage as damage:
                 raise segment.corrupt(damage.position, damage.text) from None
-        return self.producers.cut(end, found)
+
+    def stability_at(self, offset: int) -> tuple[Stability, list[Transactional]]:
+        """Which events were decided when the log ended at `offset`, and the batches of transactions from there on.
+
+        Blocks. Raises CorruptBatch when it meets damage, StorageError.
+        """
+        with self._cleaning, refusals(self.folder):
+            found, first = self._known_before(offset)
+            behind: list[Transactional] = []
+            for header, data in self._headers(first, self.end_offset):
+                if header.base_offset < offset:
+                    found.apply(header, header.base_offset, 0, data)
+                elif header.attributes & TRANSACTIONAL:
+                    behind.append((header, header.base_offset, data))
+            return self.producers.stability.cut(offset, found.stability.open), behind
 
     def _cut_state(self, stay: list[Segment], active: Segment, producers: ProducerStates) -> Checkpoint:
         """The checkpoint with `cut` that decides the truncation."""

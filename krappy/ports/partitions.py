@@ -48,7 +48,8 @@ class SourcePort(Protocol):
 
     index: int
     epoch: int  # the leader's
-    epochs: Epochs
+    @property
+    def epochs(self) -> Epochs: ...
 
     @property
     def high_watermark(self) -> int: ...

@@ -53,7 +53,8 @@ class LeaderPort(Protocol):
     """A partition that this broker leads, for the replicas that fetch it."""
 
     index: int
-    epochs: Epochs
+    @property
+    def epochs(self) -> Epochs: ...
 
     @property
     def epoch(self) -> int: ...

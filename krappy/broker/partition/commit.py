@@ -150,6 +150,12 @@ class GroupCommit:
             for _, later, stored in ready:
                 later.resolve(stored)
 
+    def begin(self) -> None:
+        """This broker leads, and all of its log is on its disk."""
+        self._appended = self._durable = self._replica.log.end_offset
+        self._replica.synced(self._durable)
+        self.settle()
+
     def end(self, error: KrappyError) -> None:
         """Nothing that waits will be committed by this broker: all of it gets this error."""
         waiting, again = self._waiting, self._again

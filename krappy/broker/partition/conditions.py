@@ -36,7 +36,7 @@ class Conditions:
             return
         async with viewed.strays.conditions:
             yield Judge(viewed, await self._prepare(items, keys))
-            await viewed.commit.settled()
+            await viewed.settled()
 
     def _keys_elsewhere(self, items: list[Pending]) -> list[bytes]:
         """The keys of all conditions, if other partitions may have entries of them; else none."""
@@ -53,7 +53,7 @@ class Conditions:
         """Waits until the view has everything that was written before. If it never will, items with conditions are
         rejected and removed from `items`. Gives what other partitions have of `keys`, if there are keys."""
         try:
-            await self._viewed.commit.settled()
+            await self._viewed.settled()
             while True:
                 await self._viewed.applier.caught_up()
                 await self._viewed.undecided.refresh()

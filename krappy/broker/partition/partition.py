@@ -20,12 +20,24 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition.appender import Appender
-from krappy.broker.partition.replica import Lent
+from krappy.broker.partition.replica import Lent, Standing
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
 from krappy.core import retention
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.stability import marker
-from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, PolicyViolation, StorageError, TransactionPending
+from krappy.errors import (
+    CorruptBatch,
+    KrappyError,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetOutOfRange,
+    PolicyViolation,
+    StorageError,
+    TransactionPending,
+)
 from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
@@ -51,8 +63,9 @@ class Partition(Viewed):
         config: TopicConfig,
         log: Log,
         strays: Strays[Viewed],
+        standing: Standing | None = None,
     ) -> None:
-        super().__init__(lent, topic, index, number, config, log, strays)
+        super().__init__(lent, topic, index, number, config, log, strays, standing)
         self.appender = Appender(self)
 
     # --- publish
@@ -94,6 +107,56 @@ class Partition(Viewed):
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
+    # --- its role
+
+    async def take(self, state: PartitionState, role: Role, broker: int) -> None:
+        """Takes the role that this broker (`broker`: its id) has by this state. A state of an earlier leader epoch is
+        ignored. Raises StorageError when the disk refuses; then the role is as before."""
+        if (role, state.leader_epoch) == (self.role, self.epoch):
+            if role is Role.LEADER:
+                self.take_isr(state)
+            return
+        async with self.writing:
+            if state.leader_epoch < self.epoch:
+                return
+            led = self.role is Role.LEADER
+            if role is not Role.OFFLINE:
+                await trio.to_thread.run_sync(self.log.sync, limiter=self.disk_limiter)
+            if role is Role.LEADER:
+                self.lead(state, broker)
+                self.commit.begin()
+            else:
+                self.role, self.epoch = role, state.leader_epoch
+                self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
+                self.epochs.cut(self.log.end_offset)
+        if led and role is not Role.LEADER:
+            self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))
+        self.grown.fire()
+        self.moved.fire()
+
+    def rest(self) -> None:
+        """Takes part in nothing, until the next `take`."""
+        led, self.role = self.role is Role.LEADER, Role.OFFLINE
+        if led:
+            self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
+            self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))
+        self.grown.fire()
+        self.moved.fire()
+
+    def take_isr(self, state: PartitionState) -> None:
+        """Takes the ISR in force, of the leader epoch that this broker leads in."""
+        replicas = self.replicas
+        replicas.take(state.isr, state.min_isr)
+        self.commit.settle()
+        if not replicas.enough:
+            self.commit.end(NotEnoughReplicasAfterAppend(f"{self}: {len(replicas.isr)} replicas are left in sync"))
+
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
+        """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
+        now = trio.current_time() * 1000
+        if self.replicas.fetched(replica, broker_epoch, offset, self.log.end_offset, now):
+            self.commit.settle()
+
     # --- deletion from its start
 
     def retains(self) -> bool:
@@ -111,7 +174,7 @@ class Partition(Viewed):
                 self.log.roll()
             return found.start
 
-        return await self._shorten(decide)
+        return await self.shorten(decide)
 
     def _retention(self) -> retention.ShorteningPlan:
         # Events after the last stable offset have not been folded into the view.
@@ -136,7 +199,7 @@ class Partition(Viewed):
             return wanted
 
         if wanted > self.start_offset:
-            await self._shorten(decide)
+            await self.shorten(decide)
         return self.start_offset
 
     def check_deletable(self, before: int) -> None:
@@ -155,7 +218,7 @@ class Partition(Viewed):
                 end=end,
             )
 
-    async def _shorten(self, decide: Callable[[], int]) -> list[SegmentInfo]:
+    async def shorten(self, decide: Callable[[], int]) -> list[SegmentInfo]:
         """Moves the start of the log up to the offset that `decide` gives. `decide` is called in a thread, while
         nothing is appended."""
         while True:

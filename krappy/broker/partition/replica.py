@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -23,7 +23,7 @@ from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.epochs import Epochs
-from krappy.core.stability import without
+from krappy.core.stability import Stability, without
 from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageError
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer, Raw
@@ -66,8 +66,43 @@ class Lent(Protocol):
     def report(self, event: str, **facts: Any) -> None: ...
 
 
+class Standing(NamedTuple):
+    """How far a log is committed: up to `high_watermark`. `stability`: as of that; `undecided`: the batches of
+    transactions behind it."""
+
+    high_watermark: int
+    stability: Stability
+    undecided: Sequence[Transactional] = ()
+
+    @classmethod
+    def of(cls, log: Log, applied: int) -> Standing:
+        """What a log of a cluster tells after it was opened. `applied`: its view has the events before this offset, so
+        they were committed. Blocks. Raises CorruptBatch, StorageError."""
+        end = log.end_offset
+        known = log.start_offset if log.high_watermark is None else log.high_watermark
+        high_watermark = max(known, applied if applied <= end else 0, log.start_offset)
+        if high_watermark == end:
+            return cls.whole(log)
+        return cls(high_watermark, *log.stability_at(high_watermark))
+
+    @classmethod
+    def whole(cls, log: Log) -> Standing:
+        """All of the log is committed."""
+        return cls(log.end_offset, log.producers.stability.copy())
+
+
 class Replica:
-    def __init__(self, lent: Lent, topic: str, index: int, number: int, config: TopicConfig, log: Log) -> None:
+    def __init__(
+        self,
+        lent: Lent,
+        topic: str,
+        index: int,
+        number: int,
+        config: TopicConfig,
+        log: Log,
+        standing: Standing | None = None,
+    ) -> None:
+        """`standing`: None: all of the log is committed, for it has no other replicas."""
         self._lent = lent
         self.topic = topic
         self.index = index
@@ -80,11 +115,9 @@ class Replica:
         self.counting, self.shrinking = lent.counting, lent.shrinking
         self.now_ms, self.spawn = lent.now_ms, lent.spawn
         self.epoch = -1  # the leader epoch, once there is a leader
-        self.high_watermark = log.end_offset
-        self.replicas = ReplicaSet(NOBODY, (), 1, log.end_offset)
-        self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
-        self._undecided: deque[Transactional] = deque()  # those behind the high watermark
-        self._stable = self.stability.first_open(log.end_offset)
+        self.stand(Standing.whole(log) if standing is None else standing)
+        if standing is not None:
+            log.high_watermark = standing.high_watermark
         self.moved = Signal()  # the high watermark went up, or the partition was closed
         self.grown = Signal()  # batches were appended, or this broker's role has changed
         self.landed = Signal()  # appended batches are on disk, or have failed
@@ -95,6 +128,19 @@ class Replica:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
+
+    def stand(self, at: Standing) -> None:
+        """Takes how far its log is committed. `stability` is as of the high watermark; the log's own is as of its
+        end."""
+        self.high_watermark = at.high_watermark
+        self.stability, self._undecided = at.stability, deque(at.undecided)
+        self._stable = self.stability.first_open(at.high_watermark)
+        self.replicas = ReplicaSet(NOBODY, (), 1, at.high_watermark)
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last event of its log, which may not be on disk yet."""
+        return self.log.end_offset
 
     @property
     def epochs(self) -> Epochs:
@@ -110,10 +156,13 @@ class Replica:
     def check_leads(self, epoch: int) -> None:
         """Raises NotLeader unless this broker leads the partition in this leader epoch; NotEnoughReplicas."""
         if self.role is not Role.LEADER or self.epoch != epoch:
-            raise NotLeader(f"{self}: this broker does not lead it any more", topic=self.topic, partition=self.index)
+            raise NotLeader(f"{self}: this broker does not lead it any more", **self._place())
         if not self.replicas.enough:
             have, needed = len(self.replicas.isr), self.replicas.min_isr
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
+
+    def _place(self) -> dict[str, Any]:
+        return {"topic": self.topic, "partition": self.index}
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
@@ -161,8 +210,17 @@ class Replica:
         """These batches are in the log, and not committed yet."""
         for item in batches:
             if item.header.attributes & TRANSACTIONAL:
-                self._undecided.append((item.header, item.offset, item.data if item.header.is_control else None))
+                self.note_undecided(item.header, item.offset, item.data if item.header.is_control else None)
         self.grown.fire()
+
+    def note_undecided(self, header: BatchHeader, offset: int, data: bytes | memoryview | None) -> None:
+        """Notes an appended batch of a transaction. `data`: its bytes, if it is a marker."""
+        self._undecided.append((header, offset, data))
+
+    def cut_undecided(self, end: int) -> None:
+        """The log was cut, and ends here now."""
+        while self._undecided and self._undecided[-1][1] >= end:
+            self._undecided.pop()
 
     def synced(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
@@ -174,6 +232,8 @@ class Replica:
         published here."""
         assert self.high_watermark <= offset <= self.log.end_offset
         self.high_watermark = offset
+        if self.log.high_watermark is not None:
+            self.log.high_watermark = offset  # the next checkpoint has it
         while self._undecided and self._undecided[0][1] < offset:
             self.stability.forget(self.log.start_offset)
             self.stability.apply(*self._undecided.popleft())
@@ -244,6 +304,20 @@ class Replica:
         """
         self._readable(offset)
         return self._fetch(offset, max_bytes, limit, min_one, nowait=True)
+
+    def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_now`, but for a replica: up to the log's end."""
+        self._alive()
+        return self._fetch(offset, max_bytes, self.log.end_offset, min_one, nowait=True)
+
+    async def fetch_all(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_all_now`, but waits for the disk in a thread where it must."""
+        try:
+            return self.fetch_all_now(offset, max_bytes, min_one=min_one)
+        except BlockingIOError:
+            end = self.log.end_offset
+            fetch = partial(self._fetch, offset, max_bytes, end, min_one, nowait=False)
+            return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
 
     async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
         """As `fetch_now`, but waits for the disk in a thread where it must."""

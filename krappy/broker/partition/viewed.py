@@ -13,7 +13,7 @@ import trio
 from krappy.broker.partition.applier import Applier
 from krappy.broker.partition.commit import GroupCommit
 from krappy.broker.partition.pending import Pending
-from krappy.broker.partition.replica import Lent, Replica
+from krappy.broker.partition.replica import Lent, Replica, Standing
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
 from krappy.core import retention
@@ -21,6 +21,7 @@ from krappy.entries.entry import entry_offset
 from krappy.errors import KrappyError, StorageError, ViewDisabled
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
+from krappy.waiting import wait_any
 
 T = TypeVar("T")
 STEP = 1000  # entries that a sweep reads in one go: less than a millisecond
@@ -47,8 +48,9 @@ class Viewed(Replica):
         config: TopicConfig,
         log: Log,
         strays: Strays[Viewed],
+        standing: Standing | None = None,
     ) -> None:
-        super().__init__(lent, topic, index, number, config, log)
+        super().__init__(lent, topic, index, number, config, log, standing)
         self.commit = GroupCommit(self)
         self.strays = strays  # the topic's
         self.undecided = Undecided(self)
@@ -68,6 +70,12 @@ class Viewed(Replica):
         else:
             self.applier.applied = self.high_watermark
         self.moved.fire()
+
+    async def settled(self) -> None:
+        """Returns when no batch waits for its commit, and all that earlier leaders committed is known. Both end when
+        this broker does not lead any more."""
+        await self.commit.settled()
+        await wait_any([self.moved], lambda: self.replicas.knows_end or self.gone is not None)
 
     async def reshape(self, work: Callable[[], T]) -> T:
         """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result."""
@@ -231,6 +239,16 @@ class Viewed(Replica):
             await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
         except StorageError as error:
             self.report("view_waits", error)
+
+    async def drop_view(self) -> None:
+        """The log was replaced, or has lost what was committed. Folds it anew from its start on."""
+        self.undecided = Undecided(self)
+        self.applier.stop(StorageError(f"{self}: its view is folded anew; try again"))
+        await self.applier.idle.wait()
+        if self.config.view:
+            await self._drop()
+        self.applier = self._applier(self._begin() if self.config.view else self.high_watermark)
+        self.applier.start()
 
     def fold_anew(self) -> None:
         """Folds the log from its start on, after all views were deleted."""

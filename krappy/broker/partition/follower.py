@@ -1,0 +1,156 @@
+"""A partition of this broker that follows another broker's: it copies the leader's log (see `FollowerPort`).
+
+Each change of the log holds the partition's lock for writing, and looks under it whether the partition still follows in
+that leader epoch: its role changes under the same lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.replica import Standing
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange
+from krappy.records import batch as batches
+from krappy.records.batch import TRANSACTIONAL
+from krappy.store.log import Log
+from krappy.store.writing import Batch
+
+T = TypeVar("T")
+
+
+class Follower:
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`: set with each new role."""
+
+    def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log]) -> None:
+        """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
+        blocks."""
+        self._partition = partition
+        self._make_log = make_log
+        self.topic, self.index, self.topic_id = partition.topic, partition.index, topic_id
+        self.leader = NOBODY
+        self._high_watermark = 0  # the leader's, as it told last
+        self._log_start = 0
+        self._shortening = False
+
+    def __str__(self) -> str:
+        return str(self._partition)
+
+    @property
+    def epoch(self) -> int:
+        return self._partition.epoch
+
+    def follows(self, epoch: int) -> bool:
+        """Whether it follows in this leader epoch."""
+        partition = self._partition
+        return partition.role is Role.FOLLOWER and partition.epoch == epoch and partition.gone is None
+
+    def position(self) -> tuple[int, int]:
+        return self._reached, self._partition.log.epochs.at(self._reached - 1)
+
+    @property
+    def _reached(self) -> int:
+        """Everything before it is on this broker's disk; with durability "os": in its memory."""
+        partition = self._partition
+        return partition.log.synced_offset if partition.fsync else partition.log.end_offset
+
+    async def append(self, epoch: int, data: bytes | memoryview, high_watermark: int, log_start: int) -> None:
+        partition = self._partition
+        async with partition.writing:
+            if not self.follows(epoch):
+                return
+            if data:
+                await self._in_thread(lambda: self._append(data, epoch))
+                partition.grown.fire()
+            self._high_watermark, self._log_start = high_watermark, log_start
+
+    def _append(self, data: bytes | memoryview, epoch: int) -> None:
+        partition, found = self._partition, list[Batch]()
+        position = 0
+        view = memoryview(data)
+        while position < len(view):
+            header = batches.check(view, position)
+            if header.leader_epoch > epoch:
+                break  # KAFKA-18723: the leader has been replaced since
+            found.append((header, view[position : position + header.size]))
+            position += header.size
+        try:
+            partition.log.append_as_is(found, partition.now_ms())
+        except ValueError as error:
+            raise CorruptBatch(f"{partition}: what its leader sent does not fit: {error}") from error
+        for header, batch in found:
+            if header.attributes & TRANSACTIONAL:
+                partition.note_undecided(header, header.base_offset, bytes(batch) if header.is_control else None)
+
+    async def sync(self) -> None:
+        partition = self._partition
+        epoch = partition.epoch
+        if self._reached < partition.log.end_offset:
+            await self._in_thread(partition.log.sync)
+        if not self.follows(epoch):
+            return
+        committed = min(self._high_watermark, self._reached)
+        if committed > partition.high_watermark:
+            partition.committed(committed, ())
+        if self._new_start() > partition.start_offset and not self._shortening:
+            self._shortening = True
+            partition.spawn(self._follow_start)
+
+    def _new_start(self) -> int:
+        """Up to where it may delete what the leader has deleted: not before it is committed and decided here."""
+        return min(self._log_start, self._partition.last_stable_offset)
+
+    async def _follow_start(self) -> None:
+        partition = self._partition
+        try:
+            await partition.shorten(self._new_start)
+        except KrappyError as error:  # the next sync tries again
+            partition.report("housekeeping_failed", error)
+        finally:
+            self._shortening = False
+
+    async def diverged(self, epoch: int, diverging: tuple[int, int]) -> None:
+        partition = self._partition
+        async with partition.writing:
+            if not self.follows(epoch):
+                return
+            log = partition.log
+            cut = log.epochs.common(diverging, log.end_offset)
+            try:
+                end = await self._in_thread(lambda: log.truncate(cut))
+            except OffsetOutOfRange:
+                await self._start_over(max(self._log_start, 0))
+                return
+            if end < partition.high_watermark:  # after an unclean election: what was committed is gone
+                partition.report("committed_events_cut", high_watermark=partition.high_watermark, end=end)
+                await self._stand_anew(Standing.whole(log))
+            else:
+                partition.cut_undecided(end)
+        partition.report("log_cut", end=end)
+
+    async def start_over(self, epoch: int, log_start: int) -> None:
+        async with self._partition.writing:
+            if self.follows(epoch):
+                await self._start_over(log_start)
+
+    async def _start_over(self, log_start: int) -> None:
+        partition = self._partition
+        log = await self._in_thread(lambda: self._make_log(log_start))
+        partition.log = log
+        await self._stand_anew(Standing.whole(log))
+        partition.report("log_started_over", start=log_start)
+
+    async def _stand_anew(self, standing: Standing) -> None:
+        """What was committed is not there any more, so the view is folded anew."""
+        partition = self._partition
+        partition.stand(standing)
+        partition.log.high_watermark = standing.high_watermark
+        await partition.drop_view()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._partition.disk_limiter)
