@@ -41,7 +41,7 @@ def test_flights() -> None:
 
 
 def test_the_file_is_what_the_demo_says() -> None:
-    """The figures of the README and the issue, from the data."""
+    """The figures of the README and of the demo, from the data."""
     fold = flights.fold_file(flights.find_file(), None)
     assert fold.flights == flights.FLIGHTS == 336_776
     assert len(fold.without) == flights.WITHOUT_AIRCRAFT == 2_512

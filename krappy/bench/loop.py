@@ -1,4 +1,4 @@
-"""`krappy bench loop`: the loop that README shows, `async for event in consumer: … await consumer.ack(event)`.
+"""`krappy bench loop`: the loop that the documents show, `async for event in consumer: … await consumer.ack(event)`.
 
 Each member of the group is a consumer of the async client with its own connection; all run in one thread. Timed: from
 opening the consumers until all have been left, which waits until the acks are durable. A reader without a group is

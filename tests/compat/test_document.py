@@ -1,4 +1,4 @@
-"""The examples for Kafka's clients, of KAFKA.md and the README: each is run as it stands, but for the address."""
+"""The examples for Kafka's clients, of KAFKA.md and the how-to: each is run as it stands, but for the address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.compat.clients.base import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = (ROOT / "krappy" / "wire" / "KAFKA.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
+HOWTO = (ROOT / "krappy" / "docs" / "howto" / "kafka-clients.md").read_text("utf-8")
 ADDRESS = "localhost:9092"
 
 
@@ -81,7 +81,7 @@ def test_of_two_writers_on_a_condition_one_succeeds(broker: RunningBroker, capsy
     assert capsys.readouterr().out.startswith("somebody else was faster")
 
 
-@pytest.mark.parametrize("line", re.findall(r"^    (.*\bkcat .*)$", DOCUMENT + README, re.MULTILINE))
+@pytest.mark.parametrize("line", re.findall(r"^    (.*\bkcat .*)$", DOCUMENT + HOWTO, re.MULTILINE))
 def test_what_kcat_is_told(broker: RunningBroker, line: str) -> None:
     try:
         tools.wanted("kcat")

@@ -1,4 +1,4 @@
-"""The examples of API.md, and the README's: each is run."""
+"""The examples of API.md, and the how-to's: each is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from krappy.server.http import HEAD_SECONDS, MAX_HEAD
 from krappy.testing.running import run_broker
 
 DOCUMENT = Path(krappy.console.__file__).with_name("API.md")
-README = Path(__file__).parent.parent.parent / "README.md"
+HOWTO = Path(__file__).parents[2] / "krappy" / "docs" / "howto" / "console.md"
 
 
 def examples(document: Path) -> list[str]:
@@ -51,7 +51,7 @@ def asked(example: str) -> tuple[dict[str, Any], bool]:
 
 
 def test_every_example_is_answered(tmp_path: Path) -> None:
-    found, short = examples(DOCUMENT), examples(README)
+    found, short = examples(DOCUMENT), examples(HOWTO)
     assert len(found) > 20
     assert short
     makes_the_topic = next(number for number, each in enumerate(found) if '"name":"users"' in each)
