@@ -142,8 +142,9 @@ class Later(Generic[T]):
         if self.done:
             return
         self.done, self._value, self._error = True, value, error
-        if self._callback is not None:
-            self._callback(value, error)
+        callback, self._callback = self._callback, None  # it may hold this Later, and with it all that it waited for
+        if callback is not None:
+            callback(value, error)
 
     def then(self, callback: Callable[[T | None, Exception | None], None]) -> None:
         """Has `callback(value, error)` called when it is set; at once if it is set already. One callback at most."""

@@ -44,7 +44,7 @@ NO_ANSWER, LEADER, ALL = 0, 1, -1
 def produce(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Later[Message | None] | Coroutine[Any, Any, Message | None]:
-    topics = request["topic_data"]
+    topics, acks = request["topic_data"], request["acks"]
     twice = NOBODY
     if len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
         twice = _named_twice(topics)
@@ -52,8 +52,8 @@ def produce(
             return _produce_many(session, request, version, twice)
     work = Work()
     for data in topics:
-        _publish(session, work, data, work.topic(data), data["partition_data"], request["acks"], version, twice)
-    return session.gather(work.laters, lambda results: _finish(results, work, request["acks"]))
+        _publish(session, work, data, work.topic(data), data["partition_data"], acks, version, twice)
+    return session.gather(work.laters, lambda results: _finish(results, work, acks))
 
 
 async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
