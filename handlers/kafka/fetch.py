@@ -8,6 +8,7 @@
 - There are no fetch sessions (KIP-227). The answer's session id is 0, which tells the client to name all its partitions
   each time. A request with session epoch 0 or -1 names them all, and is served. Any other epoch continues a session:
   FETCH_SESSION_ID_NOT_FOUND.
+- A replica, which names its broker id, reads differently: replica_fetch.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.replica_fetch import fetch_for_replica, replica_of
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, Raw, SourcePort, SourceTopicPort
@@ -274,6 +276,9 @@ class Fetch:
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
+    replica = replica_of(request)
+    if replica is not None:
+        return fetch_for_replica(session, request, version, replica)
     work = Fetch(session, request, version)
     finding = work.find()
     for _ in finding:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidTopic, UnknownTopic
-from krappy.ports import KafkaSessionPort, SourcePort, SourceTopicPort, TopicPort
+from krappy.ports import KafkaSessionPort, LeaderPort, SourcePort, SourceTopicPort, TopicPort
 from krappy.wire.kafka import UUID_ZERO, Code
 
 
@@ -61,7 +61,7 @@ def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> Sour
     return topic.led(index)
 
 
-def wrong_epoch(source: SourcePort, epoch: int) -> Code:
+def wrong_epoch(source: SourcePort | LeaderPort, epoch: int) -> Code:
     """The Code for a client's leader epoch (KIP-320), NONE when it is right. The epoch -1 is not checked."""
     if epoch < 0 or epoch == source.epoch:
         return Code.NONE

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
+from krappy.ports.replication import LeaderPort
 from krappy.records.batch import Columns
 from krappy.settings.topic import TopicConfig
 from krappy.types import FilePart, Record, Span
@@ -48,9 +49,9 @@ class SourcePort(Protocol):
 
     index: int
     epoch: int  # the leader's
+
     @property
     def epochs(self) -> Epochs: ...
-
     @property
     def high_watermark(self) -> int: ...
     @property
@@ -110,7 +111,7 @@ class SourceTopicPort(Protocol):
     def is_offline(self, index: int) -> bool: ...
 
 
-class PartitionPort(SourcePort, Protocol):
+class PartitionPort(SourcePort, LeaderPort, Protocol):
     topic: str
 
     @property

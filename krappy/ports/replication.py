@@ -6,12 +6,14 @@ replicas.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
-from krappy.ports.partitions import Raw
 from krappy.waiting import Signal
+
+if TYPE_CHECKING:
+    from krappy.ports.partitions import Raw
 
 
 class FollowerPort(Protocol):
@@ -53,9 +55,9 @@ class LeaderPort(Protocol):
     """A partition that this broker leads, for the replicas that fetch it."""
 
     index: int
+
     @property
     def epochs(self) -> Epochs: ...
-
     @property
     def epoch(self) -> int: ...
     @property

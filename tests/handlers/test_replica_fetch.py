@@ -1,0 +1,323 @@
+"""What a leader answers to the Fetch of a replica. The partitions are in memory; time is the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from krappy.errors import CorruptBatch, StorageError
+from krappy.handlers.kafka.fetch import fetch
+from krappy.records import batch
+from krappy.testing.sessions import kafka_session
+from krappy.wire.kafka import ApiKey, Code, decode_request, encode_request, encode_response, parse_header
+from tests.cluster.replication import LEADER, ME, OTHER, MemoryBroker, MemoryLeader, MemoryTopic, Message
+
+ID = bytes(15) + b"\1"
+
+
+class Asker:
+    """A replica on one connection."""
+
+    def __init__(self, *leaders: MemoryLeader, replicas: tuple[int, ...] = (LEADER, ME, OTHER)) -> None:
+        self.leaders = leaders or (MemoryLeader(),)
+        self.broker: Any = MemoryBroker(MemoryTopic("t", ID, self.leaders, replicas))
+        self.session: Any = kafka_session(self.broker)
+
+    @property
+    def leader(self) -> MemoryLeader:
+        return self.leaders[0]
+
+    async def ask(
+        self,
+        *asked: Message,
+        replica: int = ME,
+        epoch: int = 7,
+        version: int = 17,
+        wait_ms: int = 0,
+        max_bytes: int = 1 << 20,
+        id: bytes = ID,
+    ) -> list[Message]:
+        """The partitions of the answer."""
+        body = {
+            "replica_id": replica,
+            "replica_state": {"replica_id": replica, "replica_epoch": epoch},
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": max_bytes,
+            "session_epoch": -1,
+            "topics": [{"topic": "t", "topic_id": id, "partitions": asked or (at(0),)}],
+        }
+        data = memoryview(encode_request(ApiKey.FETCH, version, 1, "x", body))[4:]
+        request = decode_request(ApiKey.FETCH, version, data[parse_header(data).body_at :])
+        found: Any = fetch(self.session, request, version)
+        answer: Message = found if isinstance(found, dict) else await found
+        encode_response(ApiKey.FETCH, version, 1, answer)
+        assert answer["error_code"] == 0
+        return [row for topic in answer["responses"] for row in topic["partitions"]]
+
+    async def one(self, *asked: Message, **more: Any) -> Message:
+        [row] = await self.ask(*asked, **more)
+        return row
+
+
+def at(offset: int, last: int = -1, *, epoch: int = 5, index: int = 0, most: int = 1 << 20) -> Message:
+    return {
+        "partition": index,
+        "current_leader_epoch": epoch,
+        "fetch_offset": offset,
+        "last_fetched_epoch": last,
+        "partition_max_bytes": most,
+    }
+
+
+def runs(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@runs
+async def test_it_reads_up_to_the_logs_end_and_is_noted() -> None:
+    asker = Asker()
+    asker.leader.commits = False
+    asker.leader.produce(b"a", b"b")
+    row = await asker.one(at(0))
+    assert (row["error_code"], row["high_watermark"], row["log_start_offset"]) == (0, 0, 0)
+    assert bytes(row["records"]) == asker.leader.log.content[0]
+    assert asker.leader.progress == [(ME, 7, 0)]
+
+
+@pytest.mark.parametrize("version", range(12, 18))
+def test_every_version_with_epochs(version: int) -> None:
+    async def main() -> None:
+        asker = Asker()
+        asker.leader.produce(b"a")
+        row = await asker.one(at(0), version=version)
+        assert len(row["records"])
+        assert asker.leader.progress == [(ME, 7 if version >= 15 else -1, 0)]
+
+    trio.run(main)
+
+
+@runs
+async def test_a_version_without_epochs_is_refused() -> None:
+    asker = Asker()
+    for version in range(4, 12):
+        assert (await asker.one(at(0), version=version))["error_code"] == Code.INVALID_REQUEST
+    assert not asker.leader.progress
+
+
+@runs
+async def test_only_a_replica_is_served() -> None:
+    """Its offset would count, or its log be taken for another one."""
+    asker = Asker(replicas=(LEADER, ME))
+    asker.leader.produce(b"a")
+    for replica in (OTHER, LEADER, 2**31 - 1):
+        row = await asker.one(at(0), replica=replica)
+        assert (row["error_code"], row["records"]) == (Code.UNKNOWN_LEADER_EPOCH, b"")
+    assert not asker.leader.progress
+
+
+@runs
+async def test_the_epoch_must_be_the_leaders() -> None:
+    asker = Asker()
+    for epoch, code in ((4, Code.FENCED_LEADER_EPOCH), (6, Code.UNKNOWN_LEADER_EPOCH), (-1, Code.INVALID_REQUEST)):
+        assert (await asker.one(at(0, epoch=epoch)))["error_code"] == code
+    assert not asker.leader.progress
+
+
+@runs
+async def test_what_is_not_there() -> None:
+    asker = Asker()
+    assert (await asker.one(at(0, index=1)))["error_code"] == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await asker.one(id=bytes(16)))["error_code"] == Code.UNKNOWN_TOPIC_ID
+    asker.leader.epoch = -1
+    assert (await asker.one())["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
+    asker.leader.epoch, asker.leader.gone = 5, StorageError("")
+    assert (await asker.one())["error_code"] == Code.KAFKA_STORAGE_ERROR
+
+
+@runs
+async def test_an_offset_out_of_range_is_answered_with_the_log_start() -> None:
+    asker = Asker()
+    for _ in range(4):
+        asker.leader.produce(b"a", b"b")
+    asker.leader.delete_before(4)
+    row = await asker.one(at(3, 5))
+    assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 4)
+    row = await asker.one(at(9))  # an empty log
+    assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 4)
+    assert not asker.leader.progress
+    assert (await asker.one(at(4)))["error_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "last", "diverging"),
+    [
+        (3, 2, (1, 2)),  # an epoch that this log does not have
+        (4, 1, (1, 2)),  # the epoch ends earlier here
+        (2, 1, None),
+        (3, 4, None),
+        (5, 5, None),
+        (6, 5, (5, 5)),  # behind the end
+        (5, 9, (5, 5)),
+    ],
+)
+def test_where_logs_part(offset: int, last: int, diverging: tuple[int, int] | None) -> None:
+    async def main() -> None:
+        asker = Asker()
+        leader = asker.leader
+        leader.log.cut(0)
+        for epoch in (1, 1, 4, 4, 5):
+            leader.produce(b"x", epoch=epoch)
+        row = await asker.one(at(offset, last))
+        found = row.get("diverging_epoch")
+        assert (found and (found["epoch"], found["end_offset"])) == diverging
+        assert bool(leader.progress) == (diverging is None)
+        if diverging:
+            assert (row["error_code"], len(row["records"]), row["log_start_offset"]) == (0, 0, 0)
+
+    trio.run(main)
+
+
+# --- news
+
+
+@runs
+async def test_a_request_without_news_waits_and_is_answered_with_nothing() -> None:
+    asker = Asker()
+    assert len(await asker.ask(at(0), wait_ms=500)) == 1  # the high watermark was not told yet
+    begun = trio.current_time()
+    assert await asker.ask(at(0), wait_ms=500) == []
+    assert trio.current_time() - begun == pytest.approx(0.5)
+
+
+@runs
+async def test_events_and_a_high_watermark_and_another_epoch_end_the_wait() -> None:
+    asker = Asker(MemoryLeader(), MemoryLeader(1))
+    asker.leader.commits = False
+
+    async def after(deed: Callable[[], None], offset: int, last: int) -> list[Message]:
+        await asker.ask(at(offset, last), at(0, index=1))
+        async with trio.open_nursery() as nursery:
+            found: list[Message] = []
+
+            async def ask() -> None:
+                found.extend(await asker.ask(at(offset, last), at(0, index=1), wait_ms=10_000))
+
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            assert not found
+            begun = trio.current_time()
+            deed()
+        assert trio.current_time() == begun
+        return found
+
+    [row] = await after(lambda: asker.leader.produce(b"a"), 0, -1)
+    assert len(row["records"])
+    [row] = await after(lambda: asker.leader.commit(1), 1, 5)
+    assert (row["high_watermark"], len(row["records"])) == (1, 0)
+    [row] = await after(lambda: asker.leader.lead(6), 1, 5)
+    assert row["error_code"] == Code.FENCED_LEADER_EPOCH
+
+
+@runs
+async def test_what_one_replica_was_told_is_not_told_to_another_or_on_another_connection() -> None:
+    asker = Asker()
+    assert await asker.ask()
+    assert await asker.ask() == []
+    assert await asker.ask(replica=OTHER)
+    asker.session = kafka_session(asker.broker)
+    assert await asker.ask()
+
+
+@runs
+async def test_a_log_start_is_told() -> None:
+    asker = Asker()
+    asker.leader.produce(b"a")
+    await asker.ask(at(0))
+    await asker.ask(at(1, 5))
+    asker.leader.delete_before(1)
+    assert (await asker.one(at(1, 5)))["log_start_offset"] == 1
+
+
+@runs
+async def test_the_fetch_itself_commits_and_is_told_so() -> None:
+    asker = Asker()
+    asker.leader.produce(b"a")
+    assert (await asker.one(at(0)))["high_watermark"] == 0
+    assert (await asker.one(at(1, 5), wait_ms=10_000))["high_watermark"] == 1
+
+
+# --- reads
+
+
+@runs
+async def test_a_read_may_wait_for_the_disk() -> None:
+    asker = Asker()
+    asker.leader.produce(b"a")
+    asker.leader.disk_waits = 1
+    assert len((await asker.one(at(0)))["records"])
+
+
+@runs
+async def test_a_partition_that_can_not_be_read_is_answered_with_its_error() -> None:
+    asker = Asker(MemoryLeader(), MemoryLeader(1))
+    for each in asker.leaders:
+        each.produce(b"a")
+
+    def fail(offset: int, max_bytes: int, *, min_one: bool = True) -> Any:
+        raise CorruptBatch("")
+
+    asker.leader.fetch_all_now = fail  # type: ignore[method-assign]
+    first, second = await asker.ask(at(0), at(0, index=1))
+    assert first["error_code"] == Code.CORRUPT_MESSAGE
+    assert len(second["records"])
+
+
+@runs
+async def test_a_partition_that_is_not_led_any_more_after_the_read_is_refused() -> None:
+    """What was read may be another leader's."""
+    asker = Asker()
+    asker.leader.produce(b"a")
+    read = asker.leader.fetch_all_now
+
+    def lose(offset: int, max_bytes: int, *, min_one: bool = True) -> Any:
+        asker.leader.epoch = 6
+        return read(offset, max_bytes, min_one=min_one)
+
+    asker.leader.fetch_all_now = lose  # type: ignore[method-assign]
+    row = await asker.one(at(0))
+    assert (row["error_code"], row["records"]) == (Code.FENCED_LEADER_EPOCH, b"")
+
+
+@runs
+async def test_the_first_partition_with_events_brings_a_whole_batch() -> None:
+    asker = Asker(*map(MemoryLeader, range(3)))
+    for each in asker.leaders[1:]:
+        each.produce(b"x" * 500)
+    rows = await asker.ask(*(at(0, index=index, most=10) for index in range(3)), max_bytes=100)
+    sizes = [len(list(batch.split(row["records"]))) for row in rows]
+    assert sizes == [0, 1, 0]
+
+
+@pytest.mark.parametrize("count", [499, 500, 1200])
+def test_many_partitions_are_read_in_turns(count: int) -> None:
+    async def main() -> None:
+        asker = Asker(*map(MemoryLeader, range(count)))
+        for each in asker.leaders:
+            each.produce(b"x")
+        rows = await asker.ask(*(at(0, index=index) for index in range(count)))
+        assert [row["partition_index"] for row in rows] == list(range(count))
+        rows = await asker.ask(*(at(1, 5, index=index) for index in range(count)), wait_ms=100)
+        assert all(row["high_watermark"] == 1 for row in rows)
+        assert len(rows) == count
+        assert await asker.ask(*(at(1, 5, index=index) for index in range(count)), wait_ms=100) == []
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
