@@ -87,7 +87,7 @@ LAYERS = [
     Layer(
         "cluster",
         ["cluster"],
-        [*VALUES, "core", "waiting", "ports"],
+        [*VALUES, "core", "wire", "waiting", "ports"],
         {"trio"},
         (SOCKETS | FILES | PROCESSES | CLOCK | CHANCE) - {"random"},
     ),
