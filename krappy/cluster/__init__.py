@@ -2,5 +2,6 @@
 
 `store` is the port that the broker uses. `zk` is a client of ZooKeeper, `mirror` keeps a copy of the tree up to date
 through it. `member` registers a broker for as long as a session lasts, and `controller` is the one among them that
-elects leaders. The rules of the cluster are not here but in krappy.core.cluster, which is pure.
+elects leaders. `fetcher` copies what this broker follows, over the links of `peers`. The rules of the cluster are not
+here but in krappy.core.cluster, which is pure.
 """

@@ -1,0 +1,265 @@
+"""Keeps the partitions that this broker follows as their leaders have them: it asks each leader for what is new.
+
+- For each leader there is one task with one connection. Each of its requests names all partitions that the broker
+  follows there; the leader holds it until one of them has news. An answer leaves out the partitions without news.
+- All events of an answer are put on disk together, and then the next request tells how far each partition is. No
+  request is sent meanwhile: the leader would hold it, and could not be told.
+- A partition that has brought events goes to the end of the next request, because an answer may be full before its
+  last partition.
+- A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
+  its connection, but not earlier than `HELD_S` after it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import trio
+
+from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Report, is_quiet, named
+from krappy.cluster.peers import Address, PeerLink
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import BrokerError, KrappyError
+from krappy.ports import FollowerPort
+from krappy.waiting import Signal, wait_any
+from krappy.wire.kafka import ApiKey
+
+LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
+HELD_S = 0.05
+LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
+CLIENT_ID = "krappy-replica"
+
+
+class FetchSettings(NamedTuple):
+    """The settings replica.fetch.max.bytes (of a partition), .response.max.bytes, .wait.max.ms, .min.bytes and
+    .backoff.ms."""
+
+    max_bytes: int = 1 << 20
+    response_max_bytes: int = 10 << 20
+    wait_max_ms: int = 500
+    min_bytes: int = 1
+    backoff_ms: int = 1000
+
+
+class Fetcher:
+    """`run` works until it is cancelled. `set` tells what this broker follows, and `changed` that a partition has
+    another leader or epoch, or that the image or the broker's epoch is another one."""
+
+    def __init__(
+        self,
+        broker: int,
+        listener: str,
+        image: Callable[[], Image],
+        broker_epoch: Callable[[], int],
+        *,
+        settings: FetchSettings = FetchSettings(),  # noqa: B008  (a constant)
+        largest_batch: int = LARGEST_BATCH,
+        report: Report = lambda event, **facts: None,
+    ) -> None:
+        """`listener`: the name of the listener by which brokers reach each other. `broker_epoch()`: of this broker;
+        below 0 while it is not registered, and then nothing is fetched."""
+        self.broker, self.listener = broker, listener
+        self.image, self.broker_epoch = image, broker_epoch
+        self.settings, self.report = settings, report
+        self.largest_batch = largest_batch
+        self._ports: dict[PartitionKey, FollowerPort] = {}
+        self._leaders: dict[int, LeaderFetch] = {}
+        self._changed = Signal()
+        self._stale = False
+
+    def set(self, partitions: Iterable[FollowerPort]) -> None:
+        """From now on these are followed, and no others."""
+        self._ports = {(each.topic_id, each.index): each for each in partitions}
+        self.changed()
+
+    def changed(self) -> None:
+        self._stale = True
+        self._changed.fire()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                await wait_any([self._changed], lambda: self._stale)
+                self._stale = False
+                self._share_out(nursery)
+
+    def _share_out(self, nursery: trio.Nursery) -> None:
+        """Gives each leader its partitions."""
+        shares: dict[int, list[FollowerPort]] = {}
+        for port in self._ports.values():
+            if port.leader not in (NOBODY, self.broker):
+                shares.setdefault(port.leader, []).append(port)
+        for leader in self._leaders.keys() - shares.keys():
+            self._leaders.pop(leader).end()
+        for leader, ports in shares.items():
+            if leader not in self._leaders:
+                fetch = self._leaders[leader] = LeaderFetch(self, leader)
+                nursery.start_soon(fetch.run)
+            self._leaders[leader].set(ports)
+
+
+class LeaderFetch:
+    """What this broker fetches from one leader."""
+
+    def __init__(self, owner: Fetcher, leader: int) -> None:
+        self._owner, self._leader = owner, leader
+        self._settings = owner.settings
+        self._link = PeerLink(self._address, CLIENT_ID, largest=owner.settings.response_max_bytes + owner.largest_batch)
+        self._followed: dict[PartitionKey, FollowedPartition] = {}  # in the order of the next request
+        self._news = trio.Event()  # the partitions or the broker's epoch have changed
+        self._scope = trio.CancelScope()
+        self._held = trio.CancelScope()  # of the request that is outstanding
+        self._sent = 0.0  # when it was sent
+        self._failed = False  # a failure has been reported, and no answer has come since
+
+    def set(self, ports: Iterable[FollowerPort]) -> None:
+        """From now on these are fetched."""
+        given = {(port.topic_id, port.index): port for port in ports}
+        before, self._followed = self._followed, {}
+        for key, known in before.items():
+            if given.get(key) is known.port and known.stands:
+                self._followed[key] = known
+            else:
+                known.end()
+        came = [key for key in given if key not in self._followed]
+        for key in came:
+            pause_s = self._settings.backoff_ms / 1000
+            self._followed[key] = FollowedPartition(given[key], pause_s, self._owner.report)
+        if came:
+            self._held.deadline = min(self._held.deadline, self._sent + HELD_S)
+        self._news.set()
+
+    def end(self) -> None:
+        for each in self._followed.values():
+            each.end()
+        self._scope.cancel()
+
+    def _address(self) -> Address | None:
+        found = self._owner.image().brokers.get(self._leader)
+        return None if found is None else found.endpoints.get(self._owner.listener)
+
+    # --- the loop
+
+    async def run(self) -> None:
+        with self._scope:
+            try:
+                while True:
+                    asked = {each.key: each for each in await self._due()}
+                    answer = await self._ask(asked.values())
+                    if answer is not None:
+                        await self._take(answer, asked)
+            finally:
+                self._link.close()
+
+    async def _due(self) -> list[FollowedPartition]:
+        """The partitions to ask for, once there is one."""
+        while True:
+            news = self._news = trio.Event()
+            if self._owner.broker_epoch() >= 0:
+                found = self._ready()
+                await _all([each.finish for each in found if each.unfinished])
+                found = [each for each in self._ready() if not each.unfinished]
+                if found:
+                    return found
+                with trio.move_on_after(self._until_due()):
+                    await news.wait()
+            else:
+                await news.wait()
+
+    def _ready(self) -> list[FollowedPartition]:
+        now = trio.current_time()
+        return [each for each in self._followed.values() if each.stands and each.due <= now]
+
+    def _until_due(self) -> float:
+        """Seconds until a partition that pauses is due; infinite if none pauses."""
+        now = trio.current_time()
+        return min((each.due - now for each in self._followed.values() if each.stands and each.due > now), default=inf)
+
+    async def _ask(self, asked: Iterable[FollowedPartition]) -> Message | None:
+        """The answer to a request for these partitions. None: there is none."""
+        wait_ms = int(min(self._settings.wait_max_ms, 1 + self._until_due() * 1000))
+        body = self._request(asked, wait_ms)
+        self._sent = trio.current_time()
+        with trio.CancelScope() as self._held:
+            try:
+                answer = await self._link.ask(
+                    ApiKey.FETCH, body, least=LEAST_VERSION, held_s=wait_ms / 1000, begun=self._begun
+                )
+                if answer["error_code"]:
+                    raise BrokerError(f"the leader answers {named(answer['error_code'])}")
+            except KrappyError as error:
+                if not self._failed:
+                    self._failed = True
+                    self._owner.report("leader_unreachable", leader=self._leader, error=str(error))
+                if isinstance(error, BrokerError):
+                    await trio.sleep(self._settings.backoff_ms / 1000)
+            else:
+                self._failed = False
+                return answer
+        for each in asked:
+            each.unanswered()
+        return None
+
+    def _begun(self) -> None:
+        self._held.deadline = inf
+
+    def _request(self, asked: Iterable[FollowedPartition], wait_ms: int) -> Message:
+        settings, owner = self._settings, self._owner
+        topics: dict[bytes, list[Message]] = {}
+        for each in asked:
+            topic_id, index = each.key
+            offset, epoch = each.ask()
+            partition = {
+                "partition": index,
+                "current_leader_epoch": each.epoch,
+                "fetch_offset": offset,
+                "last_fetched_epoch": epoch,
+                "partition_max_bytes": settings.max_bytes,
+            }
+            topics.setdefault(topic_id, []).append(partition)
+        return {
+            "replica_state": {"replica_id": owner.broker, "replica_epoch": owner.broker_epoch()},
+            "max_wait_ms": wait_ms,
+            "min_bytes": settings.min_bytes,
+            "max_bytes": settings.response_max_bytes,
+            "session_epoch": -1,
+            "topics": [{"topic_id": id, "partitions": partitions} for id, partitions in topics.items()],
+        }
+
+    async def _take(self, answer: Message, asked: dict[PartitionKey, FollowedPartition]) -> None:
+        """Takes an answer. Returns when all its events are on disk."""
+        quiet: list[tuple[FollowedPartition, Message]] = []
+        busy: list[tuple[FollowedPartition, Message]] = []
+        for topic in answer["responses"]:
+            for row in topic["partitions"]:
+                key = (topic["topic_id"], row["partition_index"])
+                if key in asked:
+                    (quiet if is_quiet(row) else busy).append((asked.pop(key), row))
+        for without_news in asked.values():
+            without_news.unanswered()
+        await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
+        for found, row in busy:
+            if row["records"] and self._followed.get(found.key) is found:
+                self._followed[found.key] = self._followed.pop(found.key)
+        if not quiet and not busy and trio.current_time() < self._sent + HELD_S:
+            await trio.sleep(HELD_S)  # the leader does not wait, because it stops
+
+
+async def _in_turn(answers: Iterable[tuple[FollowedPartition, Message]]) -> None:
+    """Takes answers that seldom wait for the disk."""
+    for found, row in answers:
+        await found.take(row)
+
+
+async def _all(works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Runs these at the same time."""
+    if len(works) == 1:
+        await works[0]()
+        return
+    async with trio.open_nursery() as nursery:
+        for work in works:
+            nursery.start_soon(work)
