@@ -159,7 +159,7 @@ class Broker:
             self.server = self._make_server()
             await nursery.start(self._serve, [])
             if "http" in sockets:  # first: its probes tell how far the start is
-                self.http_address = _address(sockets["http"])
+                self.http_address = self.engine.http_address = _address(sockets["http"])
                 self.server.listen(Listener(sockets.pop("http"), http.Http(self._load_console)))
             await nursery.start(self.engine.run)
             self.engine.dynamic.changed.subscribe(self._take_settings)

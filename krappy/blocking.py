@@ -483,5 +483,5 @@ class Client(Opened):
         return run(admin.positions(self._link, group))
 
     def ping(self) -> Pong:
-        """The broker's .version .cluster .time .max_frame"""
+        """The broker's .version .cluster .time .max_frame .console"""
         return run(admin.ping(self._link))

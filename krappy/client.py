@@ -479,5 +479,5 @@ class Client:
         return await admin.positions(self._link, group)
 
     async def ping(self) -> Pong:
-        """The broker's .version .cluster .time .max_frame"""
+        """The broker's .version .cluster .time .max_frame .console"""
         return await admin.ping(self._link)

@@ -77,6 +77,7 @@ class LocalBroker(Runtime):
     def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
         super().__init__(config, report)
         self.endpoints: Mapping[str, tuple[str, int]] = {}  # advertised host and port, by the listener's name
+        self.http_address = ""  # HOST:PORT where the console listens
         self.latest = LatestTables(self, config.memory_bytes // SHARE, config.data, config.table_file_bytes)
         self.room = Room(self, self.latest.sets.drop_all)
         self.machine = Machine(self, self.room)

@@ -174,27 +174,64 @@ def note(line: str) -> None:
     click.echo(line, err=True)
 
 
+class Bytes(int):
+    """A number of bytes in a table: 1.5 KiB for people, the number for programs."""
+
+
+class Lag(int):
+    """A number that should be 0, such as a lag: people see at once where it is not."""
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Prints a table on stdout. Numbers are right-aligned; markup in a cell is printed as it is."""
+    """Prints a table on stdout.
+
+    On a terminal, numbers are grouped and right-aligned. Into a pipe go lines with tabs between the columns, the names
+    first: numbers as they are, an empty field for None, and no title.
+    """
+    listed = [list(row) for row in rows]
+    if not sys.stdout.isatty():
+        write_lines([tabbed(columns), *map(tabbed, listed)])
+        return
     from rich.table import Table  # imported here because rich loads slowly and most commands print no table
     from rich.text import Text
 
-    listed = [list(row) for row in rows]
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
     for index, column in enumerate(columns):
         numbers = bool(listed) and all(isinstance(row[index], int | float) for row in listed)
         shown.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in listed:
-        shown.add_row(*(Text(_cell(value)) for value in row))
+        shown.add_row(*(Text(_cell(value), style=_style(value)) for value in row))
     print_rich(shown)
 
 
+def tabbed(cells: Iterable[Any]) -> str:
+    """A line for programs. Tabs and line ends in a cell are escaped."""
+    return "\t".join(_plain_cell(cell).translate(_VISIBLE).replace("\t", "\\t").replace("\n", "\\n") for cell in cells)
+
+
+def _plain_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(int(value))
+    return _cell(value)
+
+
+def _style(value: Any) -> str:
+    """How a cell is marked for people."""
+    if isinstance(value, Lag) and value > 0:
+        return "bold yellow"
+    return "dim" if value is None or value is False else ""
+
+
 def print_rich(what: Any) -> None:
-    """Prints an object of rich on stdout; 200 columns wide when stdout is no terminal."""
+    """Prints an object of rich on the terminal."""
     from rich.console import Console
 
     out: IO[str] = sys.stdout
-    Console(file=out, width=None if out.isatty() else 200, highlight=False, soft_wrap=False).print(what)
+    Console(file=out, highlight=False, soft_wrap=False).print(what)
     out.flush()
 
 
@@ -203,6 +240,8 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Bytes):
+        return size(value)
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):

@@ -85,6 +85,7 @@ class BrokerPort(Protocol):
     version: str
     opened: bool
     started_ms: int
+    http_address: str
     stopped: bool
     config: ServerConfig
     measures: StoreMeasures

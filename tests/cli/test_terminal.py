@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import re
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -18,8 +21,9 @@ from tests.process import child, readable
 SECONDS = 60.0
 
 
-def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
-    """(exit status, all that the terminal showed) of a `krappy` whose three streams are a terminal."""
+def at_terminal(*arguments: str, typed: str = "", until: str = "") -> tuple[int, str]:
+    """(exit status, all that the terminal showed) of a `krappy` whose three streams are a terminal. `typed`: what is
+    typed, once `until` was shown."""
     ours, theirs = pty.openpty()
     try:
         with child(
@@ -27,12 +31,16 @@ def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "50"},
+            start_new_session=True,
+            preexec_fn=_takes_the_terminal,
         ) as process:
             os.close(theirs)
-            os.write(ours, typed.encode())
-            shown, deadline = b"", time.monotonic() + SECONDS
+            shown, deadline, waiting = b"", time.monotonic() + SECONDS, True
             while time.monotonic() < deadline:
+                if waiting and until.encode() in shown:
+                    os.write(ours, typed.encode())
+                    waiting = False
                 if not readable(ours, 1):
                     continue
                 try:
@@ -44,6 +52,24 @@ def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
         return process.returncode, shown.decode()
     finally:
         os.close(ours)
+
+
+def _takes_the_terminal() -> None:
+    """So that Ctrl-C reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_table_at_a_terminal(krappy: Krappy, broker: RunningBroker) -> None:
+    krappy("produce", "coloured", stdin=b"x\n" * 2000)
+    krappy("consume", "coloured", "--group", "slow", "--max", "1")
+    status, shown = at_terminal("group", "list", "--address", broker.address)
+    assert status == 0
+    assert re.search("\x1b\\[36m *lag", shown), "the head has a colour"
+    assert re.search("\x1b\\[1;33m *1,999", shown), "a lag is seen at once"
+    status, shown = at_terminal("topic", "describe", "coloured", "--address", broker.address)
+    assert status == 0
+    assert "KiB" in shown
+    assert "\t" not in shown
 
 
 def test_an_event_cannot_speak_to_the_terminal(krappy: Krappy, broker: RunningBroker) -> None:

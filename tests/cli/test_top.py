@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from krappy.cli.commands.top import TopScreen, latencies, looks, rates, screen
+from krappy.cli import figures
+from krappy.cli.figures import ConsoleFigures, latencies, looks, rates
 from krappy.cli.main import run
+from krappy.cli.screen import Figure, Trends, screen, spark
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
+from tests.cli.test_terminal import at_terminal
+from tests.process import child
 
-top_module = importlib.import_module("krappy.cli.commands.top")
 OTHERS = (
     *("topics", "partitions", "groups", "log_bytes", "resident_bytes", "group_lag", "view_lag_events"),
     *("budget_used_bytes", "budget_bytes", "partitions_failed", "views_failed"),
@@ -37,9 +41,50 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 def test_it_shows_one_interval(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--interval", "0.2", "--url", console.http_address, "--token", TOKEN]) == 0
-    said = capfd.readouterr().out
-    for part in ("1 topics", "shown", "readers", "events/s", "memory"):
-        assert part in said
+    parts = [[line.split("\t") for line in part.splitlines()] for part in capfd.readouterr().out.split("\n\n")]
+    figure, request, topic, group = parts
+    assert {name for name, _ in figure} > {"appended_events_per_s", "requests_per_s", "group_lag", "resident_bytes"}
+    assert request[0] == ["protocol", "request", "per second", "p50 ms", "p99 ms"]
+    assert topic[1][0] == "shown"
+    assert group[1] == ["readers", "1"]
+
+
+def test_into_a_pipe_it_prints_a_line_for_each_interval(console: RunningBroker) -> None:
+    command = ["top", "--interval", "200ms", "--url", console.http_address, "--token", TOKEN]
+    with child([sys.executable, "-m", "krappy", *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        names, *lines = [process.stdout.readline().rstrip("\n").split("\t") for _ in range(3)]
+        process.stdout.close()  # as `head -3` does
+        assert process.wait(60) == 141
+    assert names[:2] == ["time", "appended_events_per_s"]
+    for line in lines:
+        told = dict(zip(names, line, strict=True))
+        assert int(told["resident_bytes"]) > 0
+        assert told["group_lag"] == "1"
+
+
+def test_at_a_terminal_the_figures_have_trends(console: RunningBroker) -> None:
+    command = ["top", "--interval", "200ms", "--url", console.http_address, "--token", TOKEN]
+    status, shown = at_terminal(*command, until="█", typed="\x03")
+    assert status == 130
+    for part in ("1 topics", "shown", "readers", "events in", "memory", "\x1b[35m"):
+        assert part in shown
+
+
+def test_a_sparkline() -> None:
+    assert spark([0, 1, 2, 4, 8], 10) == "▁▂▃▅█"
+    assert spark([5, 0, 8], 2) == "▁█"
+    assert spark([0, 0], 4) == "▁▁"
+    assert spark([], 4) == ""
+
+
+def test_a_trend_takes_the_room_that_there_is(console: RunningBroker) -> None:
+    told = ConsoleFigures(console.http_address, TOKEN).look()
+    trends = Trends()
+    for _ in range(300):
+        trends.add([Figure("memory", 1.0, "B", "magenta")])
+    widths = [rendered(screen(told, told, "", trends), width).count("█") for width in (60, 120)]
+    assert 10 <= widths[0] < 60 <= widths[1] < 120
 
 
 def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
@@ -52,17 +97,23 @@ def test_json_is_for_programs(console: RunningBroker, capfd: pytest.CaptureFixtu
     assert told["latencies"]
 
 
-def test_the_console_is_looked_for_at_the_brokers_host(
+def test_the_broker_says_where_its_console_is(
     console: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top_module, "PORT", int(console.http_address.rpartition(":")[2]))
+    """Also when it is at another port than usual, as here."""
     asked = ["top", "--once", "--interval", "200ms", "--token", TOKEN]
-    assert run([*asked, "--address", "127.0.0.1:7092"]) == 0
-    assert "1 topics" in capfd.readouterr().out
-    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7092")
+    assert run([*asked, "--address", console.address]) == 0
+    assert "shown" in capfd.readouterr().out
+    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:1")  # nobody to ask
     assert run(asked) == 1
-    assert "no console at http://127.0.0.2:" in capfd.readouterr().err
+    assert "no console at http://127.0.0.2:8092" in capfd.readouterr().err
     assert run([*asked, "--url", console.http_address]) == 0
+
+
+def test_a_broker_without_a_console_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with run_broker(tmp_path) as broker:
+        assert run(["top", "--once", "--address", broker.address]) == 1
+    assert "has no console" in capfd.readouterr().err
 
 
 def test_without_the_token_it_says_what_is_needed(console: RunningBroker, capfd: pytest.CaptureFixture[str]) -> None:
@@ -85,8 +136,8 @@ def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: py
         for number in range(7):
             client.create_topic(f"walked-{number}", if_absent=True)
             client.commit(f"walkers-{number}", {TopicPartition(f"walked-{number}", 0): 0})
-    monkeypatch.setattr(top_module, "PAGE", 3)
-    told = TopScreen(console.http_address, TOKEN).look()
+    monkeypatch.setattr(figures, "PAGE", 3)
+    told = ConsoleFigures(console.http_address, TOKEN).look()
     assert len(told["topics"]) == told["overview"]["topics"] >= 8
     assert len(told["groups"]) == told["overview"]["groups"] >= 8
     assert len({each["name"] for each in told["topics"]}) == len(told["topics"])
@@ -94,7 +145,7 @@ def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: py
 
 def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     with run_broker(tmp_path, listen_http="127.0.0.1:0") as broker:
-        watched = TopScreen(broker.http_address, None)
+        watched = ConsoleFigures(broker.http_address, None)
         first = watched.look()
         seen = looks(watched, first, 0.0)
         assert next(seen)[1] == ""
@@ -118,7 +169,7 @@ def rendered(shown: Any, width: int) -> str:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_it_fits_a_terminal(console: RunningBroker, width: int) -> None:
-    told = TopScreen(console.http_address, TOKEN).look()
+    told = ConsoleFigures(console.http_address, TOKEN).look()
     lines = rendered(screen(told, told), width).splitlines()
     assert max(map(len, lines)) <= width
     assert any("topic" in line for line in lines)

@@ -453,6 +453,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "cluster": "q4cdVq5eRzWm1Vh6zXw6Qw",
             "time": 1700000000000,
             "max_frame": 67108864,
+            "console": "127.0.0.1:8092",
         },
     ),
 ]

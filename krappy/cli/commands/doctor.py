@@ -124,9 +124,9 @@ def _print(found: Findings) -> None:
                 each.index,
                 each.start,
                 each.end,
-                output.size(each.size),
+                output.Bytes(each.size),
                 each.entries,
-                each.behind,
+                output.Lag(each.behind),
                 f"{len(each.problems)} wrong" if each.problems else "repaired" if each.repaired else "sound",
             ]
             for each in found.partitions

@@ -59,7 +59,7 @@ def list_groups(address: str, as_json: bool) -> None:
         return
     output.table(
         ["group", "kind", "topics", "order", "lag"],
-        [[each.group, each.kind, each.topics, each.order, each.lag] for each in found],
+        [[each.group, each.kind, each.topics, each.order, output.Lag(each.lag)] for each in found],
     )
 
 
@@ -98,17 +98,17 @@ def describe(name: str, address: str, as_json: bool) -> None:
                 each.partition,
                 each.floor,
                 each.end,
-                each.lag,
+                output.Lag(each.lag),
                 each.leased,
-                each.redelivering,
-                each.dead,
+                output.Lag(each.redelivering),
+                output.Lag(each.dead),
             ]
             for each in found.partitions
         ],
         title=f"{found.group}  (order: {found.order}, lag: {found.lag:,})",
     )
-    output.write_lines([""])
     if found.members:
+        output.write_lines([""])
         output.table(["member", "client", "leased"], [[each.name, each.client, each.leased] for each in found.members])
     else:
         output.note("no members now")

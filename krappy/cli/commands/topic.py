@@ -138,7 +138,7 @@ def list_topics(address: str, as_json: bool) -> None:
     output.table(
         ["topic", "partitions", "events", "size", "cleanup", "view"],
         [
-            [row["topic"], row["partitions"], row["events"], output.size(row["size"]), row["cleanup"], row["view"]]
+            [row["topic"], row["partitions"], row["events"], output.Bytes(row["size"]), row["cleanup"], row["view"]]
             for row in rows
         ],
     )
@@ -189,9 +189,9 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
                 each.start,
                 each.high_watermark,
                 each.high_watermark - each.start,
-                max(0, each.high_watermark - each.applied),
+                output.Lag(max(0, each.high_watermark - each.applied)),
                 each.segments,
-                output.size(each.size),
+                output.Bytes(each.size),
             ]
             for each in found.partitions
         ],

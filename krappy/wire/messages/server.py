@@ -16,6 +16,7 @@ class Pong(Answer, kind=22):
     cluster: str  # its id
     time: int  # timestamp: the broker's clock
     max_frame: int  # the largest frame that the broker takes, in bytes
+    console: str | None = None  # host:port where it listens for HTTP; null: it has no console
 
 
 class Unregister(Request, kind=23):

@@ -1,0 +1,185 @@
+"""The figures of a broker, read from its console's HTTP API, and what changed between two readings."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from krappy import blocking
+from krappy.cli.errors import Failure
+from krappy.clients.values import address as parse_address
+from krappy.errors import KrappyError
+
+PORT = 8092  # the console's, where the broker can't be asked for it
+SECONDS = 10.0  # timeout of a request
+PAGE = 1000  # topics or groups per request: the most that the API allows
+CONNECTIONS = 8  # how many are read
+
+
+def console_of(address: str) -> str:
+    """HOST:PORT of the console of the broker at `address`, as the broker tells it. Raises Failure if it has none.
+
+    A broker that listens on all addresses is reached at the same host as its native port. If the broker does not
+    answer, the console is looked for at its usual port.
+    """
+    host = parse_address(address)
+    try:
+        with blocking.connect(address, timeout=SECONDS) as client:
+            told = client.ping().console
+    except KrappyError:
+        return str(host._replace(port=PORT))
+    if told is None:
+        raise Failure(
+            f"the broker at {address} has no console: install krappy[console], and do not give --listen-http none; if "
+            "another one has it, give --url"
+        )
+    return str(host._replace(port=parse_address(told).port))
+
+
+class ConsoleFigures:
+    """Reads figures from the console at `url`, with `token` if it needs one."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
+        self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        # Without the proxies of the environment: the console is most often on this machine.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON that the API answers for a path. Raises Failure."""
+        where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            with self._open(urllib.request.Request(where, headers=self._headers), timeout=SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 401:
+                raise Failure(f"the console at {self._url} needs its token: --token or KRAPPY_CONSOLE_TOKEN") from None
+            raise Failure(f"the console at {self._url} refuses: {_reason(error)}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = (
+                "it does not speak HTTP"
+                if isinstance(error, http.client.HTTPException)
+                else getattr(error, "reason", error)
+            )
+            raise Failure(
+                f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is "
+                "installed; if it is elsewhere, give --url"
+            ) from None
+
+    def look(self) -> dict[str, Any]:
+        """Reads all figures once."""
+        return {
+            "overview": self.get("overview"),
+            "topics": self._every("topics"),
+            "groups": self._every("groups"),
+            "connections": self.get("connections", limit=CONNECTIONS)["connections"],
+        }
+
+    def _every(self, what: str) -> list[dict[str, Any]]:
+        """All topics, or all groups, read page by page."""
+        page = self.get(what, limit=PAGE)
+        found: list[dict[str, Any]] = page[what]
+        while page["after"] is not None:
+            page = self.get(what, limit=PAGE, after=page["after"])
+            found += page[what]
+        return found
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        body = error.read(10_000).decode()
+        return str(json.loads(body)["detail"]) if body.startswith("{") else body.strip() or f"status {error.code}"
+    except (ValueError, KeyError, OSError):
+        return f"status {error.code}"
+
+
+def looks(console: ConsoleFigures, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
+    """Reads the figures after each interval, for ever. Gives them with an empty text; while the console does not
+    answer, the last ones with the reason."""
+    while True:
+        time.sleep(interval)
+        try:
+            last = console.look()
+            yield last, ""
+        except Failure as failure:
+            yield last, failure.format_message()
+
+
+def seconds_between(before: dict[str, Any], after: dict[str, Any]) -> float:
+    return max(1.0, float(after["overview"]["now_ms"] - before["overview"]["now_ms"])) / 1000
+
+
+def comparable(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The figures to compare `after` with: `before`, or `after` itself when the broker has restarted in between, since
+    its counters then began at 0."""
+    return before if before["overview"]["started_ms"] == after["overview"]["started_ms"] else after
+
+
+def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """Per second, of what happened between two looks."""
+    before = comparable(before, after)
+    seconds = seconds_between(before, after)
+    was, now = before["overview"], after["overview"]
+
+    def grown(name: str) -> float:
+        old, new = was[name], now[name]
+        if isinstance(new, dict):
+            old, new = sum(old.values()), sum(new.values())
+        return max(0.0, float(new - old)) / seconds
+
+    asked = sum(each["latency"]["count"] for each in now["requests"])
+    asked -= sum(each["latency"]["count"] for each in was["requests"])
+    names = ("appended_events", "appended_bytes", "received_bytes", "sent_bytes", "stalls")
+    return {**{name: grown(name) for name in names}, "requests": max(0, asked) / seconds}
+
+
+def topic_rates(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each topic: its events per second between two reads, its size in bytes and its table's lag. The busiest
+    comes first."""
+    before = comparable(before, after)
+    seconds = seconds_between(before, after)
+    was = {each["name"]: each["events"] for each in before["topics"]}
+    rows = [
+        {
+            "topic": each["name"],
+            "per_second": max(0.0, each["events"] - was.get(each["name"], 0)) / seconds,
+            "size": each["size"],
+            "view_lag": each["view_lag"],
+        }
+        for each in after["topics"]
+    ]
+    return sorted(rows, key=lambda row: (-row["per_second"], -row["size"], row["topic"]))
+
+
+def latencies(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each type of request answered between two reads: its rate per second, and upper bounds of its p50 and p99 in
+    seconds (None: above the highest bound). The most frequent type comes first."""
+    before = comparable(before, after)
+    seconds = seconds_between(before, after)
+    was = {(each["protocol"], each["request"]): each["latency"]["counts"] for each in before["overview"]["requests"]}
+    found = []
+    for each in after["overview"]["requests"]:
+        latency = each["latency"]
+        old = was.get((each["protocol"], each["request"]), [0] * len(latency["counts"]))
+        counts = [new - held for new, held in zip(latency["counts"], old, strict=True)]
+        total = sum(counts)
+        if total > 0:
+            p50, p99 = (_quantile(latency["bounds"], counts, part) for part in (0.5, 0.99))
+            row = {"protocol": each["protocol"], "request": each["request"], "per_second": total / seconds}
+            found.append({**row, "p50": p50, "p99": p99})
+    return sorted(found, key=lambda each: -float(each["per_second"]))
+
+
+def _quantile(bounds: list[float], counts: list[int], part: float) -> float | None:
+    wanted, seen = part * sum(counts), 0
+    for bound, count in zip(bounds, counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return None
