@@ -138,13 +138,18 @@ def parse(
     """The events of a source.
 
     `key`: the json field (`u.id`: the field id of the object u) or csv column that is the key; an event without it is
-    wrong, unless `key_optional`. `separator`: the text between key and value of a line; None: no keys. `null`: a value
-    equal to this text is a tombstone. `no_key`: a key equal to this text counts as no key. Raises BadInput.
+    wrong, unless `key_optional`. `separator`: the text between key and value of a line; None: no keys. A line with an
+    empty key is wrong, unless `key_optional`, or another text is `no_key`. `null`: a value equal to this text is a
+    tombstone. `no_key`: a key equal to this text counts as no key. Raises BadInput.
     """
     nothing, none = (null.encode() if null is not None else None), no_key.encode()
     wanted = None if key is None else KeyField(key, none, key_optional)
     if format == "lines":
-        items = _plain_lines(source) if separator is None else _keyed_lines(source, separator.encode())
+        items = (
+            _plain_lines(source)
+            if separator is None
+            else _keyed_lines(source, separator.encode(), optional=key_optional or no_key != "")
+        )
     elif format == "json":
         items = _json_lines(source, wanted)
     elif format == "csv":
@@ -167,11 +172,17 @@ def _plain_lines(source: InputSource) -> Iterator[Item]:
         yield Item(line)
 
 
-def _keyed_lines(source: InputSource, separator: bytes) -> Iterator[Item]:
+def _keyed_lines(source: InputSource, separator: bytes, optional: bool) -> Iterator[Item]:
     for number, line in source.lines():
         key, found, value = line.partition(separator)
         if not found:
             raise BadInput(source.name, number, f"has no {separator.decode()!r} between key and value")
+        if not key and not optional:
+            raise BadInput(
+                source.name,
+                number,
+                f"has no key before {separator.decode()!r}. With --key-optional events may have no key",
+            )
         yield Item(value, key)
 
 

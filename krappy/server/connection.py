@@ -64,7 +64,7 @@ class Connection(Channel):
         spoken = error.details.get("spoken")
         if spoken is not None:
             self._server.report("native_connection_ended", client=self.client, reason=str(error))
-        self._send(mistaken.over_http(mistaken.NATIVE) if spoken == "HTTP" else error_frame(0, error))
+        self._send(mistaken.answer(spoken, mistaken.NATIVE) or error_frame(0, error))
 
     def _tell(self) -> dict[str, Any]:
         return self.session.describe()

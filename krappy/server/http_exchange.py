@@ -44,7 +44,10 @@ class HttpExchange:
                     event = self._http.next_event()
                 except h11.RemoteProtocolError as error:
                     self.spoken = mistaken.spoken(first)
-                    await self.refuse(error.error_status_hint, str(error) + mistaken.told(self.spoken))
+                    if self.spoken == "TLS":
+                        await self._wire.send(mistaken.TLS_ALERT)
+                    else:
+                        await self.refuse(error.error_status_hint, str(error) + mistaken.told(self.spoken))
                     return None
                 if isinstance(event, h11.Request):
                     return await self._accepted(event)

@@ -107,8 +107,8 @@ class KafkaConnection(Channel):
     def _broken(self, error: KrappyError) -> None:
         if not isinstance(error, RequestTimeout):  # that a peer was idle is not worth a report
             self._server.report("kafka_connection_ended", client=self.client, reason=str(error))
-        if error.details.get("spoken") == "HTTP":
-            self._send(mistaken.over_http(mistaken.KAFKA))
+        if answer := mistaken.answer(error.details.get("spoken"), mistaken.KAFKA):
+            self._send(answer)
 
     def _tell(self) -> dict[str, Any]:
         return self.session.describe()

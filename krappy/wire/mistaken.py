@@ -7,13 +7,16 @@ from __future__ import annotations
 
 # The first bytes of protocols that have no frames.
 BEGINNINGS = {
-    b"\x16\x03": "TLS",
+    b"\x16\x03": "TLS",  # a greeting
+    b"\x15\x03": "TLS",  # an alert
     b"SSH-": "SSH",
     **dict.fromkeys((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ", b"HTTP"), "HTTP"),
 }
 NATIVE = "Krappy's native protocol"
 KAFKA = "Kafka's protocol"
 KAFKA_FIRST = (3, 18)  # Metadata and ApiVersions: what a Kafka client asks first
+# A record of TLS 1.0, as every version reads it (RFC 8446, section 5.1): the fatal alert handshake_failure.
+TLS_ALERT = bytes([21, 3, 1, 0, 2, 2, 40])
 ENOUGH = 9  # bytes that tell a protocol
 MAPS = range(0x80, 0x90)  # the first byte of a small map of msgpack
 
@@ -42,8 +45,16 @@ def told(name: str | None) -> str:
     return f": it looks like {name}, which is not spoken on this port" if name else ""
 
 
+def answer(name: object, port: str) -> bytes:
+    """What a peer that speaks the protocol `name` can read, as it came to the port of another one, which `port` names.
+    Empty if there is nothing."""
+    if name == "HTTP":
+        return over_http(port)
+    return TLS_ALERT if name == "TLS" else b""
+
+
 def over_http(port: str) -> bytes:
-    """The answer to HTTP on a port of another protocol, which `port` names."""
+    """The answer to HTTP on a port of another protocol."""
     text = f"This is the port of {port}. The console, which speaks HTTP, has another (listen_http; by default 8092).\n"
     head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
     return f"{head}Connection: close\r\n\r\n{text}".encode()

@@ -173,7 +173,8 @@ def test_bytes_that_are_no_text_are_shown_as_base64(krappy: Krappy, topic: str) 
 
 
 def test_a_topic_is_copied_exactly(krappy: Krappy, topic: str) -> None:
-    krappy("produce", topic, "--sep", ":", "--null", "-", "--header", "from=here", stdin=b"a:1\nb:\xff\nc:-\n:4\n")
+    options = ("--sep", ":", "--key-optional", "--null", "-", "--header", "from=here")
+    krappy("produce", topic, *options, stdin=b"a:1\nb:\xff\nc:-\n:4\n")
     events = krappy("consume", topic, "--to", "now", "--json").out
     assert krappy("produce", topic + "-copy", "--format", "events", stdin=events.encode()).status == 0
     copied = krappy("consume", topic + "-copy", "--to", "now", "--json").objects
@@ -246,6 +247,27 @@ def test_optional_keys_that_are_missing_are_counted(krappy: Krappy, topic: str, 
     said = krappy("produce", topic, str(tmp_path / "some.jsonl"), *asked).err
     assert said.endswith(", 2 of them without a key\n")
     assert "without a key" not in krappy("produce", topic, stdin=b"none was asked for\n").err
+
+
+def test_a_line_without_a_key_is_refused_unless_keys_are_optional(krappy: Krappy, topic: str) -> None:
+    refused = krappy("produce", topic, "--sep", ":", stdin=b"k:v\n:w\n")
+    assert refused.status == 1
+    assert "line 2: has no key before ':'. With --key-optional" in refused.err
+    assert krappy("consume", topic, "--to", "now").lines == ["v"]
+    told = krappy("produce", topic, "--sep", ":", "--key-optional", "--json", stdin=b":w\n").json
+    assert (told["events"], told["without_key"]) == (1, 1)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_comes_before_a_value_that_cannot_be_shown_is_printed(krappy: Krappy, topic: str, grouped: bool) -> None:
+    krappy("produce", topic, "--partition", "0", stdin=b'{"n":1}\n{"n":2}\nno json\n{"n":4}\n')
+    group = ("--group", f"{topic}-{grouped}") if grouped else ("--to", "now")
+    shown = krappy("consume", topic, "--as", "json", *group)
+    assert shown.status == 1
+    assert shown.out.splitlines() == ['{"n":1}', '{"n":2}']
+    assert "is not json" in shown.err
+    if grouped:  # and is done: the next member begins at the bad one
+        assert krappy("consume", topic, *group, "--max", "1").lines == ["no json"]
 
 
 def test_an_event_that_is_too_large_is_refused(krappy: Krappy) -> None:

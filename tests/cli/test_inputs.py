@@ -35,7 +35,7 @@ CASES: list[tuple[str, str, bytes, dict[str, str], list[tuple[bytes | None, byte
     ("bytes that are no text", "lines", b"\xff\x00\n", {}, [(None, b"\xff\x00")]),
     ("a separator", "lines", b"k:v:w\n", {"separator": ":"}, [(b"k", b"v:w")]),
     ("a long separator", "lines", b"k||v|\n", {"separator": "||"}, [(b"k", b"v|")]),
-    ("an empty key is none", "lines", b":v\n", {"separator": ":"}, [(None, b"v")]),
+    ("an empty key is none", "lines", b":v\n", {"separator": ":", "key_optional": "1"}, [(None, b"v")]),
     ("an empty value is one", "lines", b"k:\n", {"separator": ":"}, [(b"k", b"")]),
     ("a tombstone", "lines", b"k:NULL\n", {"separator": ":", "null": "NULL"}, [(b"k", None)]),
     ("empty as tombstone", "lines", b"k:\n", {"separator": ":", "null": ""}, [(b"k", None)]),

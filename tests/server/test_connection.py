@@ -6,6 +6,7 @@ import errno
 import itertools
 import random
 import socket
+import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from krappy.server import channel
 from krappy.server.connection import Connection, Native
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
+from krappy.wire import mistaken
 from krappy.wire.frames import ERROR, HEADER, FrameReader
 from krappy.wire.messages import read_error, take_id, unpack
 from tests.handlers.raw import Raw
@@ -342,7 +344,23 @@ def test_whoever_comes_to_the_wrong_port_is_named_in_the_log_and_over_http_in_th
     if name == "HTTP":
         assert got.startswith(b"HTTP/1.1 400 ")
         assert b"listen_http" in got
+    if name == "TLS":
+        assert got == mistaken.TLS_ALERT
     assert f"it looks like {name}" in " ".join(reported)
+
+
+@pytest.mark.parametrize("port", ["native", "kafka", "http"])
+def test_a_tls_client_is_told_at_once(tmp_path: Path, port: str) -> None:
+    """As OpenSSL puts it; before, it waited for an answer or said that the connection was closed."""
+    context = ssl.create_default_context()
+    with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker:
+        addresses = {"native": broker.address, "kafka": broker.kafka_address, "http": broker.http_address}
+        host, _, number = addresses[port].rpartition(":")
+        with (
+            socket.create_connection((host, int(number)), 10) as plain,
+            pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"),
+        ):
+            context.wrap_socket(plain, server_hostname="localhost")
 
 
 def test_a_native_client_at_kafkas_port_is_asked_about_it(tmp_path: Path) -> None:

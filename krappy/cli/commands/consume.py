@@ -112,9 +112,13 @@ def consume(
         output.ending_with_reader(),
     ):
         for events in _up_to(limit, _arriving(consumer, idle)):
-            output.write_lines(map(show, events))
-            if group is not None:
-                consumer.ack(events)
+            lines: list[str] = []
+            try:
+                lines.extend(map(show, events))
+            finally:  # what comes before a value that can't be shown is printed, and done
+                output.write_lines(lines)
+                if group is not None:
+                    consumer.ack(events[: len(lines)])
 
 
 def _check(group: str | None, end: str | None, partitions: tuple[int, ...], forms: list[bool]) -> None:

@@ -44,7 +44,11 @@ MOST_WAITING = 10_000  # deliveries (events or chunks) that may be unsettled
     metavar="FIELD",
     help="The field (json; u.id is the field id of u) or column (csv) with the event's key.",
 )
-@click.option("--key-optional", is_flag=True, help="Store events whose --key is missing, null or empty without a key.")
+@click.option(
+    "--key-optional",
+    is_flag=True,
+    help="Store events without a key where --key, or the key before --sep, is missing, null or empty.",
+)
 @click.option("-s", "--sep", "separator", type=Separator(), help="lines: the text between key and value.")
 @click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
 @click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as no key.  [default: empty]")
@@ -90,8 +94,8 @@ def produce(
       events   the output of `krappy consume --json`, to copy a topic
 
     A .gz file, or a .zip file with one file in it, is decompressed. The command ends when every event is acknowledged.
-    At a bad line it stops; the events before it are published. A line whose --key is missing, null or empty is bad,
-    unless --key-optional: then its event has no key, is in the log but not in the table, and is counted at the end.
+    At a bad line it stops; the events before it are published. A line without a key is bad if --key or --sep
+    asks for one, unless --key-optional: then its event is in the log but not in the table, and is counted at the end.
 
     \b
     Examples:
@@ -105,8 +109,8 @@ def produce(
     kind = format or inputs.guess_format(file)
     delimiter = delimiter or inputs.guess_delimiter(file)
     _check(kind, key, separator, delimiter)
-    if key_optional and key is None:
-        raise click.UsageError("--key-optional is about --key, which is not given")
+    if key_optional and key is None and separator is None:
+        raise click.UsageError("--key-optional is about --key or --sep, and neither is given")
     common = [_header(text) for text in headers]
     watch = Stopwatch()
     with (
