@@ -70,7 +70,8 @@ class StoredTopics:
 
     def deleting(self) -> Sequence[StoredTopic]:
         """Deleted topics whose folders or views may still exist, by id, without their settings."""
-        return [StoredTopic(name, id, {}, self._numbers.of(id)) for id, name in sorted(self._image().deleted.items())]
+        found = sorted(self._image().deleted.items())
+        return [StoredTopic(gone.name, id, {}, self._numbers.of(id)) for id, gone in found]
 
     def _topic(self, image: Image, name: str) -> StoredTopic:
         found = image.topics[name]

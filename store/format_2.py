@@ -46,7 +46,7 @@ def steps(meta: Meta) -> Iterator[MigrationStep]:
         yield MigrationStep(made, dict([record(id, name, numbers)]), [key])
     for key, value in meta.items(DELETING):
         name, id, _, numbers, _ = _topic(key, value)
-        yield MigrationStep({places.deleted(id): znodes.deleted(name)}, dict([record(id, name, numbers)]), [key])
+        yield MigrationStep({places.deleted(id): znodes.deleted(name, ())}, dict([record(id, name, numbers)]), [key])
     for prefix, kind in ((BROKER, places.BROKER_CONFIG), (GROUP, places.GROUP_CONFIG)):
         for key, value in meta.items(prefix):
             name = key[len(prefix) :].decode()

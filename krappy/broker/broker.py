@@ -174,8 +174,9 @@ class LocalBroker(Runtime):
         local = await self.in_thread(lambda: LocalCatalog(self.meta, tell=self._tell_of_migration))
         self.store = store = LocalStore(local.tree, self.in_thread)
         self.cluster_id = local.cluster_id
-        self.catalog = Catalog(store, local.numbers, self.in_thread)
+        self.catalog = Catalog(store, local.numbers, self.in_thread, self.id)
         await self.catalog.open()
+        await self.catalog.forget_unmade()
         sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
         listed = self.catalog.list()
         numbers = [number for stored in listed for number in stored.numbers]
@@ -187,7 +188,7 @@ class LocalBroker(Runtime):
             self.report("catalog_lost", changes=lost)
             await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
         store.control()
-        await self.catalog.register(self.id, self.endpoints, self.config.rack or None)
+        await self.catalog.register(self.endpoints, self.config.rack or None)
         self.dynamic = DynamicSettings(
             self, OverrideStore(store, self.meta, self.in_thread, "brokers"), self.changes.locks
         )

@@ -13,6 +13,7 @@ from krappy.broker.overrides import OverrideStore
 from krappy.broker.topics.catalog import Catalog
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.places import Kind
+from krappy.core.cluster.state import NOBODY
 from krappy.settings.topic_table import Given
 from krappy.store.catalog import LocalCatalog, StoredTopic
 from krappy.store.meta import Meta
@@ -30,15 +31,20 @@ class SyncCatalog(LocalCatalog):
     def __init__(self, meta: Meta, **options: Any) -> None:
         super().__init__(meta, **options)
         self.store = LocalStore(self.tree, inline)
-        self.changing = Catalog(self.store, self.numbers, inline)
+        self._begin(NOBODY)
+        trio.run(self.changing.forget_unmade)
+
+    def _begin(self, broker: int) -> None:
+        self.changing = Catalog(self.store, self.numbers, inline, broker)
         trio.run(self.changing.open)
 
     def overrides(self, kind: Kind) -> OverrideStore:
         return OverrideStore(self.store, self.meta, inline, kind)
 
     def register(self, broker: int) -> Image:
+        self._begin(broker)
         self.store.control()
-        return trio.run(self.changing.register, broker)
+        return trio.run(self.changing.register)
 
     def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
         return trio.run(self.changing.create, name, partitions, config)

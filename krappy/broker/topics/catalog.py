@@ -13,7 +13,7 @@ in an order that is safe in a crash:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TypeVar
@@ -24,8 +24,8 @@ from krappy.broker.local_store import LocalStore
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.image import Image, TopicImage
-from krappy.core.cluster.state import write_state
-from krappy.core.cluster.tree import Create, Delete, Operation, Put, RefusedMulti, Znode
+from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.tree import Create, Delete, Operation, Put, Znode
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
 from krappy.ports.store import Store
 from krappy.settings.topic import TopicConfig, check_topic_name, merge
@@ -46,25 +46,29 @@ InThread = Callable[[Callable[[], T]], Awaitable[T]]
 class Catalog(StoredTopics):
     """`in_thread` runs what waits for this broker's disk."""
 
-    def __init__(self, store: Store, numbers: ViewNumbers, in_thread: InThread[None]) -> None:
+    def __init__(self, store: Store, numbers: ViewNumbers, in_thread: InThread[None], broker: int) -> None:
+        """`broker`: this broker's id."""
         super().__init__(lambda: store.image, numbers)
         self._store = store
+        self._broker = broker
         self._numbers = numbers
         self._in_thread = in_thread
-        self._replicas: tuple[int, ...] = ()  # of a partition that is made now
         self._ids = trio.Lock()  # held while producer ids are reserved
         self._next_producer = self._reserved = 0
 
     async def open(self) -> None:
-        """Reads what the image does not have, and forgets numbers of topics that were not made. Raises StorageError."""
+        """Reads what the image does not have. Raises StorageError."""
         found = await self._store.read(places.PRODUCER_IDS)
         self._next_producer = self._reserved = _following(found)
+
+    async def forget_unmade(self) -> None:
+        """Forgets numbers of topics that were not made, for a broker that is alone."""
         image = self._store.image
         with suppress(StorageError):  # a full disk: the next start forgets them
             await self._in_thread(lambda: self._numbers.forget(self._numbers.known() - {*image.names, *image.deleted}))
 
     async def register(
-        self, broker: int, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
+        self, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
     ) -> Image:
         """Registers this broker, which then leads all partitions in a new leader epoch: writes of the last one that
         were not acknowledged may be lost.
@@ -72,13 +76,13 @@ class Catalog(StoredTopics):
         `endpoints`: host and port by the listener's name. Topics that this folder has from another broker id become
         this broker's. Durable. Raises StorageError.
         """
-        self._replicas = (broker,)
+        broker = self._broker
         registered = await self._store.read(places.epoch(broker))
         epoch, entered = registration.enter(broker, registered, endpoints, rack, self._store.session)
         controller_epoch = await self._store.read(places.CONTROLLER_EPOCH)
         entered += registration.control(broker, epoch, controller_epoch, self._store.session)
         for topic in self._store.image.topics.values():
-            if any(each.replicas != self._replicas for each in topic.partitions):
+            if any(each.replicas != (broker,) for each in topic.partitions):
                 znode = await self._read(places.topic(topic.name))
                 entered += registration.take_over(topic, znode, await self._states(topic), broker)
         return await self._store.multi(entered)
@@ -87,15 +91,23 @@ class Catalog(StoredTopics):
         """What the cluster knows of an existing topic. Raises KeyError."""
         return self._store.image.topics[name]
 
-    async def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
-        """Adds a topic, durably. Raises InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Given] | None = None,
+        replicas: Sequence[Sequence[int]] | None = None,
+    ) -> StoredTopic:
+        """Adds a topic, durably. `replicas`: the brokers of each partition; by default this one. Raises InvalidTopic,
+        TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
         check_topic_name(name)
         held = normalise(config or {})
         TopicConfig.parse(held)
         if name in self:
             raise TopicExists(f"the topic '{name}' exists")
         id = new_id()
-        data = znodes.topic(id, [self._replicas] * _checked(partitions), GENERATION)
+        count = _checked(partitions)
+        data = znodes.topic(id, replicas or [(self._broker,)] * count, GENERATION)
         await self._in_thread(lambda: self._numbers.give(id, name, partitions))
 
         async def made() -> list[Operation]:
@@ -108,9 +120,11 @@ class Catalog(StoredTopics):
         await change(self._store, made)
         return self._find(name)
 
-    async def add_partitions(self, name: str, total: int) -> StoredTopic:
-        """Gives a topic more partitions, durably. `total`: their new number. Raises UnknownTopic, InvalidPartitions,
-        StorageError."""
+    async def add_partitions(
+        self, name: str, total: int, replicas: Sequence[Sequence[int]] | None = None
+    ) -> StoredTopic:
+        """Gives a topic more partitions, durably. `total`: their new number. `replicas`: of those that are added.
+        Raises UnknownTopic, InvalidPartitions, StorageError."""
         topic = self._find(name)
         if total <= len(topic.numbers):
             raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
@@ -122,11 +136,13 @@ class Catalog(StoredTopics):
             znode = await self._store.read(path)
             if znode is None or self._find(name).id != topic.id:
                 raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
-            replicas = [each.replicas for each in self.image(name).partitions]
-            if len(replicas) >= total:
-                raise InvalidPartitions(f"'{name}' has {len(replicas)} partitions; their number can only grow")
-            replicas += [self._replicas] * (total - len(replicas))
-            return [Put(path, znodes.topic(topic.id, replicas, topic.generation, znode.data), znode.version)]
+            known: list[Sequence[int]] = [each.replicas for each in self.image(name).partitions]
+            if len(known) >= total:
+                raise InvalidPartitions(f"'{name}' has {len(known)} partitions; their number can only grow")
+            added = replicas or [(self._broker,)] * (total - len(known))
+            if len(known) + len(added) != total:
+                raise InvalidPartitions(f"'{name}' got other partitions meanwhile; try again")
+            return [Put(path, znodes.topic(topic.id, [*known, *added], topic.generation, znode.data), znode.version)]
 
         await change(self._store, made)
         return self._find(name)
@@ -151,10 +167,12 @@ class Catalog(StoredTopics):
         async def made() -> list[Operation]:
             if self._find(name).id != topic.id:
                 raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
-            below: list[Operation] = [Create(places.deleted(topic.id), znodes.deleted(name))]
+            image = self.image(name)
+            replicas = sorted({each for partition in image.partitions for each in partition.replicas})
+            below: list[Operation] = [Create(places.deleted(topic.id), znodes.deleted(name, replicas))]
             config = places.config("topics", name)
             below += config_change(config, await self._store.read(config), {})
-            for index, partition in enumerate(self.image(name).partitions):
+            for index, partition in enumerate(image.partitions):
                 if partition.version >= 0:
                     below += [Delete(places.state(name, index)), Delete(places.partition(name, index))]
             return [*below, Delete(places.partitions(name)), Delete(places.topic(name))]
@@ -163,11 +181,18 @@ class Catalog(StoredTopics):
         return topic
 
     async def forget(self, topic: StoredTopic) -> None:
-        """Forgets a deleted topic. To be called once all its folders and views are gone from the disk. Raises
+        """Forgets a deleted topic. To be called once all its folders and views are gone from this broker's disk. Raises
         StorageError."""
-        if topic.id in self._store.image.deleted:
-            with suppress(RefusedMulti):  # another call was quicker
-                await self._store.multi([Delete(places.deleted(topic.id))])
+        path = places.deleted(topic.id)
+
+        async def made() -> list[Operation]:
+            gone, znode = self._store.image.deleted.get(topic.id), await self._store.read(path)
+            if gone is None or znode is None:
+                return []
+            left = [each for each in gone.replicas if each != self._broker]
+            return [Put(path, znodes.deleted(gone.name, left), znode.version) if left else Delete(path, znode.version)]
+
+        await change(self._store, made)
         await self._in_thread(lambda: self._numbers.forget([topic.id]))
 
     # --- producer ids
@@ -183,7 +208,7 @@ class Catalog(StoredTopics):
 
     def was_given(self, producer_id: int) -> bool:
         """Whether this catalog may have given this producer id."""
-        return producer_id < self._next_producer
+        return producer_id < max(self._next_producer, self._store.image.producer_ids)
 
     async def know_producer_ids(self, found: Iterable[int]) -> None:
         """Never gives any of these producer ids. They are in logs although this catalog has not given them, as after
@@ -266,7 +291,7 @@ async def skip_ahead(meta: Meta, producer_ids: int) -> None:
     """For a restored catalog, before a broker opens it: skips what the broker may have given since it was copied, so
     many producer ids and STARTS leader epochs. Raises StorageError."""
     local = LocalCatalog(meta)
-    catalog = Catalog(LocalStore(local.tree, trio.to_thread.run_sync), local.numbers, trio.to_thread.run_sync)
+    catalog = Catalog(LocalStore(local.tree, trio.to_thread.run_sync), local.numbers, trio.to_thread.run_sync, NOBODY)
     await catalog.open()
     await catalog.skip_producer_ids(producer_ids)
     await catalog.skip_epochs(STARTS)

@@ -16,6 +16,7 @@ from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.places import KINDS, Kind
 from krappy.core.cluster.state import PartitionState, read_state
 from krappy.core.cluster.tree import Changes, Znode
+from krappy.core.cluster.znodes import producer_ids_following
 from krappy.types import id_of
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -38,6 +39,13 @@ class Registration(NamedTuple):
     endpoints: Mapping[str, tuple[str, int]]
     rack: str | None = None
     draining: bool = False
+
+
+class DeletedTopic(NamedTuple):
+    """A deleted topic. `replicas`: the brokers whose files of it may still exist; empty: any."""
+
+    name: str
+    replicas: tuple[int, ...] = ()
 
 
 class PartitionImage(NamedTuple):
@@ -66,17 +74,19 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`names`: topic id -> name. `deleted`: the same, of deleted topics whose files may still exist. `configs`: the
-    stored settings, by kind and name. `controller`: a broker's id. `unreadable`: paths of znodes that this version
+    """`names`: topic id -> name. `deleted`: by id, the deleted topics whose files may still exist. `configs`: the
+    stored settings, by kind and name. `controller`: a broker's id. `producer_ids`: the first that no broker has
+    reserved. `unreadable`: paths of znodes that this version
     can't read; for these the image keeps what it had before."""
 
     brokers: Mapping[int, Registration] = field(default_factory=_nothing)
     epochs: Mapping[int, int] = field(default_factory=_nothing)
     topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
     names: Mapping[bytes, str] = field(default_factory=_nothing)
-    deleted: Mapping[bytes, str] = field(default_factory=_nothing)
+    deleted: Mapping[bytes, DeletedTopic] = field(default_factory=_nothing)
     configs: Mapping[Kind, Mapping[str, Mapping[str, str]]] = field(default_factory=_nothing)
     controller: int | None = None
+    producer_ids: int = 0
     unreadable: frozenset[str] = frozenset()
 
     def config(self, kind: Kind, name: str) -> Mapping[str, str]:
@@ -99,7 +109,7 @@ class _Fold:
         self._unreadable = set(image.unreadable)
 
     def of(self, changes: Changes) -> Image:
-        controller = self._image.controller
+        controller, producer_ids = self._image.controller, self._image.producer_ids
         for path, znode in changes.items():
             if not path.startswith(_TOPICS):
                 self._unreadable.discard(path)
@@ -114,14 +124,22 @@ class _Fold:
                     _set(self._map("epochs"), int(path[len(_EPOCHS) :]), None if znode is None else znode.version)
                 elif path.startswith(_DELETED):
                     id = id_of(path[len(_DELETED) :])
-                    _set(self._map("deleted"), id, None if znode is None else Document.of(znode.data).text("topic"))
+                    _set(self._map("deleted"), id, None if znode is None else _deleted(Document.of(znode.data)))
                 elif path == places.CONTROLLER:
                     controller = None if znode is None else Document.of(znode.data).number("brokerid")
+                elif path == places.PRODUCER_IDS and znode is not None:
+                    producer_ids = max(producer_ids, producer_ids_following(znode.data))
             except ValueError:
                 self._unreadable.add(path)
         for name in self._states:
             self._take_states(name)
-        return replace(self._image, **self._made, controller=controller, unreadable=frozenset(self._unreadable))
+        return replace(
+            self._image,
+            **self._made,
+            controller=controller,
+            producer_ids=producer_ids,
+            unreadable=frozenset(self._unreadable),
+        )
 
     def _map(self, name: str) -> dict[Any, Any]:
         """A copy of this map of the image, made once."""
@@ -193,6 +211,10 @@ def _set(found: dict[Any, Any], key: Any, value: Any) -> None:
         found.pop(key, None)
     else:
         found[key] = value
+
+
+def _deleted(found: Document) -> DeletedTopic:
+    return DeletedTopic(found.text("topic") or "", found.numbers("replicas"))
 
 
 def _registration(id: int, found: Document) -> Registration:

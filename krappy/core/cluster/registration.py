@@ -38,12 +38,19 @@ def enter(
     rack: str | None,
     session: int,
     directory: str = "",
+    boot: str = "",
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
-    the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id."""
+    the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
+    `boot`: of the machine, which changes when its memory is lost."""
+    path = places.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
-    registration = znodes.registration(epoch, endpoints, rack, directory)
-    return epoch, [*bump(broker, registered), Create(places.broker(broker), registration, session)]
+    home = znodes.home(directory, boot)
+    write: Operation = Create(path, home) if registered is None else Put(path, home, registered.version)
+    return epoch, [
+        write,
+        Create(places.broker(broker), znodes.registration(epoch, endpoints, rack, directory), session),
+    ]
 
 
 def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:

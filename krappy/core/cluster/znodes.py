@@ -27,8 +27,9 @@ def config(settings: Mapping[str, str], before: bytes = b"{}") -> bytes:
     return Document.of(before).with_fields({"version": 1, "config": dict(settings)})
 
 
-def deleted(name: str) -> bytes:
-    return Document({}).with_fields({"version": 1, "topic": name})
+def deleted(name: str, replicas: Sequence[int]) -> bytes:
+    """A topic whose files these brokers have still to remove."""
+    return Document({}).with_fields({"version": 1, "topic": name, "replicas": list(replicas)})
 
 
 def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None, directory: str = "") -> bytes:
@@ -36,6 +37,16 @@ def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
     fields = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
+
+
+def home(directory: str, boot: str) -> bytes:
+    """Where a broker was when it registered last: its data folder's id, and the id of its machine's boot."""
+    return Document({}).with_fields({"version": 1, "directory_id": directory, "boot_id": boot})
+
+
+def boot(data: bytes) -> str:
+    """The id of the boot of a broker's machine; "" if it does not tell one. Raises ValueError."""
+    return Document.of(data).text("boot_id", "") or ""
 
 
 def directory(data: bytes) -> str:

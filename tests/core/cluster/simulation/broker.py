@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from krappy.core.cluster import places, registration
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.image import Image, PartitionImage
+from krappy.core.cluster.isr import change_isr
 from krappy.core.cluster.presence import RENEW_MS, Presence
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import NOBODY, PartitionState, normalise, without, write_state
+from krappy.core.cluster.state import NOBODY, PartitionState, read_state, write_state
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
 from tests.core.cluster.simulation.rules import Violation
 from tests.core.cluster.simulation.zookeeper import TOPIC, Link
@@ -413,12 +414,9 @@ class Broker:
         proposal = replicas.propose(alive, self.clock(), self.world.lag_ms)
         if proposal is None:
             return
-        before = partition.state
-        after = normalise(
-            without(before, proposal.gone)._replace(isr=proposal.isr), self.world.replicas, before.min_isr
-        )
-        checks: list[Operation] = [Check(places.epoch(each), epoch) for each, epoch in proposal.added.items()]
-        put = Put(places.state(TOPIC, 0), write_state(after), self._version)
+        *checks, put = change_isr(TOPIC, 0, partition, proposal)
+        assert isinstance(put, Put)
+        after = read_state(put.data)
         epoch = self.epoch
 
         def done(answer: Any) -> None:

@@ -20,13 +20,13 @@ from unittest import mock
 import click
 
 from krappy.core.cluster import decide as deciding
+from krappy.core.cluster import isr as changing
 from krappy.core.cluster import state as states
 from krappy.core.cluster.presence import Presence, ReadLease
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
-from tests.core.cluster.simulation import broker
 from tests.core.cluster.simulation.rules import Rules, Violation
 from tests.core.cluster.simulation.world import World
 
@@ -103,7 +103,7 @@ def keeps_elr(state: PartitionState, replicas: Any, min_insync: int) -> Partitio
 
 
 class Mutant(NamedTuple):
-    """`seed`: of a history that finds it. `patches`: of functions, by the name under which `decide` and the world have
+    """`seed`: of a history that finds it. `patches`: of functions, by the name under which `decide` and `isr` have
     them."""
 
     seed: int
@@ -141,7 +141,7 @@ MUTANTS = {
 def patched(patches: Mapping[str, Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for name, made in patches.items():
-            for module in (deciding, broker):
+            for module in (deciding, changing):
                 stack.enter_context(mock.patch.object(module, name, made))
         yield
 
