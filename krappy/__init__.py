@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from krappy.errors import InvalidConfig as InvalidConfig
     from krappy.errors import InvalidPartitions as InvalidPartitions
     from krappy.errors import InvalidRecord as InvalidRecord
+    from krappy.errors import InvalidReplicationFactor as InvalidReplicationFactor
     from krappy.errors import InvalidRequest as InvalidRequest
     from krappy.errors import InvalidTimestamp as InvalidTimestamp
     from krappy.errors import InvalidTopic as InvalidTopic
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from krappy.errors import InvalidTransactionTimeout as InvalidTransactionTimeout
     from krappy.errors import KrappyError as KrappyError
     from krappy.errors import LeaseLost as LeaseLost
+    from krappy.errors import NotEnoughReplicas as NotEnoughReplicas
+    from krappy.errors import NotEnoughReplicasAfterAppend as NotEnoughReplicasAfterAppend
     from krappy.errors import NotLeader as NotLeader
     from krappy.errors import OffsetMismatch as OffsetMismatch
     from krappy.errors import OffsetOutOfRange as OffsetOutOfRange
@@ -85,9 +88,10 @@ if TYPE_CHECKING:
 
 _ERRORS = (
     "BrokerError ConfigError ConnectionLost CorruptBatch FrameTooLarge GroupFull GroupNotEmpty InvalidConfig "
-    "InvalidPartitions InvalidRecord InvalidRequest InvalidTimestamp InvalidTopic InvalidTransaction "
-    "InvalidTransactionTimeout KrappyError LeaseLost NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence "
-    "Overloaded PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
+    "InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest InvalidTimestamp InvalidTopic "
+    "InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost NotEnoughReplicas "
+    "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
+    " PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
     "StagingCommitted StagingExpired StagingFenced StagingFull StorageError TopicDiffers TopicExists "
     "TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
     "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnsupportedCompression ViewDisabled "

@@ -9,9 +9,10 @@
     │   └── FrameTooLarge
     ├── BrokerError                      the broker refused a request; has a wire code
     │   ├── InvalidRequest               wrong field, wrong type, unknown message
-    │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig,
-    │   │   PolicyViolation
+    │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions,
+    │   │   InvalidReplicationFactor, InvalidConfig, PolicyViolation
     │   ├── NotLeader            retry    another broker leads this partition, or none does now
+    │   ├── NotEnoughReplicas, NotEnoughReplicasAfterAppend (retry)
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
     │   ├── InvalidRecord
@@ -133,6 +134,10 @@ class InvalidTopic(BrokerError):
 
 class InvalidPartitions(BrokerError):
     code, name = 37, "INVALID_PARTITIONS"
+
+
+class InvalidReplicationFactor(BrokerError):
+    code, name = 38, "INVALID_REPLICATION_FACTOR"
 
 
 class InvalidConfig(BrokerError):

@@ -68,6 +68,7 @@ WARNING = {
     "view_waits",
     "views_refused",
     "views_renewed",
+    "zookeeper_session_ended",
 }
 INFO = {
     "broker_ready",

@@ -16,7 +16,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
-from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti
+from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti, Znode
 from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import Signal, wait_any
 
@@ -36,21 +36,23 @@ class ClusterMember:
         directory: str,
         endpoints: Mapping[str, tuple[str, int]],
         rack: str | None = None,
+        boot: str = "",
         *,
         has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
         told: Callable[[], None] = lambda: None,
         report: Report = lambda event, **facts: None,
     ) -> None:
-        """`directory`: the id of the data folder, whose lock this process holds. `endpoints`: host and port by the
-        listener's name. `has_lost(topic, index)`: whether this folder may have lost events of a partition that others
-        count on; `told()` is called once nobody counts on them any more, and the broker is registered."""
+        """`directory`: the id of the data folder, whose lock this process holds. `boot`: of the machine, if the folder
+        loses events with the machine's memory; else "". `endpoints`: host and port by the listener's name.
+        `has_lost(topic, index)`: whether this folder may have lost events of a partition that others count on; `told()`
+        is called once nobody counts on them any more, and the broker is registered."""
         self.epoch = UNREGISTERED
         self.changed = Signal()
         self.lease = ReadLease()
         self._mirror = mirror
         self._broker = broker
         self._directory = directory
-        self._endpoints, self._rack = endpoints, rack
+        self._endpoints, self._rack, self._boot = endpoints, rack, boot
         self._has_lost, self._told, self._report = has_lost, told, report
 
     async def run(self) -> None:
@@ -80,19 +82,26 @@ class ClusterMember:
             if await store.read(path) is None:
                 with suppress(RefusedMulti):  # another broker was quicker
                     await store.multi([Create(path)])
-        await store.multi(registration.bump(broker, await store.read(places.epoch(broker))))
-        await self._exclude()
+        await self._wait_for_another()
+        before = await store.read(places.epoch(broker))
+        await store.multi(registration.bump(broker, before))
+        await self._exclude(before is not None and self._is_elsewhere(before.data))
         await self._make_way()
         found = await store.read(places.epoch(broker))
         epoch, operations = registration.enter(
-            broker, found, self._endpoints, self._rack, store.session, self._directory
+            broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot
         )
         await store.multi(operations)
         self._told()
         self._set(epoch)
         self._report("registered", broker=broker, epoch=epoch)
 
-    async def _exclude(self) -> None:
+    def _is_elsewhere(self, registered: bytes) -> bool:
+        """Whether the broker registered last with another folder, or before its machine lost its memory."""
+        directory, boot = znodes.directory(registered), znodes.boot(registered)
+        return directory not in ("", self._directory) or (bool(self._boot) and boot not in ("", self._boot))
+
+    async def _exclude(self, has_lost_all: bool) -> None:
         """Takes this broker out of the candidates for the partitions whose events it may have lost. Others change the
         states meanwhile, so it looks again until it is in none."""
         while True:
@@ -100,7 +109,7 @@ class ClusterMember:
                 operation
                 for topic in self._mirror.image.topics.values()
                 for index in range(len(topic.partitions))
-                if self._has_lost(topic, index)
+                if has_lost_all or self._has_lost(topic, index)
                 for operation in registration.exclude(topic, index, self._broker)
             ]
             if not operations:
@@ -109,20 +118,27 @@ class ClusterMember:
                 with suppress(RefusedMulti):
                     await self._mirror.multi([each])
 
-    async def _make_way(self) -> None:
-        """Removes an earlier registration of this data folder: the process that made it is dead, for this one holds the
-        folder's lock. Waits for the end of a registration of another folder."""
-        path, waited = places.broker(self._broker), False
-        while (found := await self._mirror.read(path)) is not None:
-            if found.owner == self._mirror.session or znodes.directory(found.data) == self._directory:
-                with suppress(RefusedMulti):  # its session has ended meanwhile
-                    await self._mirror.multi([Delete(path)])
-                continue
+    async def _wait_for_another(self) -> None:
+        """Waits for the end of a registration of another folder. Before that nothing is changed: that broker serves."""
+        waited = False
+        while (found := await self._mirror.read(places.broker(self._broker))) is not None and not self._is_own(found):
             if not waited:
                 waited = True
                 text = "another process is registered with this broker id; this one waits until that session has ended"
-                self._report("broker_id_in_use", broker=self._broker, text=text)
+                where = ", ".join(f"{host}:{port}" for host, port in znodes.endpoints(found.data).values())
+                self._report("broker_id_in_use", broker=self._broker, by=where, text=text)
             await trio.sleep(RETRY_S)
+
+    async def _make_way(self) -> None:
+        """Removes an earlier registration of this data folder: the process that made it is dead, for this one holds the
+        folder's lock."""
+        path = places.broker(self._broker)
+        while (found := await self._mirror.read(path)) is not None and self._is_own(found):
+            with suppress(RefusedMulti):  # its session has ended meanwhile
+                await self._mirror.multi([Delete(path)])
+
+    def _is_own(self, found: Znode) -> bool:
+        return found.owner == self._mirror.session or znodes.directory(found.data) == self._directory
 
     # --- afterwards
 

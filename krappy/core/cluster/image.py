@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from krappy.core.cluster import places
+from krappy.core.cluster import places, znodes
 from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.places import KINDS, Kind
 from krappy.core.cluster.state import PartitionState, read_state
 from krappy.core.cluster.tree import Changes, Znode
-from krappy.core.cluster.znodes import producer_ids_following
 from krappy.types import id_of
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -128,7 +127,7 @@ class _Fold:
                 elif path == places.CONTROLLER:
                     controller = None if znode is None else Document.of(znode.data).number("brokerid")
                 elif path == places.PRODUCER_IDS and znode is not None:
-                    producer_ids = max(producer_ids, producer_ids_following(znode.data))
+                    producer_ids = max(producer_ids, znodes.producer_ids_following(znode.data))
             except ValueError:
                 self._unreadable.add(path)
         for name in self._states:
@@ -218,16 +217,8 @@ def _deleted(found: Document) -> DeletedTopic:
 
 
 def _registration(id: int, found: Document) -> Registration:
-    endpoints = {}
-    for text in found.fields.get("endpoints", []):
-        listener, separator, address = str(text).partition("://")
-        host, _, port = address.rpartition(":")
-        if not separator or not port.isascii() or not port.isdigit():
-            raise ValueError(f"{text!r} is no endpoint")
-        endpoints[listener] = (host.strip("[]"), int(port))
-    return Registration(
-        id, found.number("broker_epoch"), endpoints, found.text("rack", None), bool(found.fields.get("draining", False))
-    )
+    endpoints, rack = znodes.endpoints_of(found), found.text("rack", None)
+    return Registration(id, found.number("broker_epoch"), endpoints, rack, bool(found.fields.get("draining", False)))
 
 
 def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:

@@ -39,6 +39,23 @@ def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
 
 
+def endpoints(data: bytes) -> dict[str, tuple[str, int]]:
+    """Host and port of a registered broker, by the listener's name. Raises ValueError."""
+    return endpoints_of(Document.of(data))
+
+
+def endpoints_of(registration: Document) -> dict[str, tuple[str, int]]:
+    """As `endpoints`."""
+    found = {}
+    for text in registration.fields.get("endpoints", []):
+        listener, separator, address = str(text).partition("://")
+        host, _, port = address.rpartition(":")
+        if not separator or not port.isascii() or not port.isdigit():
+            raise ValueError(f"{text!r} is no endpoint")
+        found[listener] = (host.strip("[]"), int(port))
+    return found
+
+
 def home(directory: str, boot: str) -> bytes:
     """Where a broker was when it registered last: its data folder's id, and the id of its machine's boot."""
     return Document({}).with_fields({"version": 1, "directory_id": directory, "boot_id": boot})

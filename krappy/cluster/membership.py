@@ -1,0 +1,142 @@
+"""A broker's membership in a cluster, for as long as the process lives: one session with ZooKeeper after the other.
+
+A session has its own mirror, member and controller. Between two sessions the image stays as it was, and nothing can be
+read or changed in the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from krappy.cluster.controller import Controller
+from krappy.cluster.member import UNREGISTERED, ClusterMember
+from krappy.cluster.mirror import Mirror
+from krappy.cluster.zk.client import ZooKeeper
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.tree import Operation, Znode
+from krappy.errors import ConnectionLost
+from krappy.waiting import Signal, wait_any
+
+PAUSE_S = 0.5  # between the end of a session and the next one
+Report = Callable[..., None]
+
+
+class ClusterMembership:
+    """Implements `ClusterPort`. `connect(entered=…, happened=…)` makes a client of ZooKeeper."""
+
+    def __init__(
+        self,
+        connect: Callable[..., ZooKeeper],
+        broker: int,
+        rack: str | None = None,
+        report: Report = lambda event, **facts: None,
+    ) -> None:
+        self.image = Image()
+        self.changed = Signal()
+        self._connect, self._broker, self._rack, self._report = connect, broker, rack, report
+        self._mirror: Mirror | None = None
+        self._member: ClusterMember | None = None
+        self._make_member: Callable[[Mirror], ClusterMember] | None = None
+        self._joined = trio.Event()
+
+    # --- life
+
+    async def run(self, started: Callable[[], None]) -> None:
+        try:
+            while True:
+                await self._session(started)
+                started = _nothing
+                self._report("zookeeper_session_ended", broker=self._broker)
+                await trio.sleep(PAUSE_S)
+        finally:
+            self._mirror = self._member = None
+
+    async def _session(self, started: Callable[[], None]) -> None:
+        mirror = Mirror(self._connect)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(mirror.run)
+            self._mirror = mirror
+            mirror.changed.subscribe(self._see)
+            try:
+                self._see()
+                started()
+                nursery.start_soon(self._take_part, mirror, nursery)
+                await wait_any([mirror.changed], lambda: mirror.is_over)
+            finally:
+                mirror.changed.unsubscribe(self._see)
+                self._mirror = self._member = None
+                self.changed.fire()
+            nursery.cancel_scope.cancel()
+
+    async def _take_part(self, mirror: Mirror, nursery: trio.Nursery) -> None:
+        await self._joined.wait()
+        assert self._make_member is not None
+        self._member = member = self._make_member(mirror)
+        member.changed.subscribe(self.changed.fire)
+        nursery.start_soon(member.run)
+        nursery.start_soon(Controller(mirror, member, self._broker, self._report).run)
+
+    def _see(self) -> None:
+        mirror = self._mirror
+        if mirror is not None and mirror.image is not self.image:
+            self.image = mirror.image
+        self.changed.fire()
+
+    def join(
+        self,
+        directory: str,
+        boot: str,
+        endpoints: Mapping[str, tuple[str, int]],
+        has_lost: Callable[[TopicImage, int], bool],
+        told: Callable[[], None],
+    ) -> None:
+        def make(mirror: Mirror) -> ClusterMember:
+            return ClusterMember(
+                *(mirror, self._broker, directory, endpoints, self._rack, boot),
+                has_lost=has_lost,
+                told=told,
+                report=self._report,
+            )
+
+        self._make_member = make
+        self._joined.set()
+
+    # --- as it stands
+
+    @property
+    def epoch(self) -> int:
+        return UNREGISTERED if self._member is None else self._member.epoch
+
+    @property
+    def is_current(self) -> bool:
+        return self._mirror is not None and self._mirror.is_current
+
+    def may_read(self) -> bool:
+        member = self._member
+        return self.is_current and member is not None and member.lease.holds(trio.current_time() * 1000)
+
+    # --- the tree
+
+    @property
+    def session(self) -> int:
+        return self._now().session
+
+    def _now(self) -> Mirror:
+        if self._mirror is None:
+            raise ConnectionLost("there is no session with ZooKeeper now", sent=False)
+        return self._mirror
+
+    async def read(self, path: str) -> Znode | None:
+        return await self._now().read(path)
+
+    async def children(self, path: str) -> list[str]:
+        return await self._now().children(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> Image:
+        return await self._now().multi(operations)
+
+
+def _nothing() -> None:
+    """Instead of `started`, from the second session on."""

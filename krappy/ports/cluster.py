@@ -1,0 +1,37 @@
+"""The port to the cluster that this broker is a member of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from krappy.core.cluster.image import TopicImage
+from krappy.ports.store import Store
+
+
+class ClusterPort(Store, Protocol):
+    """The cluster's tree, and this broker's membership. `changed` is fired when `epoch` has changed, too."""
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch; -1 while it is not registered."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the image has everything that this broker was told of."""
+
+    def may_read(self) -> bool:
+        """Whether it holds the read lease now: nobody has taken its place as a leader."""
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Until cancelled. Calls `started` when it has the first whole image."""
+
+    def join(
+        self,
+        directory: str,
+        boot: str,
+        endpoints: Mapping[str, tuple[str, int]],
+        has_lost: Callable[[TopicImage, int], bool],
+        told: Callable[[], None],
+    ) -> None:
+        """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""
