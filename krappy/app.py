@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,9 @@ from typing import Any
 import trio
 
 from krappy.broker.broker import LocalBroker as Engine
+from krappy.cluster.fetcher import Fetcher
+from krappy.cluster.membership import ClusterMembership
+from krappy.cluster.zk.client import ZooKeeper
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -149,7 +153,7 @@ class Broker:
                     sockets[name] = bind(address, f"listen_{name}")
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address, "listen_kafka")
-            self.engine = Engine(config, self._report)
+            self.engine = self._make_engine()
             self.engine.endpoints = {
                 listener.name: parse_address(listener.advertised or _address(sockets[KAFKA + listener.name]))
                 for listener in config.kafka_listeners
@@ -177,6 +181,21 @@ class Broker:
             advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
             self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised)))
         self.listening = True
+
+    def _make_engine(self) -> Engine:
+        config = self.config
+        servers, chroot = config.zookeeper
+        if not servers:
+            return Engine(config, self._report)
+        connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
+        cluster = ClusterMembership(connect, config.broker_id, config.rack or None, self._report)
+        listener = config.kafka_listeners[0].name
+        fetcher = Fetcher(
+            *(config.broker_id, listener, lambda: cluster.image, lambda: cluster.epoch),
+            largest_batch=config.max_frame_bytes,
+            report=self._report,
+        )
+        return Engine(config, self._report, cluster, fetcher)
 
     def _make_server(self) -> Server:
         config = self.config

@@ -53,7 +53,7 @@ class StoredTopics:
 
     def __init__(self, image: Callable[[], Image], numbers: ViewNumbers) -> None:
         self._image = image
-        self._numbers = numbers
+        self.numbers = numbers
 
     def list(self) -> Sequence[StoredTopic]:
         """Every topic, by name. Raises StorageError."""
@@ -71,12 +71,12 @@ class StoredTopics:
     def deleting(self) -> Sequence[StoredTopic]:
         """Deleted topics whose folders or views may still exist, by id, without their settings."""
         found = sorted(self._image().deleted.items())
-        return [StoredTopic(gone.name, id, {}, self._numbers.of(id)) for id, gone in found]
+        return [StoredTopic(gone.name, id, {}, self.numbers.of(id)) for id, gone in found]
 
     def _topic(self, image: Image, name: str) -> StoredTopic:
         found = image.topics[name]
         count = len(found.partitions)
-        numbers = self._numbers.of(found.id)[:count]
+        numbers = self.numbers.of(found.id)[:count]
         if len(numbers) != count:
             raise StorageError(
                 f"the catalog is damaged: the topic '{name}' has {count} partitions, but view numbers for "

@@ -60,7 +60,9 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
 @serves(messages.Ping, needs=needs.NOTHING)
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
     broker = session.broker
-    return messages.Pong(broker.version, broker.cluster_id, broker.now_ms(), session.max_frame, broker.http_address or None)
+    return messages.Pong(
+        broker.version, broker.cluster_id, broker.now_ms(), session.max_frame, broker.http_address or None
+    )
 
 
 @serves(messages.Unregister, needs=needs.NOTHING)

@@ -7,6 +7,7 @@ In a running broker only this package calls the store. Nothing here knows socket
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
     DATA/ballast                 reserves disk space, for the work that frees space
+    DATA/set-aside/              logs of replicas that have lost events, in a cluster
     DATA/backup/                 links to all of these, while a backup is copied
     DATA/restoring/              files of an unfinished restore: no broker starts while it is there
 """
@@ -31,6 +32,7 @@ from krappy.broker.local_store import LocalStore
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.partition.partition import Partition
+from krappy.broker.replication.replication import Replication
 from krappy.broker.runtime import SHARE, Report, Runtime
 from krappy.broker.settings import broker_settings
 from krappy.broker.staging.staging import StagingCoordinator
@@ -39,6 +41,7 @@ from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.tables.view_keeper import ViewKeeper, open_views
 from krappy.broker.topics import deletion
 from krappy.broker.topics.catalog import Catalog
+from krappy.broker.topics.cluster_topics import ClusterTopicChanges
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
@@ -51,6 +54,7 @@ from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort
+from krappy.ports.cluster import FetcherPort, MembershipPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
@@ -74,7 +78,14 @@ Moving = TypeVar("Moving", bound=MovingPort)
 class LocalBroker(Runtime):
     """One data folder's broker. `async with Broker(config).running() ...` is in app.py; tests may drive it too."""
 
-    def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        report: Report | None = None,
+        cluster: MembershipPort | None = None,
+        fetcher: FetcherPort | None = None,
+    ) -> None:
+        """`cluster`: None: this broker is alone. `fetcher`: copies what this broker follows, in a cluster."""
         super().__init__(config, report)
         self.endpoints: Mapping[str, tuple[str, int]] = {}  # advertised host and port, by the listener's name
         self.http_address = ""  # HOST:PORT where the console listens
@@ -82,12 +93,15 @@ class LocalBroker(Runtime):
         self.room = Room(self, self.latest.sets.drop_all)
         self.machine = Machine(self, self.room)
         self.snapshots = Snapshots(self)
-        self.changes = TopicChanges(
+        self.changes = (TopicChanges if cluster is None else ClusterTopicChanges)(
             *(self, self, self.room, self.latest),
             lambda: self.dynamic.topic_defaults,
             self._forget_positions,
         )
         self.names = self.changes.names
+        self.replication: Replication | None = None
+        if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
+            self.replication = Replication(self, self.changes, cluster, fetcher)
         self.dynamic: DynamicSettings
         self.internal: InternalTopics
         self.producer_ids: ProducerIds
@@ -172,38 +186,15 @@ class LocalBroker(Runtime):
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
         local = await self.in_thread(lambda: LocalCatalog(self.meta, tell=self._tell_of_migration))
-        self.store = store = LocalStore(local.tree, self.in_thread)
-        self.cluster_id = local.cluster_id
-        self.catalog = Catalog(store, local.numbers, self.in_thread, self.id)
-        await self.catalog.open()
-        await self.catalog.forget_unmade()
-        sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
-        listed = self.catalog.list()
-        numbers = [number for stored in listed for number in stored.numbers]
-        self.views, damaged = await self.in_thread(lambda: open_views(data / "views", sizes, numbers))
-        if damaged:
-            self.report("views_damaged", error=damaged)
-        await self.in_thread(lambda: self._check_folders([*listed, *self.catalog.deleting()]))
-        if lost := self.meta.lost:
-            self.report("catalog_lost", changes=lost)
-            await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
-        store.control()
-        await self.catalog.register(self.endpoints, self.config.rack or None)
-        self.dynamic = DynamicSettings(
-            self, OverrideStore(store, self.meta, self.in_thread, "brokers"), self.changes.locks
-        )
-        self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
-        defaults = self.dynamic.topic_defaults
-        topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in listed]
-        await self.changes.open_partitions(topics, new=False)
-        for topic, stored in topics:
-            self.topics.add(topic)
-            self.names.add(stored.name)
+        if self.replication is None:
+            await self._open_alone(local)
+        else:
+            await self._open_in_cluster(local, self.replication)
         self.producer_ids = ProducerIds(self)
         await self.producer_ids.open()
         self.groups = GroupCoordinator(self, GroupStore(self.meta), self.create_topic)
         self.kafka_groups = KafkaGroups(
-            *(self, GroupOffsets(self.meta), OverrideStore(store, self.meta, self.in_thread, "groups")),
+            *(self, GroupOffsets(self.meta), OverrideStore(self.store, self.meta, self.in_thread, "groups")),
             *(self.groups, self.internal, self.latest),
         )
         self.groups.kafka = self.kafka_groups.native
@@ -238,6 +229,54 @@ class LocalBroker(Runtime):
         self.spawn(self._keep_house)
         self.opened = True
 
+    async def _open_alone(self, local: LocalCatalog) -> None:
+        self.store = store = LocalStore(local.tree, self.in_thread)
+        self.cluster_id = local.cluster_id
+        self.catalog = Catalog(store, local.numbers, self.in_thread, self.id)
+        await self.catalog.open()
+        await self.catalog.forget_unmade()
+        listed = self.catalog.list()
+        await self._open_views([number for stored in listed for number in stored.numbers])
+        await self.in_thread(lambda: self._check_folders([*listed, *self.catalog.deleting()]))
+        if lost := self.meta.lost:
+            self.report("catalog_lost", changes=lost)
+            await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
+        store.control()
+        await self.catalog.register(self.endpoints, self.config.rack or None)
+        self._open_settings()
+        defaults = self.dynamic.topic_defaults
+        topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in listed]
+        await self.changes.open_partitions(topics, new=False)
+        for topic, stored in topics:
+            self.topics.add(topic)
+            self.names.add(stored.name)
+
+    async def _open_in_cluster(self, local: LocalCatalog, replication: Replication) -> None:
+        """Opens what the cluster has assigned to this broker, and registers."""
+        self.store = replication.cluster
+        self.cluster_id = await replication.enter(local)
+        self.catalog = Catalog(self.store, local.numbers, self.in_thread, self.id)
+        await self.catalog.open()
+        if lost := self.meta.lost:
+            self.report("catalog_lost", changes=lost)
+        await self._open_views([number for id in local.numbers.known() for number in local.numbers.of(id)])
+        self._open_settings()
+        await replication.open(self.endpoints)
+
+    async def _open_views(self, numbers: Sequence[int]) -> None:
+        """`numbers`: of the views that may be there."""
+        sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        folder = self.config.data / "views"
+        self.views, damaged = await self.in_thread(lambda: open_views(folder, sizes, numbers))
+        if damaged:
+            self.report("views_damaged", error=damaged)
+
+    def _open_settings(self) -> None:
+        self.dynamic = DynamicSettings(
+            self, OverrideStore(self.store, self.meta, self.in_thread, "brokers"), self.changes.locks
+        )
+        self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
+
     def _make_folders(self) -> None:
         """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
         data = self.config.data
@@ -269,6 +308,8 @@ class LocalBroker(Runtime):
 
     async def _close(self) -> None:
         self.begin_stop()
+        if self.replication is not None:
+            self.replication.end()
         self._housekeeping.cancel()
         await self._house_kept.wait()  # housekeeping may be flushing or cleaning what is about to be closed
         async with self.changes.locks.everything():  # a deletion may be using it as well

@@ -78,10 +78,7 @@ class ClusterMember:
     async def _register(self) -> None:
         """Raises RefusedMulti, ConnectionLost, StorageError: then nothing is wrong, and it may be tried again."""
         store, broker = self._mirror, self._broker
-        for path in (*places.ROOTS, places.LEASES):
-            if await store.read(path) is None:
-                with suppress(RefusedMulti):  # another broker was quicker
-                    await store.multi([Create(path)])
+        await make_roots(store)
         await self._wait_for_another()
         before = await store.read(places.epoch(broker))
         await store.multi(registration.bump(broker, before))
@@ -169,3 +166,11 @@ class ClusterMember:
                 self.lease.answered(sent)
                 write = Put(path, b"")
             await trio.sleep(max(0.0, (sent + RENEW_MS) / 1000 - trio.current_time()))
+
+
+async def make_roots(store: Mirror) -> None:
+    """Makes the znodes that always exist. Raises ConnectionLost, StorageError."""
+    for path in (*places.ROOTS, places.LEASES):
+        if await store.read(path) is None:
+            with suppress(RefusedMulti):  # another broker was quicker
+                await store.multi([Create(path)])

@@ -7,16 +7,17 @@ read or changed in the tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import trio
 
 from krappy.cluster.controller import Controller
-from krappy.cluster.member import UNREGISTERED, ClusterMember
+from krappy.cluster.member import UNREGISTERED, ClusterMember, make_roots
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.tree import Operation, Znode
-from krappy.errors import ConnectionLost
+from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import Signal, wait_any
 
 PAUSE_S = 0.5  # between the end of a session and the next one
@@ -24,7 +25,7 @@ Report = Callable[..., None]
 
 
 class ClusterMembership:
-    """Implements `ClusterPort`. `connect(entered=…, happened=…)` makes a client of ZooKeeper."""
+    """Implements `MembershipPort`. `connect(entered=…, happened=…)` makes a client of ZooKeeper."""
 
     def __init__(
         self,
@@ -57,6 +58,8 @@ class ClusterMembership:
         mirror = Mirror(self._connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(mirror.run)
+            with suppress(ConnectionLost, StorageError):  # the registration makes those that are missing
+                await make_roots(mirror)
             self._mirror = mirror
             mirror.changed.subscribe(self._see)
             try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from krappy.core.cluster.image import TopicImage
+from krappy.ports.replication import FollowerPort
 from krappy.ports.store import Store
 
 
-class ClusterPort(Store, Protocol):
+class MembershipPort(Store, Protocol):
     """The cluster's tree, and this broker's membership. `changed` is fired when `epoch` has changed, too."""
 
     @property
@@ -35,3 +36,16 @@ class ClusterPort(Store, Protocol):
         told: Callable[[], None],
     ) -> None:
         """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""
+
+
+class FetcherPort(Protocol):
+    """Copies the partitions that this broker follows from their leaders."""
+
+    def set(self, partitions: Iterable[FollowerPort]) -> None:
+        """From now on these are followed, and no others."""
+
+    def changed(self) -> None:
+        """A partition has another leader or epoch, or the image or the broker's epoch is another one."""
+
+    async def run(self) -> None:
+        """Until cancelled."""

@@ -41,6 +41,8 @@ _SERVICE_LINK = re.compile(
 KINDS = {None: "number", units.BYTES: "size", units.MS: "duration"}
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
+_HOST = re.compile(r"[A-Za-z0-9._:-]+")
+CHROOT, ZOOKEEPER_PORT = "/krappy", 2181
 PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
 _LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
 _NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's names of what this broker does not have
@@ -50,6 +52,7 @@ KAFKA_NAMES = {
     "auto.create.topics.enable": "auto_create_topics",
     "broker.id": "broker_id",
     "broker.rack": "rack",
+    "default.replication.factor": "default_replication_factor",
     "connections.max.idle.ms": "idle_timeout_ms",
     "group.consumer.heartbeat.interval.ms": "group_consumer_heartbeat_interval_ms",
     "group.consumer.migration.policy": "group_consumer_migration_policy",
@@ -68,10 +71,13 @@ KAFKA_NAMES = {
     "max.connections.per.ip.overrides": "max_connections_per_ip_overrides",
     "node.id": "broker_id",
     "num.partitions": "default_partitions",
+    "replica.lag.time.max.ms": "replica_lag_time_max_ms",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "socket.request.max.bytes": "max_frame_bytes",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
+    "zookeeper.connect": "zookeeper_connect",
+    "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
 }
 TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
 _FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in TOPICS.items()}}
@@ -127,6 +133,20 @@ class ServerConfig:
     )
     broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
     rack: str = _setting("", "this broker's rack or zone, as Kafka clients see it")
+    zookeeper_connect: str = _setting(
+        "",
+        "HOST:PORT,HOST:PORT/PATH: the ZooKeeper of the cluster that this broker joins; empty: it is alone. The path "
+        "is /krappy if none is given",
+    )
+    zookeeper_session_timeout_ms: int = _number(
+        6000, "ms without a word after which ZooKeeper ends this broker's session", 4000, 2**31 - 1
+    )
+    default_replication_factor: int = _number(
+        -1, "replicas of a topic whose creator gives no number; -1: 3, or as many as there are brokers", -1, 1000
+    )
+    replica_lag_time_max_ms: int = _number(
+        10_000, "ms after which a follower that does not keep up leaves the in-sync replicas", 2500, 2**31 - 1
+    )
     durability: str = _setting(
         "fsync",
         "when an event is acknowledged: fsync (it is on disk) or os (the operating system has it)",
@@ -223,6 +243,21 @@ class ServerConfig:
         return {**{name: getattr(self, name) for name in SPECS}, **topics}
 
     @property
+    def zookeeper(self) -> tuple[list[tuple[str, int]], str]:
+        """(host and port of each server, the path below which the cluster's znodes are); no servers: the broker is
+        alone. Raises ConfigError."""
+        if not self.zookeeper_connect:
+            return [], ""
+        servers, slash, path = self.zookeeper_connect.partition("/")
+        path = "/" + path.strip("/") if slash else CHROOT
+        if "//" in path:
+            raise ConfigError(f"zookeeper_connect: '{path:.80}' is no path of a znode", setting="zookeeper_connect")
+        found = [parse_address(each if ":" in each else f"{each}:{ZOOKEEPER_PORT}") for each in servers.split(",")]
+        if wrong := [host for host, _ in found if not _HOST.fullmatch(host)]:
+            raise ConfigError(f"zookeeper_connect: '{wrong[0]:.80}' is no host", setting="zookeeper_connect")
+        return found, path
+
+    @property
     def overrides_of_connections_per_ip(self) -> dict[str, int]:
         """The connection limits of single addresses, by address."""
         return _read_overrides(self.max_connections_per_ip_overrides)
@@ -275,7 +310,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     if values.get("console_token_file"):
         values["console_token"] = _token_of(values["console_token_file"], values.get("console_token", ""))
     config = ServerConfig(**values, topic_defaults=topics)
-    _ = config.kafka_listeners
+    _ = config.kafka_listeners, config.zookeeper
+    if config.zookeeper_connect and not config.kafka_listeners:
+        raise ConfigError("zookeeper_connect: brokers of a cluster reach each other by Kafka's protocol: listen_kafka")
     if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
         raise ConfigError(
             f"latest_alias = {config.latest_alias!r:.80}: a . _ or - is needed, then 1 to 48 letters, digits or . _ -",

@@ -10,7 +10,7 @@ own, also at the broker. Kafka's settings come in three kinds here:
 - most are honoured as in Kafka;
 - some concern what this broker does not have (replicas, tiered storage, preallocated files): harmless values are
   accepted and shown, so that tools that always set them work;
-- values that would need what this broker does not have (min.insync.replicas=2, remote.storage.enable=true) are refused.
+- values that would need what this broker does not have (remote.storage.enable=true) are refused.
 """
 
 from __future__ import annotations
@@ -268,8 +268,9 @@ _TABLE = (
     _row(
         "min.insync.replicas",
         "1",
-        ("INT", _only("1", "there is one broker, and so one replica of each partition", integer(1, _INT32))),
-        "replicas that an event must reach to be acknowledged; there is one",
+        ("INT", integer(1, _INT32)),
+        "replicas that an event must reach to be acknowledged, at most as many as there are; if nobody sets it, 2 of 3 "
+        "or more, else 1",
         "min.insync.replicas",
     ),
     _row(

@@ -223,7 +223,6 @@ def test_lists_grow_and_shrink(raw: Raw, topic: str) -> None:
         ("cleanup.policy", (APPEND, None), Code.INVALID_REQUEST, "Null value"),
         ("retention.ms", (4, "1"), Code.INVALID_REQUEST, "operation 4"),
         ("retention.ms", (-1, "1"), Code.INVALID_REQUEST, "operation -1"),
-        ("min.insync.replicas", (SET, "2"), Code.INVALID_CONFIG, "one broker"),
         ("view.enable", (SET, "maybe"), Code.INVALID_CONFIG, "true or false"),
     ],
 )

@@ -135,7 +135,6 @@ def test_nothing_is_made_that_is_only_to_be_checked(raw: Raw) -> None:
     [
         ("retention.m", "1", "retention.ms"),
         ("retention.ms", "soon", "whole number"),
-        ("min.insync.replicas", "2", "one broker"),
         ("remote.storage.enable", "true", "tiered"),
         ("compression.type", "brotli", "producer"),
         ("cleanup.policy", "", "compact"),

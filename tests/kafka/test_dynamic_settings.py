@@ -180,7 +180,6 @@ def test_how_many_may_connect(broker: BrokerProcess) -> None:
         ("max.connections", "0", "at least 1"),
         ("max.connections", "99", "at least 100"),
         ("max.connections.per.ip", "9", "at least 10"),
-        ("min.insync.replicas", "2", "one broker"),
         ("log.cleanup.policy", "compact", "'tableless' could not be so"),
     ],
 )

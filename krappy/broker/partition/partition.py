@@ -67,6 +67,7 @@ class Partition(Viewed):
     ) -> None:
         super().__init__(lent, topic, index, number, config, log, strays, standing)
         self.appender = Appender(self)
+        self.state_version = -1  # of the cluster's state that it has taken last, as the leader
 
     # --- publish
 
@@ -109,12 +110,12 @@ class Partition(Viewed):
 
     # --- its role
 
-    async def take(self, state: PartitionState, role: Role, broker: int) -> None:
+    async def take(self, state: PartitionState, version: int, role: Role, broker: int) -> None:
         """Takes the role that this broker (`broker`: its id) has by this state. A state of an earlier leader epoch is
         ignored. Raises StorageError when the disk refuses; then the role is as before."""
         if (role, state.leader_epoch) == (self.role, self.epoch):
-            if role is Role.LEADER:
-                self.take_isr(state)
+            if version > self.state_version:
+                self.know(state, version, self.epoch)
             return
         async with self.writing:
             if state.leader_epoch < self.epoch:
@@ -124,6 +125,7 @@ class Partition(Viewed):
                 await trio.to_thread.run_sync(self.log.sync, limiter=self.disk_limiter)
             if role is Role.LEADER:
                 self.lead(state, broker)
+                self.state_version = version
                 self.commit.begin()
             else:
                 self.role, self.epoch = role, state.leader_epoch
@@ -143,8 +145,14 @@ class Partition(Viewed):
         self.grown.fire()
         self.moved.fire()
 
-    def take_isr(self, state: PartitionState) -> None:
-        """Takes the ISR in force, of the leader epoch that this broker leads in."""
+    def know(self, state: PartitionState, version: int, epoch: int) -> None:
+        """Takes the ISR in force, as the leader in this leader epoch. `version`: of the state; an earlier one is
+        ignored."""
+        if self.role is not Role.LEADER or not self.epoch == epoch == state.leader_epoch:
+            return
+        if version < self.state_version:
+            return
+        self.state_version = version
         replicas = self.replicas
         replicas.take(state.isr, state.min_isr)
         self.commit.settle()

@@ -51,7 +51,7 @@ class Catalog(StoredTopics):
         super().__init__(lambda: store.image, numbers)
         self._store = store
         self._broker = broker
-        self._numbers = numbers
+        self.numbers = numbers
         self._in_thread = in_thread
         self._ids = trio.Lock()  # held while producer ids are reserved
         self._next_producer = self._reserved = 0
@@ -65,7 +65,7 @@ class Catalog(StoredTopics):
         """Forgets numbers of topics that were not made, for a broker that is alone."""
         image = self._store.image
         with suppress(StorageError):  # a full disk: the next start forgets them
-            await self._in_thread(lambda: self._numbers.forget(self._numbers.known() - {*image.names, *image.deleted}))
+            await self._in_thread(lambda: self.numbers.forget(self.numbers.known() - {*image.names, *image.deleted}))
 
     async def register(
         self, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
@@ -86,6 +86,11 @@ class Catalog(StoredTopics):
                 znode = await self._read(places.topic(topic.name))
                 entered += registration.take_over(topic, znode, await self._states(topic), broker)
         return await self._store.multi(entered)
+
+    def deleting(self) -> Sequence[StoredTopic]:
+        """Deleted topics of which this broker may have folders or views, by id."""
+        gone = self._store.image.deleted
+        return [each for each in super().deleting() if self._broker in (gone[each.id].replicas or (self._broker,))]
 
     def image(self, name: str) -> TopicImage:
         """What the cluster knows of an existing topic. Raises KeyError."""
@@ -108,7 +113,7 @@ class Catalog(StoredTopics):
         id = new_id()
         count = _checked(partitions)
         data = znodes.topic(id, replicas or [(self._broker,)] * count, GENERATION)
-        await self._in_thread(lambda: self._numbers.give(id, name, partitions))
+        await self._in_thread(lambda: self.numbers.give(id, name, partitions))
 
         async def made() -> list[Operation]:
             if name in self:
@@ -129,7 +134,7 @@ class Catalog(StoredTopics):
         if total <= len(topic.numbers):
             raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
         _checked(total)
-        await self._in_thread(lambda: self._numbers.give(topic.id, name, total))
+        await self._in_thread(lambda: self.numbers.give(topic.id, name, total))
 
         async def made() -> list[Operation]:
             path = places.topic(name)
@@ -193,7 +198,7 @@ class Catalog(StoredTopics):
             return [Put(path, znodes.deleted(gone.name, left), znode.version) if left else Delete(path, znode.version)]
 
         await change(self._store, made)
-        await self._in_thread(lambda: self._numbers.forget([topic.id]))
+        await self._in_thread(lambda: self.numbers.forget([topic.id]))
 
     # --- producer ids
 
@@ -207,8 +212,11 @@ class Catalog(StoredTopics):
             return given
 
     def was_given(self, producer_id: int) -> bool:
-        """Whether this catalog may have given this producer id."""
-        return producer_id < max(self._next_producer, self._store.image.producer_ids)
+        """Whether a broker may have given this producer id. Others' last blocks may not be in the image yet."""
+        image = self._store.image
+        others = len(image.brokers) - 1
+        reserved = max(self._next_producer, image.producer_ids + max(0, others) * znodes.PRODUCER_BLOCK)
+        return producer_id < reserved and not self._next_producer <= producer_id < self._reserved
 
     async def know_producer_ids(self, found: Iterable[int]) -> None:
         """Never gives any of these producer ids. They are in logs although this catalog has not given them, as after
@@ -264,7 +272,7 @@ class Catalog(StoredTopics):
         to `number`. Then deletes the record of the loss. Durable. Raises StorageError."""
         await self.skip_epochs(min(changes, STARTS))
         await self.skip_producer_ids(znodes.PRODUCER_BLOCK * changes)
-        await self._in_thread(lambda: self._numbers.pass_over(number))
+        await self._in_thread(lambda: self.numbers.pass_over(number))
         await self._in_thread(lambda: meta.change_durably({}, [LOST]))
 
     # ---

@@ -1,0 +1,218 @@
+"""What this broker is assigned by the cluster's image: it opens its replicas, takes its roles, and closes what is gone.
+
+Each topic's change holds the topic's lock. Whatever fails is tried again. Folders are removed only for a topic whose
+deletion is on record; one that the image just does not have is closed, and its folders stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition.follower import Follower
+from krappy.broker.partition.partition import Partition
+from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
+from krappy.broker.topics.topic import Topic
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.roles import Role, role
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import KrappyError
+from krappy.store.local_replicas import ReplicaId
+from krappy.store.log import Log
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.topics.cluster_topics import ClusterTopicChanges
+    from krappy.ports.cluster import MembershipPort
+    from krappy.ports.replication import FollowerPort
+
+RETRY_S = 1.0
+AT_ONCE = 16  # roles that are taken at the same time: each may wait for a sync
+
+
+class Assignments:
+    """`follow(followers)` is told of all partitions that this broker follows, after each change."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: MembershipPort,
+        changes: ClusterTopicChanges,
+        logs: ReplicaLogs,
+        follow: Callable[[Iterable[FollowerPort]], None],
+    ) -> None:
+        self._runtime, self._cluster, self._changes, self._logs = runtime, cluster, changes, logs
+        self._follow = follow
+        self._followers: dict[ReplicaId, Follower] = {}
+        self._taken: dict[ReplicaId, tuple[int, int]] = {}  # (version of the state, broker epoch) of the last role
+        self._limit = trio.CapacityLimiter(AT_ONCE)
+
+    async def open(self) -> None:
+        """Opens all topics, before this broker registers. Raises StorageError."""
+        for image in list(self._cluster.image.topics.values()):
+            self._runtime.check_taking()
+            await self._add(image)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        cluster = self._cluster
+        while True:
+            image, epoch = cluster.image, cluster.epoch
+            done = await self._look(image, epoch)
+            self._runtime.topics.changed.fire()
+            changed = partial(_differs, cluster, image, epoch)
+            await wait_any([cluster.changed], changed, seconds=float("inf") if done else RETRY_S)
+
+    async def _look(self, image: Image, epoch: int) -> bool:
+        """Makes this broker what the image says. Whether all of it was done."""
+        topics, done = self._runtime.topics, True
+        for name in [name for name, topic in topics.items() if image.names.get(topic.id) != name]:
+            done &= await self._try(name, self._remove(topics[name], image))
+        for found in image.topics.values():
+            topic = topics.get(found.name)
+            if topic is None:
+                done &= await self._try(found.name, self._add(found))
+            elif topic.image is not found or self._settings_differ(topic, image):
+                differ = self._settings_differ(topic, image)
+                async with self._runtime.shrinking if differ else nullcontext():  # before the topic's lock
+                    done &= await self._try(found.name, self._change(topic, found, image))
+        return await self._take_roles(image, epoch) and done
+
+    async def _try(self, name: str, work: Awaitable[None]) -> bool:
+        try:
+            async with self._changes.locks.of(name):
+                await work
+        except KrappyError as error:
+            self._runtime.report("assignment_waits", topic=name, error=str(error))
+            return False
+        return True
+
+    # --- topics
+
+    async def _add(self, found: TopicImage) -> None:
+        runtime = self._runtime
+        topic = await self._changes.know(found)
+        await self._open_missing(topic)
+        self._changes.names.add(found.name)
+        runtime.topics.add(topic)
+        runtime.report("topic_created", topic=found.name, partitions=topic.count)
+
+    async def _open_missing(self, topic: Topic) -> None:
+        """Opens this broker's replicas that are not open yet."""
+        stored = self._runtime.catalog.get(topic.name)
+        assert stored is not None
+        missing = [
+            index
+            for index, each in enumerate(topic.image.partitions)
+            if self._runtime.id in each.replicas and index not in topic.local
+        ]
+        wanted: list[Wanted] = [(topic, index, stored.numbers[index]) for index in missing]
+        opened = await self._logs.open(wanted)
+        made: list[Partition] = []
+        for (_, index, number), (log, standing) in zip(wanted, opened, strict=True):
+            made.append(self._changes.partition(topic, index, number, log, standing))
+        for partition in made:
+            topic.local[partition.index] = partition
+            make_log = partial(self._make_log, topic, partition)
+            self._followers[topic.id, partition.index] = Follower(partition, topic.id, make_log)
+        if made:
+            in_order = sorted(topic.local.items())
+            topic.local.clear()
+            topic.local.update(in_order)
+            topic.strays.begin()
+        for partition in made:
+            partition.applier.start()
+
+    def _make_log(self, topic: Topic, partition: Partition, start: int) -> Log:
+        return self._logs.make_anew(topic, partition.index, partition.log, start)
+
+    def _settings_differ(self, topic: Topic, image: Image) -> bool:
+        return topic.given != image.config(places.TOPIC_CONFIG, topic.name)
+
+    async def _change(self, topic: Topic, found: TopicImage, image: Image) -> None:
+        if len(found.partitions) != topic.count:
+            await self._changes.number(found)
+        topic.see(found)
+        await self._open_missing(topic)
+        if self._settings_differ(topic, image):
+            given = dict(image.config(places.TOPIC_CONFIG, topic.name))
+            await topic.prepare(given, topic.inherited)
+            await topic.configure(given, topic.inherited)
+            self._runtime.report("topic_altered", topic=topic.name, partitions=topic.count, config=given)
+
+    async def _remove(self, topic: Topic, image: Image) -> None:
+        for index in topic.local:
+            self._followers.pop((topic.id, index), None)
+            self._taken.pop((topic.id, index), None)
+        self._tell_followers()
+        await self._changes.close(topic, is_deleted=topic.id in image.deleted)
+
+    # --- roles
+
+    async def _take_roles(self, image: Image, epoch: int) -> bool:
+        """Whether every role was taken."""
+        failed: list[str] = []
+
+        async def take(topic: Topic, partition: Partition) -> None:
+            async with self._limit:
+                try:
+                    await self._take_role(image, epoch, topic, partition)
+                except KrappyError as error:
+                    partition.report("assignment_waits", error)
+                    failed.append(str(partition))
+
+        async with trio.open_nursery() as nursery:
+            for topic in list(self._runtime.topics.values()):
+                for partition in topic.local.values():
+                    if self._taken.get((topic.id, partition.index)) != self._wanted(image, epoch, topic, partition):
+                        nursery.start_soon(take, topic, partition)
+        self._tell_followers()
+        return not failed
+
+    def _wanted(self, image: Image, epoch: int, topic: Topic, partition: Partition) -> tuple[int, int]:
+        found = image.topics.get(topic.name)
+        if found is None or found.id != topic.id or partition.index >= len(found.partitions):
+            return -1, epoch
+        return found.partitions[partition.index].version, epoch
+
+    async def _take_role(self, image: Image, epoch: int, topic: Topic, partition: Partition) -> None:
+        wanted = version, _ = self._wanted(image, epoch, topic, partition)
+        key = topic.id, partition.index
+        follower = self._followers[key]
+        if epoch < 0 or version < 0 or partition.gone is not None:
+            partition.rest()
+            follower.leader = NOBODY
+        else:
+            state = image.topics[topic.name].partitions[partition.index].state
+            mine = role(state, self._runtime.id, epoch)
+            if mine is Role.FOLLOWER and state.leader == NOBODY:
+                mine = Role.OFFLINE
+            before = partition.role
+            await partition.take(state, version, mine, self._runtime.id)
+            follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
+            if partition.role is not before:
+                partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
+        self._taken[key] = wanted
+
+    def _tell_followers(self) -> None:
+        self._follow([each for each in self._followers.values() if each.leader != NOBODY])
+
+    # --- for the registration
+
+    def has_lost(self, topic: TopicImage, index: int) -> bool:
+        """Whether this broker may have lost events of this partition that others count on."""
+        return self._logs.has_lost(topic.id, index)
+
+    def told(self) -> None:
+        """Nobody counts on this broker any more for what it has lost."""
+        self._logs.lost.clear()
+
+
+def _differs(cluster: MembershipPort, image: Image, epoch: int) -> bool:
+    return cluster.image is not image or cluster.epoch != epoch

@@ -1,0 +1,159 @@
+"""Topics of a broker that is one of several: a change is written to the cluster's tree, and each broker follows it.
+
+A request is answered once this broker has followed. `Assignments` opens and closes what changes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.replica import Standing
+from krappy.broker.topics import deletion
+from krappy.broker.topics.topic import Topic
+from krappy.broker.topics.topic_changes import TopicChanges
+from krappy.core.cluster import placement
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import RequestTimeout, TopicExists, UnknownTopic
+from krappy.settings.topic import TopicConfig, merge
+from krappy.settings.topic_table import Changes, changes_of
+from krappy.store.catalog import StoredTopic as StoredTopic
+from krappy.store.local_replicas import LocalReplicas
+from krappy.store.log import Log
+from krappy.waiting import wait_any
+
+PATIENCE_S = 20.0  # for this broker to follow a change, and for the first leaders of a new topic
+DEFAULT = -1  # as a replication factor
+
+
+class ClusterTopicChanges(TopicChanges):
+    """`replicas`: what was made in this folder."""
+
+    replicas: LocalReplicas
+
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Any],
+        *,
+        if_absent: bool,
+        alike: bool,
+        replication_factor: int = DEFAULT,
+        replicas: Sequence[Sequence[int]] | None = None,
+    ) -> tuple[Topic, bool]:
+        runtime = self._runtime
+        runtime.check_taking()
+        if if_absent and name in runtime.topics:
+            return runtime.topics[name], False
+        self.names.check(name, alike=alike)
+        if name in runtime.topics:
+            raise TopicExists(f"the topic '{name}' exists")
+        TopicConfig.parse({**self._defaults(), **config})
+        if replicas is None:
+            replicas = placement.place(runtime.image, partitions, self._factor(replication_factor))
+        stored = await runtime.catalog.create(name, partitions, config, replicas)
+        topics = runtime.topics
+        await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
+        return topics.by_id[stored.id], True
+
+    def _factor(self, asked: int) -> int:
+        if asked != DEFAULT:
+            return asked
+        configured = self._runtime.config.default_replication_factor
+        return placement.default_factor(self._runtime.image) if configured == DEFAULT else configured
+
+    async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
+        runtime = self._runtime
+        runtime.check_taking()
+        topic = runtime.topics.find(name)
+        config = changes_of(wanted or {}, topic.given, topic.settings)
+        given = merge(topic.given, config)
+        topic.parse(given, topic.inherited)
+        if partitions is not None and partitions != topic.count:
+            factor = len(topic.image.partitions[0].replicas)
+            added = placement.place(runtime.image, max(0, partitions - topic.count), factor)
+            await runtime.catalog.add_partitions(name, partitions, added)
+            await self._until(
+                f"partitions were added to '{name}'",
+                lambda: topic.deleted or (topic.count >= partitions and _is_led(topic)),
+            )
+        if config:
+            stored = await runtime.catalog.alter(name, config)
+            await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
+
+    async def delete(self, name: str, uuid: bytes | None) -> None:
+        runtime = self._runtime
+        runtime.check_taking()
+        topic = runtime.topics.find(name)
+        if uuid not in (None, topic.id):
+            raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
+        await runtime.catalog.delete(name)
+        await self._until(f"'{name}' was deleted", lambda: topic.deleted)
+
+    async def finish_deletions(self) -> None:
+        """Tries again to remove this broker's files of deleted topics."""
+        for stored in self._runtime.catalog.deleting():
+            await self._bury_later(stored)
+
+    async def _bury(self, stored: StoredTopic) -> None:
+        await super()._bury(stored)
+        await self._runtime.in_thread(lambda: self.replicas.forget(stored.id))
+
+    async def _until(self, what: str, done: Callable[[], bool]) -> None:
+        """Waits until this broker has followed a change. Raises RequestTimeout."""
+        runtime = self._runtime
+        if not await wait_any(
+            [runtime.topics.changed, runtime.stopping], lambda: done() or runtime.stopped, PATIENCE_S
+        ):
+            raise RequestTimeout(f"{what}, but it is not in force on broker {runtime.id} after {PATIENCE_S:g} s")
+        runtime.check_taking()
+
+    # --- what `Assignments` does with topics
+
+    async def know(self, found: TopicImage) -> Topic:
+        """A topic of the image, without its partitions. What is left here of a deleted one of that name is removed. The
+        caller holds its name."""
+        for dead in self._runtime.catalog.deleting():
+            if dead.name == found.name:
+                await self._bury(dead)
+        await self.number(found)
+        stored = self._runtime.catalog.get(found.name)
+        assert stored is not None
+        return Topic(stored, found, self._defaults())
+
+    async def number(self, found: TopicImage) -> None:
+        """Gives the topic's partitions their view numbers, durably."""
+        await self._runtime.in_thread(
+            lambda: self._runtime.catalog.numbers.give(found.id, found.name, len(found.partitions))
+        )
+
+    def partition(self, topic: Topic, index: int, number: int, log: Log, standing: Standing) -> Partition:
+        return Partition(self._lent, topic.name, index, number, topic.config, log, topic.strays, standing)
+
+    async def close(self, topic: Topic, *, is_deleted: bool) -> None:
+        """Closes a topic that the image does not have any more. The caller holds its name."""
+        runtime = self._runtime
+        runtime.topics.remove(topic)
+        self.names.remove(topic.name)
+        topic.deleted = True
+        await deletion.close(runtime, self._latest, topic)
+        if is_deleted:
+            self._dying[topic.id] = topic
+            await self._forget(topic.name)
+            runtime.report("topic_deleted", topic=topic.name)
+            for dead in runtime.catalog.deleting():
+                if dead.id == topic.id:
+                    runtime.spawn(self._bury_later, dead)
+        else:
+            runtime.report("topic_strayed", topic=topic.name, text="the cluster does not know it; its folders stay")
+        runtime.topics.changed.fire()
+
+
+def _is_led(topic: Topic | None) -> bool:
+    """Whether all its partitions have a leader."""
+    return topic is not None and all(
+        each.version >= 0 and each.state.leader != NOBODY for each in topic.image.partitions
+    )

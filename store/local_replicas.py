@@ -1,0 +1,78 @@
+"""What this data folder is in a cluster: its id, the cluster's, and which replicas were made in it.
+
+A replica is noted before its folder is made. So if the folder is missing later, its events are lost, and this broker
+must not count as one that has them.
+
+    c/directory   the folder's id, as text
+    c/cluster     the id of the cluster that it has joined, as text
+    r/            + topic id (16 bytes) + partition (4 bytes): a replica was made
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable
+from threading import Lock
+
+from krappy.store.catalog import new_id
+from krappy.store.meta import Meta
+from krappy.store.refusals import reading
+from krappy.types import text_id
+
+DIRECTORY, CLUSTER, REPLICAS = b"c/directory", b"c/cluster", b"r/"
+_INDEX = struct.Struct(">I")
+ReplicaId = tuple[bytes, int]  # topic id, partition
+
+
+class LocalReplicas:
+    """Changes block until they are synced. Safe for several threads."""
+
+    def __init__(self, meta: Meta) -> None:
+        """Raises StorageError for a record that can't be read."""
+        self._meta = meta
+        self._lock = Lock()
+        self._made: set[ReplicaId] = set()
+        for key, _ in meta.items(REPLICAS):
+            with reading(key):
+                [index] = _INDEX.unpack(key[len(REPLICAS) + 16 :])
+                self._made.add((key[len(REPLICAS) : len(REPLICAS) + 16], index))
+
+    def directory(self) -> str:
+        """The folder's id. Raises StorageError."""
+        found = self._meta.get(DIRECTORY)
+        if found is None:
+            found = text_id(new_id()).encode()
+            self._meta.change_durably({DIRECTORY: found}, [])
+        return found.decode()
+
+    @property
+    def cluster(self) -> str:
+        """The id of the cluster that it has joined; empty: none yet."""
+        return (self._meta.get(CLUSTER) or b"").decode()
+
+    def join(self, cluster: str) -> None:
+        self._meta.change_durably({CLUSTER: cluster.encode()}, [])
+
+    def __contains__(self, replica: object) -> bool:
+        """Whether the replica (topic id, partition) was made here."""
+        return replica in self._made
+
+    def note(self, replicas: Iterable[ReplicaId]) -> None:
+        """Notes these replicas, before their folders are made."""
+        with self._lock:
+            new = set(replicas) - self._made
+            if new:
+                self._meta.change_durably({_key(each): b"" for each in new}, [])
+                self._made |= new
+
+    def forget(self, topic_id: bytes, indexes: Collection[int] | None = None) -> None:
+        """Forgets replicas of a topic whose folders are gone. `indexes`: None: all."""
+        with self._lock:
+            gone = {each for each in self._made if each[0] == topic_id and (indexes is None or each[1] in indexes)}
+            if gone:
+                self._meta.change_durably({}, [_key(each) for each in gone])
+                self._made -= gone
+
+
+def _key(replica: ReplicaId) -> bytes:
+    return REPLICAS + replica[0] + _INDEX.pack(replica[1])
