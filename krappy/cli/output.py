@@ -174,7 +174,7 @@ def note(line: str) -> None:
     click.echo(line, err=True)
 
 
-class Bytes(int):
+class ByteCount(int):
     """A number of bytes in a table: 1.5 KiB for people, the number for programs."""
 
 
@@ -240,7 +240,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Bytes):
+    if isinstance(value, ByteCount):
         return size(value)
     if isinstance(value, int):
         return f"{value:,}"

@@ -124,7 +124,7 @@ def _print(found: Findings) -> None:
                 each.index,
                 each.start,
                 each.end,
-                output.Bytes(each.size),
+                output.ByteCount(each.size),
                 each.entries,
                 output.Lag(each.behind),
                 f"{len(each.problems)} wrong" if each.problems else "repaired" if each.repaired else "sound",

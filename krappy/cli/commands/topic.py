@@ -138,7 +138,7 @@ def list_topics(address: str, as_json: bool) -> None:
     output.table(
         ["topic", "partitions", "events", "size", "cleanup", "view"],
         [
-            [row["topic"], row["partitions"], row["events"], output.Bytes(row["size"]), row["cleanup"], row["view"]]
+            [row["topic"], row["partitions"], row["events"], output.ByteCount(row["size"]), row["cleanup"], row["view"]]
             for row in rows
         ],
     )
@@ -191,7 +191,7 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
                 each.high_watermark - each.start,
                 output.Lag(max(0, each.high_watermark - each.applied)),
                 each.segments,
-                output.Bytes(each.size),
+                output.ByteCount(each.size),
             ]
             for each in found.partitions
         ],
