@@ -3,9 +3,9 @@
 A replica is noted before its folder is made. So if the folder is missing later, its events are lost, and this broker
 must not count as one that has them.
 
-    c/directory   the folder's id, as text
-    c/cluster     the id of the cluster that it has joined, as text
-    r/            + topic id (16 bytes) + partition (4 bytes): a replica was made
+    f/directory   the folder's id, as text
+    f/cluster     the id of the cluster that it has joined, as text
+    f/replica/    + topic id (16 bytes) + partition (4 bytes): a replica was made
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from krappy.store.meta import Meta
 from krappy.store.refusals import reading
 from krappy.types import text_id
 
-DIRECTORY, CLUSTER, REPLICAS = b"c/directory", b"c/cluster", b"r/"
+DIRECTORY, CLUSTER, REPLICAS = b"f/directory", b"f/cluster", b"f/replica/"
 _INDEX = struct.Struct(">I")
 ReplicaId = tuple[bytes, int]  # topic id, partition
 

@@ -6,6 +6,7 @@ One request creates at most `MAX_PARTITIONS` partitions of a topic, as in Kafka.
 
 from __future__ import annotations
 
+from krappy.core.cluster.placement import Placement
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
@@ -60,13 +61,18 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
         raise RefusedApi(Code.INVALID_CONFIG, "a setting is given twice")
     config = normalise({config["name"]: config["value"] for config in topic["configs"]})
     TopicConfig.parse({**cluster.dynamic.topic_defaults, **config})
+    if topic["assignments"]:
+        in_order = sorted(topic["assignments"], key=lambda each: each["partition_index"])
+        placed: Placement = [tuple(each["broker_ids"]) for each in in_order]
+    else:
+        placed = cluster.place(partitions, topic["replication_factor"])
     id = UUID_ZERO
     if not validate_only:
-        made, _ = await session.access.create_topic(name, partitions, config)
+        made, _ = await session.access.create_topic(name, partitions, config, replicas=placed)
         id = made.id
     described = {
         "num_partitions": partitions,
-        "replication_factor": 1,
+        "replication_factor": len(placed[0]),
         "configs": topic_entries(config, cluster.dynamic.topic_layers(), {}, SettingsShown()),
     }
     return {"name": name, "topic_id": id, **DONE, **described}
@@ -83,6 +89,9 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
         if sorted(indexes) != list(range(len(indexes))):
             text = "the partitions of a manual assignment have to be numbered 0, 1, 2 and so on, each once"
             raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, text)
+        if len({len(each["broker_ids"]) for each in assignments}) > 1:
+            text = "all partitions of a manual assignment need the same number of replicas"
+            raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, text)
         for each in assignments:
             replicas(each["broker_ids"], session.broker.image.brokers)
         return len(indexes)
@@ -92,9 +101,10 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
         )
     if count != DEFAULT and count <= 0:
         raise RefusedApi(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
-    if factor > 1:
-        there = len(session.broker.image.brokers)
-        text = f"The target replication factor of {factor} cannot be reached because only {there} broker is registered."
+    there = len(session.broker.image.brokers)
+    if factor > there:
+        are = "broker is" if there == 1 else "brokers are"
+        text = f"The target replication factor of {factor} cannot be reached because only {there} {are} registered."
         raise RefusedApi(Code.INVALID_REPLICATION_FACTOR, text)
     return _count(session, topic)
 
@@ -118,7 +128,9 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             _check_more(session, topic)
             if not request["validate_only"]:
-                await session.access.alter_topic(name, None, topic["count"])
+                assigned = topic["assignments"]
+                placed = None if assigned is None else [tuple(each["broker_ids"]) for each in assigned]
+                await session.access.alter_topic(name, None, topic["count"], placed)
             return {"name": name, **DONE}
         except NO as error:
             return {"name": name, **refusal(error)}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
+from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
 from krappy.errors import UnknownTopic
 from krappy.settings.topic_table import Changes
@@ -57,14 +58,24 @@ class Access:
         return await self._broker.topic_for_producer(name)
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Any],
+        *,
+        if_absent: bool = False,
+        replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
-        """CREATE. The topic, and whether it was created now. Raises TopicExists, InvalidTopic, …"""
-        return await self._broker.create_topic(name, partitions, config, if_absent=if_absent)
+        """CREATE. The topic, and whether it was created now. `replicas`: the brokers of each partition; None: as
+        `place` has it. Raises TopicExists, InvalidTopic, …"""
+        return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
-    async def alter_topic(self, name: str, config: Changes | None, partitions: int | None) -> None:
-        """ALTER_CONFIGS for its settings, ALTER for its partitions. Raises UnknownTopic, …"""
-        await self._broker.alter_topic(name, config, partitions)
+    async def alter_topic(
+        self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
+    ) -> None:
+        """ALTER_CONFIGS for its settings, ALTER for its partitions. `replicas`: the brokers of each new partition.
+        Raises UnknownTopic, …"""
+        await self._broker.alter_topic(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""

@@ -52,6 +52,7 @@ from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.coordinators import partition_of
+from krappy.core.cluster.placement import Placement
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort
 from krappy.ports.cluster import FetcherPort, MembershipPort
@@ -374,19 +375,32 @@ class LocalBroker(Runtime):
         return self.topic(name)
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False, alike: bool = False
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Any],
+        *,
+        if_absent: bool = False,
+        alike: bool = False,
+        replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
         """Creates a topic durably. Gives it, and whether it was created now. Raises TopicExists, InvalidTopic, …
 
-        `alike`: its name may collide with another's (topic_names.py).
+        `alike`: its name may collide with another's (topic_names.py). `replicas`: the brokers of each partition.
         """
-        return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike)
+        return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike, replicas=replicas)
 
-    async def alter_topic(self, name: str, config: Changes | None, partitions: int | None) -> None:
+    def place(self, partitions: int, factor: int) -> Placement:
+        """The brokers of each partition of a new topic. Raises InvalidReplicationFactor."""
+        return self.changes.place(partitions, factor)
+
+    async def alter_topic(
+        self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
+    ) -> None:
         """Changes settings (None: back to the default) and adds partitions (`partitions`: the new total, None: as
         before). Everything is checked first. Then partitions are added before settings change: a StorageError may
         come between the two."""
-        await self.changes.alter(name, config, partitions)
+        await self.changes.alter(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, uuid: bytes | None = None) -> None:
         """Deletes a topic durably. Its files are removed soon after the return.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
 from krappy.ports.broker import ClusterPort
 from krappy.ports.groups import GroupsPort, KafkaGroupsPort
@@ -21,9 +22,17 @@ class AccessPort(Protocol):
     def topics(self, op: Op) -> Mapping[str, TopicPort]: ...
     async def topic_for_producer(self, name: str) -> TopicPort: ...
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, Given], *, if_absent: bool = False
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Given],
+        *,
+        if_absent: bool = False,
+        replicas: Placement | None = None,
     ) -> tuple[TopicPort, bool]: ...
-    async def alter_topic(self, name: str, config: Changes | None, partitions: int | None) -> None: ...
+    async def alter_topic(
+        self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
+    ) -> None: ...
     async def delete_topic(self, name: str, id: bytes | None = None) -> None: ...
     def table_of(self, name: str) -> str | None: ...
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> SourceTopicPort | None: ...

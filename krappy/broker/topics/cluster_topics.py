@@ -5,7 +5,7 @@ A request is answered once this broker has followed. `Assignments` opens and clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from krappy.broker.partition.partition import Partition
@@ -15,6 +15,7 @@ from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.core.cluster import placement
 from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.placement import DEFAULT, Placement
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import RequestTimeout, TopicExists, UnknownTopic
 from krappy.settings.topic import TopicConfig, merge
@@ -25,7 +26,6 @@ from krappy.store.log import Log
 from krappy.waiting import wait_any
 
 PATIENCE_S = 20.0  # for this broker to follow a change, and for the first leaders of a new topic
-DEFAULT = -1  # as a replication factor
 
 
 class ClusterTopicChanges(TopicChanges):
@@ -41,8 +41,7 @@ class ClusterTopicChanges(TopicChanges):
         *,
         if_absent: bool,
         alike: bool,
-        replication_factor: int = DEFAULT,
-        replicas: Sequence[Sequence[int]] | None = None,
+        replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
         runtime = self._runtime
         runtime.check_taking()
@@ -53,19 +52,20 @@ class ClusterTopicChanges(TopicChanges):
             raise TopicExists(f"the topic '{name}' exists")
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
-            replicas = placement.place(runtime.image, partitions, self._factor(replication_factor))
+            replicas = self.place(partitions)
         stored = await runtime.catalog.create(name, partitions, config, replicas)
         topics = runtime.topics
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 
-    def _factor(self, asked: int) -> int:
-        if asked != DEFAULT:
-            return asked
-        configured = self._runtime.config.default_replication_factor
-        return placement.default_factor(self._runtime.image) if configured == DEFAULT else configured
+    def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
+        """The brokers of each new partition. Raises InvalidReplicationFactor."""
+        chosen = self._runtime.config.default_replication_factor if factor == DEFAULT else factor
+        return placement.place(self._runtime.image, partitions, chosen)
 
-    async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
+    async def alter(
+        self, name: str, wanted: Changes | None, partitions: int | None, replicas: Placement | None = None
+    ) -> None:
         runtime = self._runtime
         runtime.check_taking()
         topic = runtime.topics.find(name)
@@ -73,9 +73,8 @@ class ClusterTopicChanges(TopicChanges):
         given = merge(topic.given, config)
         topic.parse(given, topic.inherited)
         if partitions is not None and partitions != topic.count:
-            factor = len(topic.image.partitions[0].replicas)
-            added = placement.place(runtime.image, max(0, partitions - topic.count), factor)
-            await runtime.catalog.add_partitions(name, partitions, added)
+            more, factor = max(0, partitions - topic.count), len(topic.image.partitions[0].replicas)
+            await runtime.catalog.add_partitions(name, partitions, replicas or self.place(more, factor))
             await self._until(
                 f"partitions were added to '{name}'",
                 lambda: topic.deleted or (topic.count >= partitions and _is_led(topic)),

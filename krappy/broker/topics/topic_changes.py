@@ -28,7 +28,8 @@ from krappy.broker.topics.catalog import MAX_PARTITIONS
 from krappy.broker.topics.opening import LogPlace, check_room, open_logs
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_names import TopicNames
-from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
+from krappy.core.cluster.placement import DEFAULT, Placement
+from krappy.errors import InvalidReplicationFactor, KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic import TopicConfig, merge
 from krappy.settings.topic_table import Changes, changes_of
 from krappy.store import identity
@@ -70,7 +71,14 @@ class TopicChanges:
         self._behind = trio.CapacityLimiter(1)  # for syncs that no request waits for
 
     async def create(
-        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Any],
+        *,
+        if_absent: bool,
+        alike: bool,
+        replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
         runtime = self._runtime
         async with self.locks.of(name):
@@ -125,7 +133,15 @@ class TopicChanges:
         except KrappyError as error:
             self._runtime.report("deletion_unfinished", topic=name, error=str(error))
 
-    async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
+    def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
+        """The brokers of each new partition. Raises InvalidReplicationFactor."""
+        if factor not in (DEFAULT, 1):
+            raise InvalidReplicationFactor(f"a replication factor of {factor}, where there is one broker")
+        return [(self._runtime.id,)] * partitions
+
+    async def alter(
+        self, name: str, wanted: Changes | None, partitions: int | None, replicas: Placement | None = None
+    ) -> None:
         if not await self._alter(name, wanted, partitions, still=False):
             async with self._runtime.shrinking:
                 await self._alter(name, wanted, partitions, still=True)

@@ -7,17 +7,20 @@ already counts: one with fewer partitions comes first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from krappy.core.cluster.image import Image
 from krappy.errors import InvalidReplicationFactor
 
 MOST_BY_DEFAULT = 3
+DEFAULT = -1  # as a replication factor
+Placement = Sequence[tuple[int, ...]]  # the brokers of each partition; the first is to lead it
 
 
 def place(image: Image, partitions: int, factor: int) -> list[tuple[int, ...]]:
-    """The brokers of each new partition; the first is to lead it. `factor`: how many replicas each partition gets.
+    """Where new partitions go. `factor`: how many replicas each gets; DEFAULT: 3, or as many as there are brokers.
     Raises InvalidReplicationFactor."""
+    factor = min(MOST_BY_DEFAULT, max(1, len(image.brokers))) if factor == DEFAULT else factor
     racks = {id: each.rack for id, each in image.brokers.items() if not each.draining}
     if not 1 <= factor <= len(racks):
         raise InvalidReplicationFactor(
@@ -46,8 +49,3 @@ def _place_one(racks: Mapping[int, str | None], factor: int, held: Counter[int],
     held.update(chosen)
     led[first] += 1
     return tuple(chosen)
-
-
-def default_factor(image: Image) -> int:
-    """The replication factor of a topic that is created without one: 3, or as many as there are brokers."""
-    return min(MOST_BY_DEFAULT, max(1, len(image.brokers)))

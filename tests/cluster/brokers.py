@@ -1,0 +1,88 @@
+"""Clusters of brokers as processes of their own, over a real ZooKeeper, for tests that kill them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, PartitionMetadata
+
+from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
+from tests.process import BrokerProcess, Launcher, wait_until
+
+
+class ClusterProcesses:
+    """`brokers`: by id, from 1. Each keeps its addresses when it is started again."""
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: object) -> None:
+        self.zookeeper = zookeeper
+        ports = free_ports(3 * count)
+        chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
+        self.brokers = {
+            id: BrokerProcess(
+                folder / f"broker-{id}",
+                launch=launch,
+                broker_id=id,
+                zookeeper_connect=chroot,
+                listen_native=f"127.0.0.1:{ports[3 * id - 3]}",
+                listen_kafka=f"127.0.0.1:{ports[3 * id - 2]}",
+                listen_http=f"127.0.0.1:{ports[3 * id - 1]}",
+                **settings,
+            )
+            for id in range(1, count + 1)
+        }
+
+    @property
+    def kafka(self) -> str:
+        """bootstrap.servers."""
+        return ",".join(each.settings["listen_kafka"] for each in self.brokers.values())  # type: ignore[misc]
+
+    @property
+    def native(self) -> str:
+        return ",".join(each.settings["listen_native"] for each in self.brokers.values())  # type: ignore[misc]
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.kafka})
+
+    def start(self) -> None:
+        """Returns once all brokers are registered."""
+        for each in self.brokers.values():
+            each.begin()
+        for each in self.brokers.values():
+            each.ready()
+        for id in self.brokers:
+            wait_until(lambda id=id: len(self.events(id, "registered")) > 0, f"broker {id} is registered")  # type: ignore[misc]
+
+    def events(self, id: int, name: str) -> list[dict[str, Any]]:
+        return self.brokers[id].events(name)
+
+    def partitions(self, topic: str) -> dict[int, PartitionMetadata]:
+        """A topic's partitions, each with leader, replicas and isrs, as Kafka's Metadata tells."""
+        found: dict[int, PartitionMetadata] = self.admin.list_topics(topic, 30).topics[topic].partitions
+        return found
+
+    def until_in_sync(self, topic: str) -> None:
+        wait_until(
+            lambda: all(sorted(each.isrs) == sorted(each.replicas) for each in self.partitions(topic).values()),
+            f"all replicas of {topic} are in sync: {self.partitions(topic)}",
+        )
+
+    def kill(self) -> None:
+        for each in self.brokers.values():
+            each.kill()
+
+
+@contextlib.contextmanager
+def brokers(folder: Path, count: int = 3, **settings: object) -> Iterator[ClusterProcesses]:
+    """A running cluster. Raises Missing when ZooKeeper can't run here."""
+    with zookeepers(folder / "zookeeper") as [zookeeper], Launcher() as launch:
+        cluster = ClusterProcesses(folder, zookeeper, count, launch, **settings)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()

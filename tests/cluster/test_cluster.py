@@ -1,0 +1,153 @@
+"""Three brokers as processes, under librdkafka: what is acknowledged is there once, in order, on every replica."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from krappy.records import batch as batches
+from krappy.settings.topic import TopicConfig
+from krappy.store.log import Log
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.zookeeper import Missing
+from tests.process import wait_until
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path) as made:
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
+    [made] = cluster.admin.create_topics([NewTopic(name, PARTITIONS, 3, config=config)]).values()
+    made.result(30)
+
+
+def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
+    return [each.leader for each in cluster.partitions(name).values()]
+
+
+class Writer:
+    """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition."""
+
+    def __init__(self, cluster: ClusterProcesses, topic: str, **options: Any) -> None:
+        settings = {"bootstrap.servers": cluster.kafka, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = Producer({**settings, "delivery.timeout.ms": 60_000, **options})
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (number, offset)
+        self.failed: list[str] = []
+        self.last = time.monotonic()  # when the last acknowledgement came
+        self.gaps: list[float] = []  # pauses of more than 0.2 s between two of them, of partition 0
+        self._last_of_0 = time.monotonic()
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert self._producer.flush(60) == 0
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for partition in range(PARTITIONS):
+                self._producer.produce(
+                    self._topic,
+                    str(number).encode(),
+                    f"k{number % 100}",
+                    partition,
+                    on_delivery=lambda error, message, number=number: self._told(error, message, number),  # type: ignore[misc]
+                )
+                number += 1
+            self._producer.poll(0.002)
+
+    def _told(self, error: Any, message: Any, number: int) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        self.acked[message.partition()].append((number, message.offset()))
+        self.last = time.monotonic()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+
+def read(folder: Path, topic: str, partition: int) -> dict[int, bytes]:
+    """The values of a stopped broker's log, by offset."""
+    log = Log.open(folder / "topics" / f"{topic}-{partition}", TopicConfig())
+    found: dict[int, bytes] = {}
+    offset = log.start_offset
+    while offset < log.end_offset:
+        span = log.read_span(offset, 1 << 20)
+        for header, view in batches.split(span.data):
+            if not header.is_control:
+                columns = batches.decode(view)
+                found.update(zip(columns.offsets, columns.values, strict=True))  # type: ignore[arg-type]
+        offset = span.next_offset
+    log.close()
+    return found
+
+
+def check(cluster: ClusterProcesses, topic: str, writer: Writer) -> None:
+    """Stops all brokers, and compares what each replica has with what was acknowledged."""
+    for each in cluster.brokers.values():
+        if each.running:
+            each.stop()
+    for partition, acked in writer.acked.items():
+        replicas = [read(each.data, topic, partition) for each in cluster.brokers.values()]
+        longest = max(replicas, key=len)
+        for found in replicas:
+            assert all(longest[offset] == value for offset, value in found.items()), "the logs differ"
+        numbers = [int(value) for _, value in sorted(longest.items())]
+        assert len(numbers) == len(set(numbers)), "an event is there twice"
+        assert numbers == sorted(numbers), "the order is wrong"
+        for number, offset in acked:
+            for found in replicas:
+                assert found.get(offset) == str(number).encode(), f"{topic}-{partition}: {number} at {offset} is lost"
+
+
+def until_acked(writer: Writer, more: int) -> None:
+    aim = writer.count + more
+    wait_until(lambda: writer.count >= aim, f"{more} more events are acknowledged; failed: {writer.failed[:3]}")
+
+
+def test_what_is_acknowledged_is_on_every_replica(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    assert sorted(leaders(cluster, "t")) == [1, 1, 2, 2, 3, 3]
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 20_000)
+    assert not writer.failed
+    check(cluster, "t", writer)
+
+
+def test_a_killed_leader_costs_nothing_that_was_acknowledged(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as writer:
+        for id in (2, 3, 1):
+            until_acked(writer, 5_000)
+            cluster.brokers[id].kill()
+            wait_until(lambda id=id: id not in leaders(cluster, "t"), f"broker {id} leads nothing")  # type: ignore[misc]
+            until_acked(writer, 5_000)
+            cluster.brokers[id].start()
+            cluster.until_in_sync("t")
+    assert not writer.failed
+    check(cluster, "t", writer)
