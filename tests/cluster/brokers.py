@@ -17,7 +17,7 @@ from tests.process import BrokerProcess, Launcher, wait_until
 class ClusterProcesses:
     """`brokers`: by id, from 1. Each keeps its addresses when it is started again."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: object) -> None:
+    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: Any) -> None:
         self.zookeeper = zookeeper
         ports = free_ports(3 * count)
         chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
@@ -77,7 +77,7 @@ class ClusterProcesses:
 
 
 @contextlib.contextmanager
-def brokers(folder: Path, count: int = 3, **settings: object) -> Iterator[ClusterProcesses]:
+def brokers(folder: Path, count: int = 3, **settings: Any) -> Iterator[ClusterProcesses]:
     """A running cluster. Raises Missing when ZooKeeper can't run here."""
     with zookeepers(folder / "zookeeper") as [zookeeper], Launcher() as launch:
         cluster = ClusterProcesses(folder, zookeeper, count, launch, **settings)

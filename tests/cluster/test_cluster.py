@@ -74,7 +74,7 @@ class Writer:
                     str(number).encode(),
                     f"k{number % 100}",
                     partition,
-                    on_delivery=lambda error, message, number=number: self._told(error, message, number),  # type: ignore[misc]
+                    on_delivery=lambda error, message, number=number: self._told(error, message, number),
                 )
                 number += 1
             self._producer.poll(0.002)
