@@ -5,7 +5,8 @@
 - An answer has only the partitions with news: events, a high watermark or a log start that the replica was not told, an
   error, or where its log parts from the leader's. What it was told is remembered with the connection.
 - A request without news waits for some, whatever its min_bytes.
-- An offset out of range is answered with the log start, where the replica starts over.
+- An offset out of range is answered with the offset where the replica starts over: the log start, or where the batch
+  begins that contains it. From there on it may ask, below the log start, because it has whole batches.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from krappy.handlers.kafka.registry import Message
 from krappy.handlers.kafka.sources import wrong_epoch
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, LeaderPort, Raw, TopicPort
+from krappy.records.batch import read_header
+from krappy.types import FilePart
 from krappy.waiting import Signal
 from krappy.wire.kafka import Code, code_for
 
@@ -49,9 +52,10 @@ def replica_of(request: Message) -> ReplicaId | None:
 
 
 class ReplicaWanted:
-    """One partition of a request. `key`: what stands for it in what the replica was told."""
+    """One partition of a request. `key`: what stands for it in what the replica was told. `is_below`: its offset is
+    below the log start."""
 
-    __slots__ = ("asked", "key", "offset", "port", "row", "topic")
+    __slots__ = ("asked", "is_below", "key", "offset", "port", "row", "topic")
 
     def __init__(
         self, topic: Message, asked: Message, key: tuple[int, bytes, int], found: LeaderPort | Message
@@ -61,6 +65,7 @@ class ReplicaWanted:
         self.offset: int = asked["fetch_offset"]
         self.port = None if isinstance(found, dict) else found
         self.row = found if isinstance(found, dict) else None
+        self.is_below = self.port is not None and self.offset < self.port.start_offset
 
     @property
     def is_led(self) -> bool:
@@ -129,14 +134,14 @@ class ReplicaFetch:
         wrong = self._wrong(topic, port, asked)
         if wrong:
             return refused(index, wrong)
-        if not port.start_offset <= offset:
-            return refused(index, Code.OFFSET_OUT_OF_RANGE, port.start_offset)
+        if offset < port.start_offset:
+            return port
         epoch = asked["last_fetched_epoch"]  # below 0: the replica has no event that could be another one
         parts = port.epochs.diverging(epoch, offset, port.end_offset) if epoch >= 0 else None
         if parts is not None:
             diverging = {"epoch": parts[0], "end_offset": parts[1]}
             return {**refused(index, Code.NONE, port.start_offset), "diverging_epoch": diverging}
-        if offset > port.end_offset:
+        if offset > port.end_offset:  # the replica's log is empty
             return refused(index, Code.OFFSET_OUT_OF_RANGE, port.start_offset)
         port.fetched_by(self.replica.broker, self.replica.epoch, offset)
         return port
@@ -158,7 +163,7 @@ class ReplicaFetch:
         port = wanted.port
         if port is None or not wanted.is_led:
             return True
-        return wanted.offset < port.end_offset or self._told.get(wanted.key) != _told(port)
+        return wanted.is_below or wanted.offset < port.end_offset or self._told.get(wanted.key) != _told(port)
 
     # --- when to answer
 
@@ -260,10 +265,17 @@ class ReplicaFetch:
             most = min(wanted.asked["partition_max_bytes"], left)
             if room - left >= WORTH and late():
                 most = 0
-            raw = None
+            raw, offset = None, wanted.offset
             try:
-                if wanted.is_led and wanted.offset < port.end_offset and (first or most > 0):
-                    raw = yield ReplicaRead(port, wanted.offset, max(1, most), first)
+                if wanted.is_below:
+                    offset = port.start_offset
+                    begins = _begins((yield ReplicaRead(port, offset, 1, True)), offset)
+                    is_empty = wanted.asked["last_fetched_epoch"] < 0
+                    if wanted.is_led and not (is_empty and wanted.offset == begins):
+                        found.append((wanted, refused(index, Code.OFFSET_OUT_OF_RANGE, begins)))
+                        continue
+                if wanted.is_led and offset < port.end_offset and (first or most > 0):
+                    raw = yield ReplicaRead(port, offset, max(1, most), first)
                 if port.gone is not None:
                     raise port.gone
             except KrappyError as error:
@@ -331,6 +343,13 @@ def _row(index: int, port: LeaderPort, raw: Raw | None) -> Message:
         "aborted_transactions": None,
         "records": b"" if raw is None else raw.records,
     }
+
+
+def _begins(raw: Raw | None, offset: int) -> int:
+    """Where the batch begins that contains `offset`, which was read for this."""
+    assert raw is not None
+    assert not isinstance(raw.records, FilePart)  # so little is not sent from the file
+    return min(offset, read_header(raw.records).base_offset) if len(raw.records) else offset
 
 
 def refused(index: int, error: Code, log_start: int = -1) -> Message:

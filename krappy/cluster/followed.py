@@ -99,7 +99,7 @@ class FollowedPartition:
     async def _take(self, asked: Asked, answer: Message) -> None:
         code, log_start = answer["error_code"], answer["log_start_offset"]
         diverging, records = answer["diverging_epoch"], answer["records"]
-        if code == Code.OFFSET_OUT_OF_RANGE and (log_start > asked.offset or log_start >= 0 > asked.last_epoch):
+        if code == Code.OFFSET_OUT_OF_RANGE and (log_start >= asked.offset or log_start >= 0 > asked.last_epoch):
             await self.port.start_over(self.epoch, log_start)
         elif code in DIFFERENT_IMAGES:
             self._wait()

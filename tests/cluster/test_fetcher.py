@@ -202,7 +202,21 @@ async def test_a_follower_below_the_log_start_starts_over_there() -> None:
         it.leader.delete_before(5)
         it.follow()
         await it.follower.until(lambda: it.follower.synced == 10)
-        assert it.follower.starts == [5]
+        assert it.follower.starts == [4]  # where a batch begins
+        assert it.follower.log.content == it.leader.log.content[2:]
+
+
+@runs
+async def test_a_follower_that_ends_where_the_leaders_first_batch_begins_starts_over() -> None:
+    async with pair() as it:
+        for _ in range(5):
+            it.leader.produce(b"x", b"y")
+        it.follower.log.add(batch.encode(None, [b"a"] * 4, timestamps=1), 0, 5)
+        it.follower.synced = 4
+        it.leader.delete_before(5)
+        it.follow()
+        await it.follower.until(lambda: it.follower.synced == 10)
+        assert it.follower.starts == [4]
         assert it.follower.log.content == it.leader.log.content[2:]
 
 

@@ -157,6 +157,26 @@ async def test_an_offset_out_of_range_is_answered_with_the_log_start() -> None:
     assert (await asker.one(at(4)))["error_code"] == 0
 
 
+@runs
+async def test_a_replica_starts_over_where_a_batch_begins() -> None:
+    asker = Asker()
+    for _ in range(4):
+        asker.leader.produce(b"a", b"b")
+    asker.leader.delete_before(5)
+    row = await asker.one(at(3, 5))
+    assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 4)
+    row = await asker.one(at(4, 5))  # it has events before, and nobody knows whether this log had the same
+    assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 4)
+    row = await asker.one(at(4), wait_ms=10_000)
+    assert (row["error_code"], row["log_start_offset"]) == (0, 5)
+    assert bytes(row["records"]) == b"".join(asker.leader.log.content[2:])
+    assert (await asker.one(at(5)))["error_code"] == 0
+    asker.leader.log.batches.clear()
+    asker.leader.delete_before(8)
+    row = await asker.one(at(4, 5))
+    assert (row["error_code"], row["log_start_offset"]) == (Code.OFFSET_OUT_OF_RANGE, 8)
+
+
 @pytest.mark.parametrize(
     ("offset", "last", "diverging"),
     [

@@ -1,0 +1,231 @@
+"""One broker copies another one's partition: both are whole brokers, and only their roles are given by the test."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from krappy.app import Broker
+from krappy.broker.partition.follower import Follower
+from krappy.broker.partition.partition import Partition
+from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.core.cluster.image import Image, Registration
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import PartitionState
+from krappy.records import batch
+from krappy.settings.server import parse_address
+from krappy.store.log import Log
+from krappy.types import Span
+from tests.cluster.replication import LISTENER
+
+LEADER, FOLLOWER = 1, 2
+EPOCH = 9
+
+
+class Copied:
+    """A partition of one broker, and its copy on another one."""
+
+    leader: Partition
+    copy: Partition
+
+    def __init__(self, leading: Broker, following: Broker, config: dict[str, str]) -> None:
+        self.leading, self.following, self.config = leading, following, config
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.image = Image(brokers={LEADER: Registration(LEADER, 1, {LISTENER: parse_address(leading.kafka_address)})})
+        self.fetcher = Fetcher(
+            FOLLOWER,
+            LISTENER,
+            lambda: self.image,
+            lambda: 7,
+            settings=FetchSettings(backoff_ms=100),
+            report=lambda event, **facts: self.events.append((event, facts)),
+        )
+
+    async def begin(self) -> None:
+        for broker in (self.leading, self.following):
+            await broker.engine.create_topic("t", 1, self.config)
+        topic, other = self.leading.engine.topics["t"], self.following.engine.topics["t"]
+        image = topic.image
+        topic.see(replace(image, partitions=(image.partitions[0]._replace(replicas=(LEADER, FOLLOWER)),)))
+        self.leader, self.copy = topic.local[0], other.local[0]
+        self.follower = Follower(self.copy, topic.id, self._make_log)
+        await self.leads(EPOCH)
+
+    def _make_log(self, start: int) -> Log:
+        log = self.copy.log
+        log.destroy()
+        return Log.open(log.folder, log.config, start_offset_hint=start)
+
+    async def leads(self, epoch: int, isr: tuple[int, ...] = (LEADER, FOLLOWER)) -> None:
+        state = PartitionState(LEADER, epoch, 1, isr, min_isr=len(isr))
+        await self.leader.take(state, Role.LEADER, LEADER)
+        await self.copy.take(state, Role.FOLLOWER, FOLLOWER)
+        self.follower.leader = LEADER
+        self.fetcher.set([self.follower])
+
+    async def publish(self, *values: bytes, **more: Any) -> int:
+        keys = [b"k%d" % (index % 5) for index in range(len(values))]
+        stored = await self.leader.publish(batch.encode(keys, values, timestamps=1000, **more)).wait()
+        return stored.offset
+
+    async def same(self) -> None:
+        with trio.fail_after(20):
+            while not (
+                self.copy.high_watermark == self.leader.high_watermark == self.leader.end_offset == self.copy.end_offset
+            ):
+                await trio.sleep(0.005)
+
+    async def check(self) -> None:
+        """The copy is the same, byte by byte."""
+        await self.same()
+        assert self.content(self.copy) == self.content(self.leader)
+
+    def content(self, partition: Partition, start: int = 0) -> bytes:
+        data, offset = b"", max(start, partition.start_offset)
+        while offset < partition.end_offset:
+            span: Span = partition.log.read_span(offset, 1 << 20)
+            data, offset = data + bytes(span.data), span.next_offset
+        return data
+
+
+@asynccontextmanager
+async def copied(folder: Path, config: dict[str, str] | None = None, **given: Any) -> AsyncIterator[Copied]:
+    given = {"ballast_bytes": 0, "durability": "os", **given}
+    async with (
+        Broker(folder / "1", broker_id=LEADER, **given) as leading,
+        Broker(folder / "2", broker_id=FOLLOWER, **given) as following,
+        trio.open_nursery() as nursery,
+    ):
+        found = Copied(leading, following, {"segment.bytes": "100000", **(config or {})})
+        nursery.start_soon(found.fetcher.run)
+        await found.begin()
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+def runs(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        async def main() -> None:
+            with trio.fail_after(60):
+                await test(*args, **kwargs)
+
+        trio.run(main)
+
+    return run
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+@runs
+async def test_an_event_is_acknowledged_once_the_copy_has_it(tmp_path: Path, durability: str) -> None:
+    async with copied(tmp_path, durability=durability) as it:
+        assert await it.publish(b"a", b"b") == 0
+        assert it.copy.log.synced_offset >= 2 or durability == "os"
+        assert it.copy.end_offset == 2
+        await it.check()
+        assert it.copy.look_up(b"k1") is not None
+        it.fetcher.set([])
+        await trio.sleep(0.1)
+        with trio.move_on_after(0.5) as waited:
+            await it.publish(b"c")
+        assert waited.cancelled_caught
+        it.fetcher.set([it.follower])
+        await it.check()
+        assert not it.events
+
+
+@runs
+async def test_much_is_copied_while_it_is_written(tmp_path: Path) -> None:
+    async with copied(tmp_path) as it:
+
+        async def publish(size: int, times: int) -> None:
+            for _ in range(times):
+                await it.publish(*[b"x" * size] * 10)
+
+        async with trio.open_nursery() as nursery:
+            for size, times in ((10, 300), (1000, 200), (9000, 50)):
+                nursery.start_soon(publish, size, times)
+        await it.check()
+        assert it.copy.segments > 10
+        assert not it.events
+
+
+@runs
+async def test_a_copy_that_begins_late_gets_all(tmp_path: Path) -> None:
+    async with copied(tmp_path, {"max.message.bytes": "8000000"}) as it:
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        for size in (10, 5_000_000, 100, 3_000_000, 10, 200_000):
+            await it.publish(b"x" * size)
+        for _ in range(300):
+            await it.publish(b"y" * 1000, b"z" * 500)
+        it.fetcher.set([it.follower])
+        await it.check()
+        assert not it.events
+
+
+@runs
+async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
+    async with copied(tmp_path) as it:
+        await it.publish(b"a")
+        await it.same()
+        it.fetcher.set([])
+        # In two epochs this broker led, and nobody had its events.
+        for epoch in (EPOCH + 1, EPOCH + 2):
+            await it.copy.take(PartitionState(FOLLOWER, epoch, 1, (LEADER, FOLLOWER), min_isr=2), Role.LEADER, FOLLOWER)
+            it.copy.publish(batch.encode([b"k"], [b"lost"], timestamps=1))
+            await trio.sleep(0.05)
+        assert it.copy.end_offset == 3
+        await it.leads(EPOCH + 3)
+        await it.publish(b"b", b"c")
+        await it.check()
+        assert it.copy.end_offset == 3
+        assert [b"lost" in it.content(each) for each in (it.copy, it.leader)] == [False, False]
+        await it.publish(b"d")
+        await it.check()
+        assert not it.events
+
+
+@runs
+async def test_the_log_start_follows(tmp_path: Path) -> None:
+    async with copied(tmp_path) as it:
+        for _ in range(50):
+            await it.publish(*[b"x" * 1000] * 10)
+        await it.same()
+        await it.leader.delete_records(300)
+        await it.publish(b"more")
+        with trio.fail_after(10):
+            while it.copy.start_offset != 300:
+                await trio.sleep(0.01)
+        await it.check()
+
+
+@pytest.mark.parametrize("start", [40, 43])
+@runs
+async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int) -> None:
+    """Also within a batch."""
+    async with copied(tmp_path) as it:
+        await it.publish(b"a", b"b")
+        await it.same()
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        for _ in range(10):
+            await it.publish(*[b"x" * 1000] * 10)
+        await it.leader.delete_records(start + 2)
+        it.fetcher.set([it.follower])
+        await it.check()
+        assert it.copy.start_offset == start + 2
+        assert await it.copy.applier.caught_up(it.copy.high_watermark, 10)
+        assert {key: it.copy.look_up(key) for key in _KEYS} == {key: it.leader.look_up(key) for key in _KEYS}
+
+
+_KEYS = [b"k%d" % index for index in range(5)]
