@@ -88,7 +88,10 @@ class FollowedPartition:
         """Takes the answer to the request that is outstanding. Raises nothing."""
         asked, self._asked = self._asked, None
         if asked is not None and self.stands and self.port.position() == asked:
+            due = self.due
             await self._guarded(self._take, asked, answer)
+            if self.due == due:
+                self._pause, self._failed = 0.0, False
 
     async def finish(self) -> None:
         """Takes up what was left undone: by a failure, or before the partition followed this leader. To be called
@@ -142,7 +145,6 @@ class FollowedPartition:
 
     async def _guarded(self, work: Callable[..., Any], *args: Any) -> None:
         """Runs `work` to its end, whoever is cancelled. If it fails, that is reported, and the partition pauses."""
-        due = self.due
         try:
             with trio.CancelScope(shield=True):
                 await work(*args)
@@ -151,9 +153,6 @@ class FollowedPartition:
         except Exception:
             self._report("internal_error", task=f"following {self}", exc_info=True)
             self._wait()
-        else:
-            if self.due == due:
-                self._pause, self._failed = 0.0, False
 
     def _fail(self, error: KrappyError) -> None:
         if not self._failed:

@@ -19,14 +19,17 @@ from krappy.cluster.fetcher import Fetcher, FetchSettings
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
+from krappy.errors import StorageError
 from krappy.records import batch
 from krappy.settings.server import parse_address
 from krappy.store.log import Log
 from krappy.types import Span
+from tests.broker.transactional import Producer
 from tests.cluster.replication import LISTENER
 
 LEADER, FOLLOWER = 1, 2
 EPOCH = 9
+_KEYS = [b"k%d" % index for index in range(5)]
 
 
 class Copied:
@@ -228,4 +231,78 @@ async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int
         assert {key: it.copy.look_up(key) for key in _KEYS} == {key: it.leader.look_up(key) for key in _KEYS}
 
 
-_KEYS = [b"k%d" % index for index in range(5)]
+@runs
+async def test_transactions_are_copied(tmp_path: Path) -> None:
+    """Committed and aborted ones, and one that is open."""
+    async with copied(tmp_path) as it:
+        producers = [await Producer(it.leading.engine, name).init() for name in ("commits", "aborts", "waits")]
+        for each in producers:
+            await each.write((b"k", each.name.encode()), (b"of " + each.name.encode(), b"1"))
+        await producers[1].end(False)
+        await producers[0].end(True)
+        await it.publish(b"after")
+        await it.check()
+        assert it.copy.last_stable_offset == it.leader.last_stable_offset < it.copy.high_watermark
+        assert it.copy.aborted(0, 100) == it.leader.aborted(0, 100) != []
+        await producers[2].end(True)
+        await it.check()
+        assert it.copy.last_stable_offset == it.leader.last_stable_offset == it.copy.high_watermark
+        assert await it.copy.applier.caught_up(it.copy.high_watermark, 10)
+        keys = [b"k", b"of commits", b"of aborts", b"of waits", *_KEYS]
+        assert await it.leader.applier.caught_up(it.leader.high_watermark, 10)
+        assert [it.copy.look_up(key) for key in keys] == [it.leader.look_up(key) for key in keys]
+        assert it.copy.look_up(b"of aborts") is None
+        assert it.copy.producer_ids() == it.leader.producer_ids()
+
+
+@runs
+async def test_a_compacted_log_is_copied(tmp_path: Path) -> None:
+    async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        for number in range(300):
+            await it.publish(*[b"%d" % number * 100] * 5)
+        engine = it.leading.engine
+        assert await it.leader.applier.caught_up(it.leader.high_watermark, 10)
+        before = it.leader.size
+        await engine.housekeeper.clean(it.leader, engine.now_ms())
+        assert it.leader.size < before / 2
+        it.fetcher.set([it.follower])
+        await it.same()
+        await it.publish(b"more")
+        await it.same()
+        assert await it.copy.applier.caught_up(it.copy.high_watermark, 10)
+        assert [it.copy.look_up(key) for key in _KEYS] == [it.leader.look_up(key) for key in _KEYS]
+        assert _with_records(it.content(it.copy)) == _with_records(it.content(it.leader))
+        assert not it.events
+
+
+def _with_records(data: bytes) -> list[bytes]:
+    return [bytes(each) for header, each in batch.split(data) if header.count]
+
+
+@runs
+async def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
+    async with copied(tmp_path, durability="fsync") as it:
+        await it.publish(b"a")
+        await it.same()
+        log, left = it.copy.log, [3, 3]
+        append, sync = log.append_as_is, log.sync
+
+        def failing(batches: Any, now_ms: int) -> int:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise StorageError("the disk is full")
+            return append(batches, now_ms)
+
+        def not_synced() -> int:
+            left[1] -= 1
+            if left[1] >= 0:
+                raise StorageError("no descriptor is left")
+            return sync()
+
+        log.append_as_is, log.sync = failing, not_synced  # type: ignore[method-assign]
+        await it.publish(b"b", b"c")
+        await it.check()
+        assert [event for event, _ in it.events] == ["following_failed"]
