@@ -202,7 +202,9 @@ class MemoryTopic:
     def __init__(self, name: str, id: bytes, leaders: Sequence[MemoryLeader], replicas: tuple[int, ...]) -> None:
         self.name, self.id = name, id
         self.leaders = {each.index: each for each in leaders}
-        self.image = TopicImage(name, id, tuple(PartitionImage(replicas) for _ in range(max(self.leaders) + 1)))
+        self.image = TopicImage(
+            name, id, tuple(PartitionImage(replicas) for _ in range(max(self.leaders, default=9) + 1))
+        )
 
     def led(self, index: int) -> MemoryLeader:
         if index not in self.leaders:
