@@ -68,8 +68,8 @@ class Copied:
 
     async def leads(self, epoch: int, isr: tuple[int, ...] = (LEADER, FOLLOWER)) -> None:
         state = PartitionState(LEADER, epoch, 1, isr, min_isr=len(isr))
-        await self.leader.take(state, Role.LEADER, LEADER)
-        await self.copy.take(state, Role.FOLLOWER, FOLLOWER)
+        await self.leader.take(state, epoch, Role.LEADER, LEADER)
+        await self.copy.take(state, epoch, Role.FOLLOWER, FOLLOWER)
         self.follower.leader = LEADER
         self.fetcher.set([self.follower])
 
@@ -183,7 +183,9 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
         it.fetcher.set([])
         # In two epochs this broker led, and nobody had its events.
         for epoch in (EPOCH + 1, EPOCH + 2):
-            await it.copy.take(PartitionState(FOLLOWER, epoch, 1, (LEADER, FOLLOWER), min_isr=2), Role.LEADER, FOLLOWER)
+            await it.copy.take(
+                PartitionState(FOLLOWER, epoch, 1, (LEADER, FOLLOWER), min_isr=2), epoch, Role.LEADER, FOLLOWER
+            )
             it.copy.publish(batch.encode([b"k"], [b"lost"], timestamps=1))
             await trio.sleep(0.05)
         assert it.copy.end_offset == 3
