@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from krappy.cli import argv, output
-from krappy.cli.errors import Failure
-from krappy.settings.described import describe
-from krappy.settings.server import ServerConfig, load
-
-if TYPE_CHECKING:
-    from krappy.app import Broker
-
-F = TypeVar("F", bound=Callable[..., Any])
-STOPS = (signal.SIGTERM, signal.SIGHUP)  # under nohup SIGHUP stays ignored
-OURS = {
-    "KRAPPY_ADDRESS",
-    "KRAPPY_CONSOLE_URL",
-    "KRAPPY_DEBUG",
-}  # variables of the command line, not settings of a broker
-
-
-def settings_options(command: F) -> F:
-    """A flag for each setting of the broker."""
-    for row in reversed(describe()):
-        command = click.option(
-            row.flag,
-            row.name,
-            metavar=row.kind if "|" in row.kind else row.kind.upper(),
-            help=f"{row.doc[0].upper()}{row.doc[1:]}.  [default: {row.default}; env: {row.variable}]",
-        )(command)
-    return command
-
-
-class SettingsCommand(click.Command):
-    """A command whose help shows the settings under their headings."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections = {row.name: row.section for row in describe()}
-        rows: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
-                rows.setdefault(sections.get(param.name or "", "Options"), []).append(record)
-        for section, records in rows.items():
-            with formatter.section(section):
-                formatter.write_dl(records)
+from krappy.cli.serving import SettingsCommand, run_in_foreground, serve_options
 
 
 @click.command(cls=SettingsCommand)
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A TOML file of settings: the names below, with _ for -, at the top level.  [env: KRAPPY_CONFIG]",
-)
-@settings_options
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
-@click.option("--until-eof", is_flag=True, hidden=True, help="Stop when stdin ends, as when its parent dies.")
+@serve_options
 def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None) -> None:
     """Run a broker until SIGTERM, Ctrl-C or SIGHUP (the terminal is closed; ignored under nohup).
 
@@ -89,92 +31,4 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
       krappy serve --listen-kafka IN://0.0.0.0:9092,OUT://0.0.0.0:9094 --advertised-listeners OUT://k.example.com:9094
     """
-    if flags["console_token"] and argv.hide(flags["console_token"]):
-        output.note(
-            "--console-token was visible in `ps` for a moment, and is in the shell's history: use "
-            "--console-token-file or KRAPPY_CONSOLE_TOKEN instead"
-        )
-    with _ended_by_signals():
-        _serve(file, flags, as_json, until_eof)
-
-
-def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
-    config = load(flags, _settings(os.environ), file)
-    try:
-        import trio
-
-        from krappy import app, logs
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("krappy"):
-            raise
-        raise Failure(f"a broker needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
-    config = _without_console(config)
-    if until_eof:
-        threading.Thread(target=_stop_at_eof, daemon=True).start()
-    report = logs.Reporter(logs.configure(config.log_level, config.log_format))
-
-    def ready(broker: Broker) -> None:
-        try:
-            _announce(config, broker, as_json)
-        except BrokenPipeError:
-            raise
-        except OSError:  # stdout is a file on a full disk; the broker serves all the same
-            output.drop_stdout()
-
-    trio.run(partial(app.serve, config, report=report, ready=ready))
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Makes signals end the process until the broker handles them itself; nothing is open before that. Needed because
-    the first process of a container ignores signals without a handler (pid_namespaces(7))."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        os._exit(0)
-
-    taken = [number for number in STOPS if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, end) for number in taken}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _settings(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in OURS}
-
-
-def _without_console(config: ServerConfig) -> ServerConfig:
-    """The settings without a console if its packages are missing. Raises Failure when one was asked for."""
-    from krappy import app
-
-    missing = app.missing_for_console()
-    if not missing or config.listen_http is None:
-        return config
-    why = f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]'"
-    if config.listen_http != ServerConfig.__dataclass_fields__["listen_http"].default:
-        raise Failure(f"{why}, or give --listen-http none")
-    output.note(f"no console: {why}")
-    return replace(config, listen_http=None)
-
-
-def _stop_at_eof() -> None:
-    # Not sys.stdin: a thread that waits inside a buffered file aborts the interpreter's exit.
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
-    listening = {**dict.fromkeys(("native", "kafka", "http")), **broker.addresses}
-    if as_json:
-        facts = {"ready": True, **listening, "data": str(config.data.absolute()), "pid": os.getpid()}
-        output.emit_json({**facts, "version": version("krappy")})
-        return
-    lines = [f"krappy {version('krappy')}, process {os.getpid()}, data in {config.data.absolute()}"]
-    shown = {**listening, "http": listening["http"] and f"http://{listening['http']}/"}
-    where = ", ".join(address if name == "http" else f"{name} {address}" for name, address in shown.items() if address)
-    if where:
-        lines.append(f"listening: {where}")
-    output.write_lines(lines)
+    run_in_foreground(file, flags, as_json, until_eof)
