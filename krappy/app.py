@@ -33,12 +33,14 @@ from krappy.server.kafka import Advertised, Kafka
 from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
 from krappy.settings import server as settings
-from krappy.settings.server import PLAINTEXT, ServerConfig, parse_address
+from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, parse_address
+from krappy.settings.server import ServerConfig
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
 
 
+EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
 CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
@@ -154,10 +156,7 @@ class Broker:
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address, "listen_kafka")
             self.engine = self._make_engine()
-            self.engine.endpoints = {
-                listener.name: parse_address(listener.advertised or _address(sockets[KAFKA + listener.name]))
-                for listener in config.kafka_listeners
-            }
+            self.engine.endpoints = self._endpoints(sockets)
             if self._stopped:
                 self.engine.begin_stop()
             self.server = self._make_server()
@@ -174,7 +173,7 @@ class Broker:
             raise
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
-            self.server.listen(Listener(sockets["native"], Native(native.registry())))
+            self.server.listen(Listener(sockets["native"], Native(native.registry(), config.advertised(NATIVE))))
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = _address(opened)
@@ -196,6 +195,21 @@ class Broker:
             report=self._report,
         )
         return Engine(config, self._report, cluster, fetcher)
+
+    def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:
+        """What the cluster is told of each listener by its name: the advertised host and port, else those it is bound
+        to. One that is bound to all addresses is told with the host that another listener advertises, else with this
+        machine's name."""
+        config = self.config
+        told = {each.name: (each.advertised, sockets[KAFKA + each.name]) for each in config.kafka_listeners}
+        others = {NATIVE: "native", HTTP: "http"}
+        told |= {name: (config.advertised(name), sockets[key]) for name, key in others.items() if key in sockets}
+        hosts = [parse_address(advertised)[0] for advertised, _ in told.values() if advertised]
+        found = {}
+        for name, (advertised, sock) in told.items():
+            host, port = parse_address(advertised or _address(sock))
+            found[name] = (hosts[0] if hosts else socket.gethostname()) if host in EVERYWHERE else host, port
+        return found
 
     def _make_server(self) -> Server:
         config = self.config

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 import krappy
-from krappy.errors import StorageError, Unavailable
+from krappy.errors import ConfigError, StorageError, Unavailable
 from krappy.store import tail, walk
 from krappy.testing.running import run_broker
 from tests.process import child
@@ -200,3 +200,30 @@ def test_a_stop_that_hangs_ends_all_the_same(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "stop_timed_out" in out
     assert "Thread" in err, "where it hung is told"
+
+
+def test_the_cluster_is_told_of_every_listener(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with krappy.Broker(
+            tmp_path,
+            durability="os",
+            ballast_bytes=0,
+            listen_kafka="IN://127.0.0.1:0,OUT://0.0.0.0:0",
+            listen_native="0.0.0.0:0",
+            listen_http="127.0.0.1:0",
+            advertised_listeners="IN://krappy.example:9092,HTTP://console.example:80",
+        ) as broker:
+            native, out = (int(each.rpartition(":")[2]) for each in (broker.address, broker.kafka_addresses["OUT"]))
+            assert broker.engine.endpoints == {
+                "IN": ("krappy.example", 9092),
+                "OUT": ("krappy.example", out),  # bound to all addresses: with the host that another one advertises
+                "NATIVE": ("krappy.example", native),
+                "HTTP": ("console.example", 80),
+            }
+
+    trio.run(main)
+
+
+def test_a_listener_of_kafka_can_not_have_the_name_of_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="NATIVE"), run_broker(tmp_path, listen_kafka="NATIVE://127.0.0.1:0"):
+        pass

@@ -10,7 +10,8 @@ import pytest
 
 from krappy.errors import ConfigError
 from krappy.settings.described import describe
-from krappy.settings.server import ServerConfig, load, parse_address
+from krappy.settings.listeners import parse_address
+from krappy.settings.server import ServerConfig, load
 from krappy.settings.topic_table import OF_BROKER, SETTINGS
 
 

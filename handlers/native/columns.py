@@ -22,6 +22,7 @@ from krappy.handlers.native.table import (
     check_size,
     chosen_partitions,
     look_up_spread,
+    partitions_of,
 )
 from krappy.handlers.registry import serves
 from krappy.ports import PartitionPort, SessionPort, TopicPort
@@ -111,7 +112,8 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
     only = 0 if topic.count == 1 else request.partition
-    views = await session.broker.wait_for_views(topic.all_led() if only is None else [topic.led(only)])
+    partitions = [topic.led(only)] if only is not None else await partitions_of(session, topic, lambda: _keys(request))
+    views = await session.broker.wait_for_views(partitions)
     pause = views.after(session.pause)
     where: list[int] = []
     entries: list[bytes | None] = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidRequest, KrappyError, Overloaded, RecordTooLarge, UnknownHandle
+from krappy.errors import InvalidRequest, KrappyError, NotLeader, Overloaded, RecordTooLarge, UnknownHandle
 from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
@@ -83,7 +83,8 @@ def multi_get(
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys = request.keys
     only = 0 if topic.count == 1 else request.partition
-    views = await session.broker.wait_for_views(topic.all_led() if only is None else [topic.led(only)])
+    partitions = [topic.led(only)] if only is not None else await partitions_of(session, topic, lambda: keys)
+    views = await session.broker.wait_for_views(partitions)
     pause = views.after(session.pause)
     indexes: list[int] = []
     entries: list[bytes] = []
@@ -103,6 +104,24 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
                 looked = 0
                 await pause()
     return messages.MultiGot(indexes, entries)
+
+
+async def partitions_of(
+    session: SessionPort, topic: TopicPort, keys: Callable[[], list[bytes]]
+) -> Sequence[PartitionPort]:
+    """The partitions to look these keys up in: all of the topic; or only the keys' own, when other brokers lead some
+    and the topic has no strays. Raises NotLeader."""
+    try:
+        return topic.all_led()
+    except NotLeader:
+        if topic.scattered:
+            raise
+    found: set[int] = set()
+    wanted = keys()
+    for first in range(0, len(wanted), QUICK):
+        found.update(partition_for(key, topic.count) for key in wanted[first : first + QUICK])
+        await session.pause()
+    return [topic.led(index) for index in sorted(found)]
 
 
 async def look_up_spread(

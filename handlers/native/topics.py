@@ -61,7 +61,12 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
     broker = session.broker
     return messages.Pong(
-        broker.version, broker.cluster_id, broker.now_ms(), session.max_frame, broker.http_address or None
+        broker.version,
+        broker.cluster_id,
+        broker.now_ms(),
+        session.max_frame,
+        broker.http_address or None,
+        max(1, len(broker.image.brokers)),
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from krappy.broker.dynamic import THREADS
 from krappy.broker.runtime import DISK_THREADS
 from krappy.ports import BrokerSetting
-from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
+from krappy.settings.listeners import PLAINTEXT
+from krappy.settings.server import KAFKA_NAMES, ServerConfig
 from krappy.settings.topic_table import OF_BROKER
 
 SECRET = "console_token"  # its value is never shown

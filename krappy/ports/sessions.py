@@ -45,8 +45,12 @@ class PacedPort(Protocol):
 
 
 class SessionPort(PacedPort, Protocol):
+    """`address`: HOST:PORT of this broker as the peer is told it, which is the one that it used unless another one is
+    advertised."""
+
     client: str
     max_frame: int
+    address: str
 
     access: AccessPort  # to whatever has a name
 

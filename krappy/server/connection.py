@@ -39,11 +39,13 @@ class Native:
 
     protocol = "native"
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, advertised: str = "") -> None:
+        """`advertised`: HOST:PORT that clients are told; empty: the one that they used."""
         self._registry = registry
+        self._advertised = advertised
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
-        return Connection(server, sock, client, self._registry)
+        return Connection(server, sock, client, self._registry, self._advertised or _used(sock))
 
     def refusal(self, error: KrappyError) -> bytes:
         return error_frame(0, error)
@@ -53,10 +55,10 @@ class Connection(Channel):
     protocol = "native"
     _least = 4  # the message type
 
-    def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry) -> None:
+    def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str) -> None:
         super().__init__(server, sock, client)
         self._served = registry.served
-        self.session = Session(server.broker, client, self, server.max_frame, server.allowance)
+        self.session = Session(server.broker, client, self, server.max_frame, server.allowance, address)
         self._tasks = 0
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
@@ -161,6 +163,15 @@ class Connection(Channel):
         elif isinstance(error, KrappyError):
             self._send(error_frame(id, error))
         self.changed.fire()
+
+
+def _used(sock: socket.socket) -> str:
+    """HOST:PORT at which the peer reached this broker; empty if the socket tells none."""
+    name = sock.getsockname()
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[0].removeprefix("::ffff:"), name[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _elements(request: Request) -> int:

@@ -27,7 +27,7 @@ from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
 from krappy.server.pace import OUTBOX, SMALL
-from krappy.settings.server import parse_address
+from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later
 from krappy.wire import mistaken

@@ -18,7 +18,7 @@ from krappy.server.pace import Turns
 from krappy.server.places import HTTP, Places
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
-from krappy.settings.server import parse_address
+from krappy.settings.listeners import parse_address
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS

@@ -47,11 +47,20 @@ class Paced:
 class Session(Paced):
     """A `SessionPort`. `client`: the peer's name for people. `principal`: its identity for authorization (None yet)."""
 
-    def __init__(self, broker: BrokerPort, client: str, peer: PacedPort, max_frame: int, allowance: Allowance) -> None:
+    def __init__(
+        self,
+        broker: BrokerPort,
+        client: str,
+        peer: PacedPort,
+        max_frame: int,
+        allowance: Allowance,
+        address: str = "",
+    ) -> None:
         super().__init__(peer)
         self.broker = broker
         self.access: AccessPort = broker.access()
         self.max_frame = max_frame
+        self.address = address
         self._allowance = allowance
         self.client = client
         self.principal: str | None = None

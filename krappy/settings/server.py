@@ -23,10 +23,19 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
 from krappy.settings import units
+from krappy.settings.listeners import (
+    HTTP,
+    NATIVE,
+    KafkaListener,
+    checked_address,
+    joined,
+    parse_address,
+    read_listeners,
+)
 from krappy.settings.topic import TopicConfig
 from krappy.settings.topic_table import OF_BROKER, inherited, nearest
 
@@ -43,9 +52,6 @@ _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 CHROOT, ZOOKEEPER_PORT = "/krappy", 2181
-PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
-_LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
-_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's names of what this broker does not have
 # Kafka's names ("Broker Configs"), in the unit of ours.
 KAFKA_NAMES = {
     "advertised.listeners": "advertised_listeners",
@@ -100,14 +106,6 @@ def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
     return field(default=default, metadata=_facts(doc, low, high))
 
 
-class KafkaListener(NamedTuple):
-    """`address`: HOST:PORT to bind to. `advertised`: HOST:PORT that clients are told; empty: the one they used."""
-
-    name: str
-    address: str
-    advertised: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Every setting of a broker, checked."""
@@ -129,7 +127,7 @@ class ServerConfig:
     advertised_listeners: str = _setting(
         "",
         "HOST:PORT that Kafka clients are told to connect to; empty: the one they used; for each listener by name: "
-        "NAME://HOST:PORT,NAME://HOST:PORT",
+        "NAME://HOST:PORT,NAME://HOST:PORT; NATIVE and HTTP are the names of the other two",
     )
     broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
     rack: str = _setting("", "this broker's rack or zone, as Kafka clients see it")
@@ -225,9 +223,12 @@ class ServerConfig:
     def kafka_listeners(self) -> tuple[KafkaListener, ...]:
         """The listeners of Kafka's protocol. Raises ConfigError when advertised_listeners names one that does not
         exist."""
-        told = dict(_listeners(self.advertised_listeners))
+        told = dict(read_listeners(self.advertised_listeners))
+        told.pop(NATIVE, None)
+        told.pop(HTTP, None)
         found = tuple(
-            KafkaListener(name, address, told.pop(name, "")) for name, address in _listeners(self.listen_kafka or "")
+            KafkaListener(name, address, told.pop(name, ""))
+            for name, address in read_listeners(self.listen_kafka or "")
         )
         if told and found:
             names = ", ".join(each.name for each in found)
@@ -236,6 +237,10 @@ class ServerConfig:
                 setting="advertised_listeners",
             )
         return found
+
+    def advertised(self, name: str) -> str:
+        """HOST:PORT that clients of the listener NATIVE or HTTP are told; empty: nothing is set."""
+        return dict(read_listeners(self.advertised_listeners)).get(name, "")
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name, as `load` takes them."""
@@ -346,18 +351,6 @@ def read_value(name: str, value: Any) -> Any:
     return _read(SPECS[name], value)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """("host", port) of "host:port" or "[v6]:port"; an empty host is every interface. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"'{text:.80}': an IPv6 address needs brackets, as in [::1]:7092")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigError(f"'{text:.80}' is not HOST:PORT")
-    return host, int(port)
-
-
 def on_loopback(address: str) -> bool:
     """Whether only this machine reaches "HOST:PORT"."""
     host = parse_address(address)[0]
@@ -428,20 +421,23 @@ def _read(spec: Field[Any], value: Any) -> Any:
     if spec.name.startswith("listen_") and value in ("", "none"):
         return None
     if spec.name == "listen_kafka":
-        return _joined(_listeners(value))
+        listeners = read_listeners(value)
+        if taken := {NATIVE, HTTP} & {name for name, _ in listeners}:
+            raise ValueError(f"{', '.join(taken)}: a listener of this name is not Kafka's; choose another name")
+        return joined(listeners)
     if spec.name.startswith("listen_"):
-        return _address(value)
+        return checked_address(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
     if spec.name == "max_connections_per_ip_overrides":
         _read_overrides(value)
     if spec.name == "advertised_listeners" and value:
-        told = _listeners(value)
+        told = read_listeners(value)
         for _, address in told:
             host, port = parse_address(address)
             if host in ("", "0.0.0.0", "::") or not port:
                 raise ValueError(f"clients can't connect to {address}: a host name or address and a port are needed")
-        return _joined(told)
+        return joined(told)
     return value
 
 
@@ -456,36 +452,6 @@ def _read_overrides(text: str) -> dict[str, int]:
             raise ValueError(f"'{each:.80}' is not ADDRESS:NUMBER") from None
         found[str(address)] = _read_number(number, 0, 2**31 - 1)
     return found
-
-
-def _listeners(text: str) -> list[tuple[str, str]]:
-    """(name, HOST:PORT) of each of "HOST:PORT" or "NAME://HOST:PORT,…", as Kafka writes them. Raises ValueError."""
-    found: dict[str, str] = {}
-    for each in text.split(",") if text else []:
-        match = _LISTENER.fullmatch(each.strip())
-        assert match is not None
-        name = (match[1] or PLAINTEXT).upper()
-        if name in _NOT_YET:
-            raise ValueError(f"{name}: there is no TLS and no SASL yet; PLAINTEXT, or any other name, has neither")
-        if name in found:
-            raise ValueError(
-                f"two listeners are called {name}: write NAME://HOST:PORT, with a name of its own for each"
-            )
-        found[name] = _address(match[2])
-    return list(found.items())
-
-
-def _joined(listeners: list[tuple[str, str]]) -> str:
-    return ",".join(address if name == PLAINTEXT else f"{name}://{address}" for name, address in listeners)
-
-
-def _address(text: str) -> str:
-    """Returns HOST:PORT, if it is that. Raises ValueError."""
-    try:
-        parse_address(text)
-    except ConfigError as error:
-        raise ValueError(error.text) from None
-    return text
 
 
 def _read_number(value: Any, low: int, high: int, unit: str | None = None) -> int:

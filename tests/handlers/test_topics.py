@@ -70,3 +70,33 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert read_all(raw, "t") == log
         assert scan(raw, topic="t") == table
         assert raw.call(m.DescribeTopics(["t"])).topics == [described]
+
+
+def test_metadata_tells_of_the_broker_and_of_who_leads_a_topic(broker: RunningBroker, raw: Raw) -> None:
+    raw.call(m.CreateTopic("t", 2))
+    raw.call(m.CreateTopic("u"))
+    found = raw.call(m.Metadata(["t", "absent"]))
+    [own] = found.brokers
+    assert (own["id"], own["native"], own["rack"]) == (found.broker, broker.address, None)
+    assert own["kafka"] == {"PLAINTEXT": broker.kafka_address}
+    assert found.controller == found.broker
+    assert found.cluster == raw.call(m.Ping()).cluster
+    [topic, absent] = found.topics
+    assert (topic["name"], topic["scattered"], len(topic["id"])) == ("t", False, 22)
+    led = {"leader": own["id"], "leader_epoch": 0, "replicas": [own["id"]], "isr": [own["id"]]}
+    assert topic["partitions"] == [led, led]
+    assert absent == {"name": "absent", "id": None, "scattered": False, "partitions": []}
+    assert [each["name"] for each in raw.call(m.Metadata()).topics] == ["t", "u"]
+
+
+def test_pong_tells_how_many_brokers_there_are(raw: Raw) -> None:
+    assert raw.call(m.Ping()).brokers == 1
+
+
+def test_the_address_that_is_advertised_is_told(tmp_path: Path) -> None:
+    with (
+        run_broker(tmp_path, durability="os", advertised_listeners="NATIVE://krappy.example:17092") as broker,
+        Raw(broker.address) as raw,
+    ):
+        [own] = raw.call(m.Metadata([])).brokers
+        assert own["native"] == "krappy.example:17092"

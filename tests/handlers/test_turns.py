@@ -58,6 +58,7 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ),
     ("Message", "headers"): lambda h: m.Message(h.producer, b"v", b"k", headers=[(f"{at}", b"") for at in range(MOST)]),
     ("DescribeTopics", "topics"): lambda h: m.DescribeTopics(["t", *(f"m{at % 100}" for at in range(MOST - 1))]),
+    ("Metadata", "topics"): lambda h: m.Metadata(["t", *(f"m{at}" for at in range(MOST - 1))]),
     ("DeleteRecords", "before"): lambda h: m.DeleteRecords("t", [(at, 0) for at in EVERY]),
     ("MultiGet", "keys"): lambda h: m.MultiGet("t", KEYS),
     ("Scan", "partitions"): lambda h: m.Scan("t", partitions=EVERY),

@@ -427,6 +427,8 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
                         {
                             "partition": 0,
                             "leader": 1,
+                            "replicas": [1],
+                            "isr": [1],
                             "start": 0,
                             "end": 42,
                             "high_watermark": 42,
@@ -454,6 +456,34 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "time": 1700000000000,
             "max_frame": 67108864,
             "console": "127.0.0.1:8092",
+            "brokers": 3,
+        },
+    ),
+    ("Metadata", {"id": 1, "topics": ["users"]}),
+    (
+        "MetadataFound",
+        {
+            "id": 1,
+            "cluster": "q4cdVq5eRzWm1Vh6zXw6Qw",
+            "broker": 1,
+            "controller": 1,
+            "brokers": [
+                {
+                    "id": 1,
+                    "native": "10.0.0.1:7092",
+                    "kafka": {"PLAINTEXT": "10.0.0.1:9092"},
+                    "http": "10.0.0.1:8092",
+                    "rack": None,
+                },
+            ],
+            "topics": [
+                {
+                    "name": "users",
+                    "id": "q4cdVq5eRzWm1Vh6zXw6Qw",
+                    "scattered": False,
+                    "partitions": [{"leader": 1, "leader_epoch": 3, "replicas": [1, 2, 3], "isr": [1, 2]}],
+                }
+            ],
         },
     ),
 ]

@@ -77,7 +77,11 @@ ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
         {"partition": 0, "cursor": 4, "offsets": [[0, 1]], "entries": [b"k", READ]},
     ),
     (m.Polled([("t", 0, 5, 9, b"records")]), 6, {"parts": [["t", 0, 5, 9, b"records"]], "leases": None, "waited": 0}),
-    (m.Pong("1", "c", 5, 6), 7, {"version": "1", "cluster": "c", "time": 5, "max_frame": 6, "console": None}),
+    (
+        m.Pong("1", "c", 5, 6),
+        7,
+        {"version": "1", "cluster": "c", "time": 5, "max_frame": 6, "console": None, "brokers": 1},
+    ),
 ]
 
 

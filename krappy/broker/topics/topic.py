@@ -125,7 +125,13 @@ class Topic:
             **self.describe_settings(),
             "scattered": self.scattered,
             "partitions": [
-                {"partition": index, "leader": each.state.leader, **self._describe(self.local.get(index))}
+                {
+                    "partition": index,
+                    "leader": each.state.leader,
+                    "replicas": each.replicas,
+                    "isr": each.state.isr,
+                    **self._describe(self.local.get(index)),
+                }
                 for index, each in enumerate(self.image.partitions)
             ],
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from krappy.wire.schema import U32, Answer, Offset, RangeList, Request
+from typing import Any
+
+from krappy.wire.schema import U32, Answer, Names, Offset, RangeList, Request
 
 
 class Ping(Request, kind=22):
@@ -17,6 +19,33 @@ class Pong(Answer, kind=22):
     time: int  # timestamp: the broker's clock
     max_frame: int  # the largest frame that the broker takes, in bytes
     console: str | None = None  # host:port where it listens for HTTP; null: it has no console
+    brokers: int = 1  # how many the cluster has. Ask for Metadata when there are several
+
+
+class Metadata(Request, kind=61):
+    """Asks which brokers the cluster has, and who leads the partitions of topics. Any broker answers. Requests about a
+    partition go to its leader; another broker refuses them with NOT_LEADER_OR_FOLLOWER. Ask again after that error, and
+    when the connection to a broker is lost: an answer is what the asked broker knows, which may be out of date.
+    """
+
+    topics: Names | None = None  # nil: all
+
+
+class MetadataFound(Answer, kind=61):
+    """A broker is a map of `id`, `rack` (nil: none), and as HOST:PORT `native`, `http` (nil: it has no such listener)
+    and `kafka`, which is a map by the listener's name.
+
+    A topic is a map of `name`, `id` (nil: there is no such topic), `scattered` (whether it may have strays, as far as
+    the asked broker knows), and `partitions`. These are maps, from partition 0 on: `leader` (a broker's id; -1: nobody
+    now), `leader_epoch`, which rises with every election, and the ids `replicas` and `isr`: the replicas that have all
+    acknowledged events.
+    """
+
+    cluster: str  # its id
+    broker: int  # the id of the one that answers
+    controller: int  # a broker's id; -1: there is none now
+    brokers: list[dict[str, Any]]  # those that are registered
+    topics: list[dict[str, Any]]
 
 
 class Unregister(Request, kind=23):

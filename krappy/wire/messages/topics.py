@@ -54,8 +54,8 @@ class DescribeTopics(Request, kind=19):
     """Describes topics. Each is a map: `name`, `id`, `config` (what was set), `settings` (everything in force),
     `scattered` (whether the topic may have strays) and `partitions`, which are maps of
 
-    - `partition`, and `leader`: the broker that leads it, or -1. Each partition that the topic has in the cluster has
-      a map; a partition that this broker does not have is described by these two alone;
+    - `partition`, `leader` (the broker that leads it, or -1), `replicas` and `isr` as in Metadata. Each partition that
+      the topic has in the cluster has a map; a partition that this broker does not have is described by these alone;
     - `size` in bytes, `segments`;
     - the offsets `start`, `end`, `high_watermark`, `last_stable_offset` (up to which events can be read) and `applied`
       (up to which the table includes events);

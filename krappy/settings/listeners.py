@@ -1,0 +1,64 @@
+"""The listeners of a broker: their names and addresses, as the settings `listen_kafka` and `advertised_listeners` give
+them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from krappy.errors import ConfigError
+
+PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
+NATIVE, HTTP = "NATIVE", "HTTP"  # the names under which a broker tells the cluster of its other listeners
+_LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
+_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's names of what this broker does not have
+
+
+class KafkaListener(NamedTuple):
+    """`address`: HOST:PORT to bind to. `advertised`: HOST:PORT that clients are told; empty: the one they used."""
+
+    name: str
+    address: str
+    advertised: str
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """("host", port) of "host:port" or "[v6]:port"; an empty host is every interface. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"'{text:.80}': an IPv6 address needs brackets, as in [::1]:7092")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"'{text:.80}' is not HOST:PORT")
+    return host, int(port)
+
+
+def read_listeners(text: str) -> list[tuple[str, str]]:
+    """(name, HOST:PORT) of each of "HOST:PORT" or "NAME://HOST:PORT,…", as Kafka writes them. Raises ValueError."""
+    found: dict[str, str] = {}
+    for each in text.split(",") if text else []:
+        match = _LISTENER.fullmatch(each.strip())
+        assert match is not None
+        name = (match[1] or PLAINTEXT).upper()
+        if name in _NOT_YET:
+            raise ValueError(f"{name}: there is no TLS and no SASL yet; PLAINTEXT, or any other name, has neither")
+        if name in found:
+            raise ValueError(
+                f"two listeners are called {name}: write NAME://HOST:PORT, with a name of its own for each"
+            )
+        found[name] = checked_address(match[2])
+    return list(found.items())
+
+
+def joined(listeners: list[tuple[str, str]]) -> str:
+    return ",".join(address if name == PLAINTEXT else f"{name}://{address}" for name, address in listeners)
+
+
+def checked_address(text: str) -> str:
+    """Returns HOST:PORT, if it is that. Raises ValueError."""
+    try:
+        parse_address(text)
+    except ConfigError as error:
+        raise ValueError(error.text) from None
+    return text
