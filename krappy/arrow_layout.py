@@ -98,6 +98,11 @@ def numbers(buffer: bytes) -> list[int]:
     return _read(INT64, buffer).tolist()
 
 
+def numbers32(buffer: bytes) -> list[int]:
+    """The inverse of `int32s`."""
+    return _read(INT32, buffer).tolist()
+
+
 def items(column: Binary) -> list[bytes | None]:
     """The inverse of `binary`. It does not check the column."""
     bounds, data, validity = _read(INT32, column.offsets).tolist(), memoryview(column.data), column.validity

@@ -30,6 +30,7 @@ from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.choice import End, Order
 from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.clients.runtime import run
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
@@ -38,7 +39,7 @@ from krappy.clients.sync.items import Blocks
 from krappy.clients.sync.opened import Opened
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import KeyRangeChoice
-from krappy.clients.values import StartAt, Text
+from krappy.clients.values import Addresses, StartAt, Text
 from krappy.errors import TopicDiffers
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
@@ -83,11 +84,12 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"krappy.clients.sync.{home}"), name)
 
 
-def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
+def connect(to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
     """A client, to be entered with `with`.
 
     Args:
-        to: `host:port` of a broker; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
+        to: `host:port` of a broker; of several brokers of a cluster as a list, or with commas between them: the first
+            that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries.
         keepalive: after this many seconds of silence the client pings the broker; after as many more without an answer
             the connection counts as lost.
@@ -99,9 +101,10 @@ def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 
 
 
 class Client(Opened):
-    """One connection to a broker, made again when it is lost; any number of threads may use it at the same time."""
+    """Connections to a broker, or to those of a cluster, made again when they are lost. Any number of threads may use
+    it."""
 
-    def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
+    def __init__(self, to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
         self._connection = ClientConnection(to, timeout, keepalive)
 
     def __enter__(self) -> Client:
@@ -116,8 +119,8 @@ class Client(Opened):
 
     @property
     def address(self) -> str:
-        """`host:port` of the broker."""
-        return str(self._connection.address)
+        """`host:port` of the broker; of several, with commas between them."""
+        return ",".join(map(str, self._connection.addresses))
 
     @property
     def trouble(self) -> str:
@@ -127,6 +130,10 @@ class Client(Opened):
     @property
     def _link(self) -> Link:
         return self._connection.link
+
+    @property
+    def _router(self) -> Router:
+        return self._connection.router
 
     # --- events -------------------------------------------------------------------------------------------------
 
@@ -393,7 +400,7 @@ class Client(Opened):
         Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
         when the connection is lost before the answer: then the topic may have been created.
         """
-        created, differs = run(admin.create_topic(self._link, topic, partitions, config, if_absent))
+        created, differs = run(admin.create_topic(self._router, topic, partitions, config, if_absent))
         if differs:
             warnings.warn(TopicDiffers(topic, differs), stacklevel=2)
         return created
@@ -410,15 +417,15 @@ class Client(Opened):
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, as `describe` gives it."""
-        return run(admin.topics(self._link))
+        return run(admin.topics(self._router))
 
     def describe(self, topic: str) -> TopicInfo:
         """A topic's settings and the offsets of its partitions. Raises UnknownTopic."""
-        return run(admin.describe(self._link, topic))
+        return run(admin.describe(self._router, topic))
 
     def offsets(self, topic: str, at: StartAt = "latest") -> dict[int, int]:
         """By partition: the offset at an end of the log, or of the first event at or after a datetime."""
-        return run(admin.offsets(self._link, topic, at))
+        return run(admin.offsets(self._router, topic, at))
 
     def delete_records(
         self, topic: str, before: StartAt | Mapping[int, int], *, partitions: Sequence[int] | None = None
@@ -433,7 +440,7 @@ class Client(Opened):
         Raises UnknownTopic, UnknownPartition, OffsetOutOfRange beyond the last event, PolicyViolation when the topic is
         only compacted.
         """
-        return run(admin.delete_records(self._link, topic, before, partitions))
+        return run(admin.delete_records(self._router, topic, before, partitions))
 
     # --- groups -------------------------------------------------------------------------------------------------
 

@@ -31,10 +31,11 @@ from krappy.clients.aio.table import History, Scan, Table, Watch
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.choice import End, Order
 from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import KeyRangeChoice
-from krappy.clients.values import StartAt, Text
+from krappy.clients.values import Addresses, StartAt, Text
 from krappy.errors import TopicDiffers
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
@@ -79,11 +80,12 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"krappy.clients.aio.{home}"), name)
 
 
-def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
+def connect(to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
     """A client, to be entered with `async with`.
 
     Args:
-        to: `host:port` of a broker; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
+        to: `host:port` of a broker; of several brokers of a cluster as a list, or with commas between them: the first
+            that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries.
         keepalive: after this many seconds of silence the client pings the broker; after as many more without an answer
             the connection counts as lost.
@@ -95,9 +97,10 @@ def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 
 
 
 class Client:
-    """One connection to a broker, made again when it is lost; any number of tasks may use it at the same time."""
+    """Connections to a broker, or to those of a cluster, made again when they are lost. Any number of tasks may use
+    it."""
 
-    def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
+    def __init__(self, to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
         self._connection = ClientConnection(to, timeout, keepalive)
 
     async def __aenter__(self) -> Client:
@@ -112,8 +115,8 @@ class Client:
 
     @property
     def address(self) -> str:
-        """`host:port` of the broker."""
-        return str(self._connection.address)
+        """`host:port` of the broker; of several, with commas between them."""
+        return ",".join(map(str, self._connection.addresses))
 
     @property
     def trouble(self) -> str:
@@ -123,6 +126,10 @@ class Client:
     @property
     def _link(self) -> Link:
         return self._connection.link
+
+    @property
+    def _router(self) -> Router:
+        return self._connection.router
 
     # --- events -------------------------------------------------------------------------------------------------
 
@@ -389,7 +396,7 @@ class Client:
         Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
         when the connection is lost before the answer: then the topic may have been created.
         """
-        created, differs = await admin.create_topic(self._link, topic, partitions, config, if_absent)
+        created, differs = await admin.create_topic(self._router, topic, partitions, config, if_absent)
         if differs:
             warnings.warn(TopicDiffers(topic, differs), stacklevel=2)
         return created
@@ -406,15 +413,15 @@ class Client:
 
     async def topics(self) -> list[TopicInfo]:
         """Every topic, as `describe` gives it."""
-        return await admin.topics(self._link)
+        return await admin.topics(self._router)
 
     async def describe(self, topic: str) -> TopicInfo:
         """A topic's settings and the offsets of its partitions. Raises UnknownTopic."""
-        return await admin.describe(self._link, topic)
+        return await admin.describe(self._router, topic)
 
     async def offsets(self, topic: str, at: StartAt = "latest") -> dict[int, int]:
         """By partition: the offset at an end of the log, or of the first event at or after a datetime."""
-        return await admin.offsets(self._link, topic, at)
+        return await admin.offsets(self._router, topic, at)
 
     async def delete_records(
         self, topic: str, before: StartAt | Mapping[int, int], *, partitions: Sequence[int] | None = None
@@ -429,7 +436,7 @@ class Client:
         Raises UnknownTopic, UnknownPartition, OffsetOutOfRange beyond the last event, PolicyViolation when the topic is
         only compacted.
         """
-        return await admin.delete_records(self._link, topic, before, partitions)
+        return await admin.delete_records(self._router, topic, before, partitions)
 
     # --- groups -------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ Its rules for each partition (a `Lane`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
@@ -30,6 +30,8 @@ from krappy.clients.lane import RECORD_OVERHEAD, Lane, LaneBatch, Settled, Ticke
 from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
 from krappy.records import batch as record_batch
 from krappy.types import Headers
+
+Ready = Callable[[int], bool]
 
 
 @dataclass(frozen=True)
@@ -179,11 +181,13 @@ class Accumulator:
 
     # --- batches out --------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> list[LaneBatch]:
+    def take(self, now: float, ready: Ready | None = None) -> list[LaneBatch]:
         """All batches that may be sent now. From here on each counts as sent and has its sequence number; `encode`
-        gives its bytes."""
+        gives its bytes. `ready`: tells of a partition whether there is a way to send its batches; None: of all."""
         taken: list[LaneBatch] = []
         for lane in self._lanes.values():
+            if ready is not None and not ready(lane.partition):
+                continue
             while now >= lane.not_before and lane.may_send(self.limits.max_in_flight):
                 if not lane.ready:
                     if lane.filling is None or now < self._due(lane, lane.filling):
@@ -213,15 +217,24 @@ class Accumulator:
         oldest = [next(lane.batches(), None) for lane in self._lanes.values()]
         return min((batch.born + self.limits.timeout for batch in oldest if batch is not None), default=None)
 
-    def next_due(self) -> float | None:
-        """When to call `take` or `expire` at the latest, even if nothing else happens; None: there is no batch."""
+    def waiting(self) -> list[int]:
+        """The partitions that have batches to send, and none in flight."""
+        return [
+            lane.partition
+            for lane in self._lanes.values()
+            if (lane.ready or lane.filling is not None) and all(batch.back for batch in lane.sent)
+        ]
+
+    def next_due(self, ready: Ready | None = None) -> float | None:
+        """When to call `take` or `expire` at the latest, even if nothing else happens; None: there is no batch.
+        `ready`: as for `take`."""
         due: float | None = None
         for lane in self._lanes.values():
             oldest = next(lane.batches(), None)
             if oldest is None:
                 continue
             wanted = oldest.born + self.limits.timeout
-            if lane.may_send(self.limits.max_in_flight):
+            if lane.may_send(self.limits.max_in_flight) and (ready is None or ready(lane.partition)):
                 if lane.ready:
                     wanted = min(wanted, lane.not_before)
                 elif lane.filling is not None:
@@ -256,8 +269,9 @@ class Accumulator:
         behind = position + 1 < len(lane.sent) or any(later.sequence >= 0 for later in lane.ready)
         gap = isinstance(error, OutOfOrderSequence)
         if error.retriable:
+            if not lane.halted:  # one pause for all that are in flight together
+                lane.hold(now)
             batch.back = lane.halted = True
-            lane.hold(now)
         elif gap and (
             position > 0 or lane.halted or (lane.renew and not batch.ahead)
         ):  # a batch before it is to be sent again, or left the gap
@@ -275,9 +289,9 @@ class Accumulator:
             self._fail(lane, batch, error)
         self._resume(lane)
 
-    def lost(self) -> None:
-        """The connection was lost: batches in flight are sent again."""
-        for lane in self._lanes.values():
+    def lost(self, partitions: Iterable[int] | None = None) -> None:
+        """The connection was lost: batches of these partitions (None: of all) that are in flight are sent again."""
+        for lane in list(self._lanes.values()) if partitions is None else map(self._lane, partitions):
             lane.recall()
 
     def expire(self, now: float) -> None:

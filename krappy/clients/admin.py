@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from krappy.clients.cluster import NOBODY
 from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.clients.values import StartAt, start
-from krappy.errors import ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.errors import NotLeader, ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
 from krappy.settings.topic_table import normalise
 from krappy.types import TopicPartition
 from krappy.wire import messages
@@ -21,8 +23,9 @@ class PartitionInfo(NamedTuple):
     """`start`, `end`: the log's first offset, and the offset after its last event. `applied`: the table includes all
     events before this offset. `last_stable_offset`: events before it can be read; no open transaction has one there.
     `failed`: why the partition takes no events or is out of service. `view_failed`: why its table is not updated any
-    more. `size` in bytes. `leader`: the id of the broker that leads the partition; -1: none does. The offsets are -1 if
-    the broker that was asked does not have the partition."""
+    more. `size` in bytes. `leader`: the id of the broker that leads the partition; -1: none does. `replicas`: the
+    brokers that are to have it; `isr`: those of them that have all that is acknowledged. The offsets are -1 if no
+    broker that was asked has the partition."""
 
     partition: int
     start: int = -1
@@ -35,6 +38,8 @@ class PartitionInfo(NamedTuple):
     failed: str | None = None
     view_failed: str | None = None
     leader: int = -1
+    replicas: Sequence[int] = ()
+    isr: Sequence[int] = ()
 
 
 class TopicInfo(NamedTuple):
@@ -96,18 +101,18 @@ class Moved(NamedTuple):
 
 
 async def create_topic(
-    link: Link, topic: str, partitions: int | None, config: Mapping[str, Setting] | None, if_absent: bool
+    router: Router, topic: str, partitions: int | None, config: Mapping[str, Setting] | None, if_absent: bool
 ) -> tuple[bool, Differences]:
     """Returns whether the topic was created. False: it exists (`if_absent`); then also in what it differs. Raises
     TopicExists, InvalidConfig."""
     request = messages.CreateTopic(topic, partitions or 1, None if config is None else dict(config), if_absent)
-    answer = await link.ask(request, messages.TopicCreated, again=if_absent)
+    answer = await router.home.ask(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:
         if partitions not in (None, answer.partitions):
             differs["partitions"] = partitions, answer.partitions
         if config:
-            there = (await describe(link, topic)).settings
+            there = (await describe(router, topic)).settings
             wanted = normalise(config)
             differs.update((name, (wanted[name], there[name])) for name in wanted if wanted[name] != there.get(name))
     return answer.created, differs
@@ -123,29 +128,68 @@ async def delete_topic(link: Link, topic: str) -> None:
     await link.ask(messages.DeleteTopic(topic), messages.TopicDeleted, again=False)
 
 
-async def topics(link: Link, names: Sequence[str] | None = None) -> list[TopicInfo]:
-    """The named topics, or all."""
+async def topics(router: Router, names: Sequence[str] | None = None) -> list[TopicInfo]:
+    """The named topics, or all; each partition as its leader describes it, if that can be reached."""
     request = messages.DescribeTopics(None if names is None else list(names))
-    described = await link.ask(request, messages.TopicsDescribed)
-    return [_topic(each) for each in described.topics]
+    described = await router.home.ask(request, messages.TopicsDescribed)
+    found = [_topic(each) for each in described.topics]
+    if len({each.leader for topic in found for each in topic.partitions} - {NOBODY}) < 2 and not router.several:
+        return found
+    router.several = True
+    deadline = router.runtime.now() + router.timeout
+    links = await router.each(deadline)
+    told: dict[tuple[str, int], PartitionInfo] = {}
+    scattered: set[str] = set()
+    for link, answer in zip(
+        links,
+        await router.ask_each([(link, request) for link in links], messages.TopicsDescribed, deadline),
+        strict=True,
+    ):
+        for topic in map(_topic, answer.topics if isinstance(answer, messages.TopicsDescribed) else ()):
+            scattered |= {topic.name} if topic.scattered else set()
+            for each in topic.partitions:
+                if router.id_of(link) == each.leader:
+                    told[topic.name, each.partition] = each
+    return [
+        topic._replace(
+            scattered=topic.name in scattered or topic.scattered,
+            partitions=[told.get((topic.name, each.partition), each) for each in topic.partitions],
+        )
+        for topic in found
+    ]
 
 
-async def describe(link: Link, topic: str) -> TopicInfo:
+async def describe(router: Router, topic: str) -> TopicInfo:
     """One topic. Raises UnknownTopic."""
-    found = await topics(link, [topic])
+    found = await topics(router, [topic])
     if not found:
         raise UnknownTopic(f"there is no topic '{topic}'", topic=topic)
     return found[0]
 
 
-async def offsets(link: Link, topic: str, at: StartAt) -> dict[int, int]:
+async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
     """By partition, the offset of an end of the log, or of the first event at or after a time. Raises UnknownTopic."""
     name, number = start(at)
-    return dict((await link.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
+    if not router.several:
+        try:
+            return dict((await router.home.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
+        except NotLeader as error:
+            router.note(error)
+
+    def of(some: list[int]) -> messages.ConsumerRegistration:
+        """A reader's registration tells the offsets of some partitions."""
+        return messages.ConsumerRegistration([topic], partitions=some, start=name, start_at=number)
+
+    count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
+    found: dict[int, int] = {}
+    for link, _, answer in await router.of_leaders(topic, range(count), of, messages.ConsumerRegistered):
+        found |= {index: offset for _, index, offset in answer.positions}
+        link.tell(messages.Unregister(answer.handle), messages.Unregistered)
+    return dict(sorted(found.items()))
 
 
 async def delete_records(
-    link: Link, topic: str, before: StartAt | Mapping[int, int], partitions: Sequence[int] | None
+    router: Router, topic: str, before: StartAt | Mapping[int, int], partitions: Sequence[int] | None
 ) -> dict[int, int]:
     """Deletes the events before these offsets; returns where each partition begins now. Raises UnknownPartition.
 
@@ -154,18 +198,32 @@ async def delete_records(
         rows = list(before.items())
     elif type(before) is int:
         some = (
-            [each.partition for each in (await describe(link, topic)).partitions] if partitions is None else partitions
+            [each.partition for each in (await describe(router, topic)).partitions]
+            if partitions is None
+            else partitions
         )
         rows = [(partition, start(before)[1] or 0) for partition in some]
     else:
-        found = await offsets(link, topic, before)
+        found = await offsets(router, topic, before)
         rows = [
             (partition, offset) for partition, offset in found.items() if partitions is None or partition in partitions
         ]
         missing = set(partitions or ()) - found.keys()
         if missing:
             raise UnknownPartition(f"'{topic}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
-    return dict((await link.ask(messages.DeleteRecords(topic, rows), messages.RecordsDeleted)).starts)
+    if not router.several:
+        try:
+            return dict((await router.home.ask(messages.DeleteRecords(topic, rows), messages.RecordsDeleted)).starts)
+        except NotLeader as error:
+            router.note(error)
+    ends = dict(rows)
+    answers = await router.of_leaders(
+        topic,
+        ends,
+        lambda some: messages.DeleteRecords(topic, [(index, ends[index]) for index in some]),
+        messages.RecordsDeleted,
+    )
+    return dict(sorted((index, start) for _, _, answer in answers for index, start in answer.starts))
 
 
 async def groups(link: Link) -> list[GroupInfo]:

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.link import Link
-from krappy.clients.producing import Producing, Registered
+from krappy.clients.producing import Producing
+from krappy.clients.router import Router
+from krappy.clients.routes import Route
+from krappy.clients.sending import Registered
 from krappy.clients.values import seconds
 from krappy.errors import InvalidRequest, UnknownStaging
 from krappy.wire import messages
@@ -23,18 +26,20 @@ class Attempt(NamedTuple):
 
 
 class StagingProducing(Producing):
-    """A producer whose events are staged for one topic. Raises ConfigError for a wrong
+    """A producer whose events are staged for one topic, at any broker. Raises ConfigError for a wrong
     `attempt.ttl`."""
 
-    def __init__(self, link: Link, topic: str, attempt: Attempt, limits: Limits) -> None:
-        super().__init__(link, topic, limits)
+    _leads_anywhere = False
+
+    def __init__(self, router: Router, topic: str, attempt: Attempt, limits: Limits) -> None:
+        super().__init__(router, topic, limits)
         self._attempt = attempt
         self._id: str | None = None
         self._rows = 0
         self.token: str | None = None
         seconds(attempt.ttl, "ttl")
 
-    async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
+    async def _ask(self, id: int, epoch: int, link: Link, generation: int, seconds: float) -> Registered:
         if self._id is not None and id < 0:
             raise UnknownStaging("an event of this attempt was refused, so the attempt is incomplete: stage it again")
         job, task, attempt, ttl = self._attempt
@@ -42,13 +47,11 @@ class StagingProducing(Producing):
         new = self._id is None
 
         def abandoned(answer: messages.Staged) -> None:
-            self._unregister(answer.handle, generation)
+            self._unregister(Route(link, generation, answer.handle))
             if new:
                 self._forget(answer.stage, generation)
 
-        answer = await self._link.ask(
-            request, messages.Staged, generation=generation, timeout=seconds, abandoned=abandoned
-        )
+        answer = await link.ask(request, messages.Staged, generation=generation, timeout=seconds, abandoned=abandoned)
         self._id = answer.stage
         return answer
 
@@ -73,7 +76,7 @@ class StagingProducing(Producing):
     def give_up(self) -> None:
         """Tells the broker to drop an attempt that was not sealed. If that fails, the attempt ends with its job."""
         if self.token is None and self._id is not None:
-            self._forget(self._id, self._generation)
+            self._forget(self._id, self._main.generation)
 
     def _forget(self, stage: str, generation: int) -> None:
         self._link.tell(messages.AbortStaged(self._attempt.job, stage), messages.StagedAborted, generation)

@@ -94,6 +94,33 @@ def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot)
         raise ProtocolError(f"a bad block of columns: {error}") from None
 
 
+def merged(rows: int, parts: Sequence[tuple[Sequence[int], ColumnBlock]]) -> ColumnBlock:
+    """One block with the answers of several lookups. `parts`: of each block, the numbers that its rows have in it."""
+    columns: dict[str, list[Any]] = {}
+    there, partitions = [False] * rows, [0] * rows
+    for numbers, block in parts:
+        its = block.partitions
+        for name, column in block.lists().items():
+            into = columns.setdefault(name, [() if name == "headers" else None] * rows)
+            for number, value in zip(numbers, column, strict=True):
+                into[number] = value
+        at = [block.partition] * len(block) if its is None else arrow_layout.numbers32(its)
+        for number, was, index in zip(numbers, block.there(), at, strict=True):
+            there[number], partitions[number] = was, index
+    keys, values, offsets, timestamps, headers = map(columns.get, COLUMNS)
+    block = _block(
+        0,
+        rows,
+        None if keys is None else arrow_layout.binary(keys),
+        None if values is None else arrow_layout.binary(values),
+        None if offsets is None else arrow_layout.int64s(offsets),
+        None if timestamps is None else arrow_layout.int64s(timestamps),
+        None if headers is None else arrow_layout.header_lists(headers),
+    )
+    found = None if all(there) else arrow_layout.bits(bytes(there))
+    return replace(block, found=found, partitions=arrow_layout.int32s(partitions))
+
+
 def _headers(column: messages.HeadersColumn | None, rows: int) -> HeaderLists | None:
     if column is None:
         return None

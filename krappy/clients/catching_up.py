@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from krappy.clients import admin
-from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.errors import RequestTimeout, UnknownPartition
 from krappy.wire import messages
 
@@ -14,17 +14,17 @@ SHORTEST, LONGEST = 0.005, 0.5  # seconds between two checks
 
 
 async def catch_up(
-    link: Link, topic: str, offsets: Mapping[int, int] | None, timeout: float | None, progress: Progress | None
+    router: Router, topic: str, offsets: Mapping[int, int] | None, timeout: float | None, progress: Progress | None
 ) -> None:
     """Polls until each partition's view has applied all events before its offset: `offsets`, or None: the high
     watermarks now.
 
     `timeout` in seconds; None: no limit. Raises RequestTimeout, UnknownPartition, UnknownTopic, ViewDisabled."""
-    end = None if timeout is None else link.runtime.now() + timeout
-    wanted = dict(await admin.offsets(link, topic, "latest") if offsets is None else offsets)
+    end = None if timeout is None else router.runtime.now() + timeout
+    wanted = dict(await admin.offsets(router, topic, "latest") if offsets is None else offsets)
     total, pause = None, SHORTEST
     while True:
-        found = {each.partition: each for each in (await admin.describe(link, topic)).partitions}
+        found = {each.partition: each for each in (await admin.describe(router, topic)).partitions}
         if unknown := wanted.keys() - found.keys():
             raise UnknownPartition(f"'{topic}' has partitions 0 to {len(found) - 1}, not {min(unknown)}")
         behind = {each: at - found[each].applied for each, at in wanted.items() if at > found[each].applied}
@@ -33,14 +33,14 @@ async def catch_up(
         for each in wanted:
             if found[each].applied:  # answered at once; raises when this table will never catch up
                 request = messages.Get(topic, b"\0", each, found[each].applied - 1)
-                await link.ask(request, messages.Got)
+                await router.ask(request, messages.Got, topic, each)
         if progress is not None:
             progress(total - left, total)
         if not left:
             return
-        if end is not None and link.runtime.now() >= end:
+        if end is not None and router.runtime.now() >= end:
             raise RequestTimeout(
                 f"after {timeout:g} s the table of '{topic}' has yet to take in {left} events; the broker goes on"
             )
-        await link.runtime.sleep(pause if end is None else max(0.0, min(pause, end - link.runtime.now())))
+        await router.runtime.sleep(pause if end is None else max(0.0, min(pause, end - router.runtime.now())))
         pause = min(LONGEST, 2 * pause)

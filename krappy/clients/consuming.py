@@ -1,223 +1,44 @@
-"""The code of both consumers: registering again after a lost connection, polling ahead, positions and leases.
-
-- A reader without a group keeps its own position. After a lost connection it registers again at that position, so it
-  sees every event once. It sends the next poll as soon as one is answered, while the caller works.
-- A group member loses its leases with its connection. Then it drops the events that it has not handed out, because
-  the broker leases them again, to the first member that asks. It polls only while its caller waits for events: leases
-  that nobody waits for expire, and the broker counts their delivery. But a caller who was quick with the last poll's
-  events gets the next ones ahead. Events whose lease has expired are not handed out, and the next poll asks for fewer
-  events. When it is closed, it tells the broker which events it has not handed
-  out, so that their delivery is not counted.
-"""
+"""What readers (`reading.py`) and the members of groups (`sharing.py`) have in common: they hand out what they have
+received, as events or as columns."""
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
 from typing import Any
 
-from krappy.clients import admin, events
-from krappy.clients.acks import Acknowledged, Acks, runs
-from krappy.clients.backoff import Backoff
+from krappy.clients.acks import Acknowledged
 from krappy.clients.choice import Choice
-from krappy.clients.events import EventBatch, LeaseEnd
-from krappy.clients.link import Link, PollSlot
+from krappy.clients.events import EventBatch
 from krappy.clients.received import Received
-from krappy.clients.values import LONGEST, StartAt, start
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownHandle, UnknownTopic
+from krappy.clients.router import Router
+from krappy.clients.values import LONGEST, StartAt
+from krappy.errors import InvalidRequest
 from krappy.types import Event, TopicPartition
-from krappy.wire import messages
 
-REFRESH = 60.0  # seconds between two checks of a reader for new partitions
-QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
-QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
 LEAST_PATIENCE = 0.1  # seconds that a poll waits for room to send it, even if its caller would not wait so long
-SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
 
 
 class Consuming:
     """`next_events`, `next_batch` and `poll` hand out events; `positions`, `seek` and `settle` are about those."""
 
-    def __init__(self, link: Link, choice: Choice) -> None:
+    member: str | None = None  # its name in the group
+
+    def __init__(self, router: Router, choice: Choice) -> None:
         choice.check()
         self.choice = choice
-        self.member: str | None = None
-        self.ends: dict[TopicPartition, int] = {}  # the partitions' ends when it first registered
-        self.received = Received(link.runtime.now, leased=choice.group is not None)
-        self._link = link
-        self._runtime = link.runtime
-        self._generation = 0
-        self._handle = 0
-        self._fetched: dict[TopicPartition, int] = {}  # the offset that the next poll reads first; readers only
-        self._topic_ids: dict[str, str] = {}  # the topics' ids: positions are valid in these topics only
-        self._until: dict[TopicPartition, int] | None = None
-        self._poll: PollSlot | None = None
-        self._polls = 0  # polls of this registration that brought leases
-        self._began = 0.0  # when the last poll's events began to be handed out
-        self._took = math.inf  # seconds for which the caller had the events of the poll before
-        self._leased = 0  # events that the last poll brought a member
-        self._most = choice.records  # records that the next poll asks for
-        self._registering: Any = None
-        self._refresh = 0.0  # when to look for new partitions
-        self._stale = False  # the registration is outdated, as after new partitions: register anew
-        self._backoff = Backoff(lambda: 1.0)
+        self.received = Received(router.runtime.now, leased=choice.group is not None)
+        self._router = router
+        self._runtime = router.runtime
         self._closed = False
-        self._acks = Acks(link, self._registered_as)
-        self.note = self._acks.note if choice.group is not None else _no_group
-
-    # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Registers. Raises what the broker says, or ConnectionLost."""
-        await self._registered(self._runtime.now() + self._link.timeout)
-        if self.choice.group is None:
-            self._send_poll()
-        else:
-            with self._runtime.lock:
-                self._link.told_of_loss.add(self._end_leases)
-
-    def close(self, deadline: float | None = None) -> None:
-        """Ends the registration. A member's leases go to other members at once. `deadline`: until when it waits for
-        room to send that; None: for the link's timeout."""
-        with self._runtime.lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._link.told_of_loss.discard(self._end_leases)
-        self._acks.close()
-        end = self._runtime.now() + self._link.timeout if deadline is None else deadline
-        self._acks.send(self._handle, self._generation, max(0.0, end - self._runtime.now()))
-        self._part(max(0.0, end - self._runtime.now()))
-        if self._poll is not None:
-            self._poll(ConnectionLost("the consumer is closed"))
+        raise NotImplementedError
 
     async def leave(self, kind: type[BaseException] | None) -> None:
         """Waits until what was acknowledged is durable, and closes. `kind`: the class of the program's error; None: it
-        has none. Then this raises as `Acks.finish` and `Acks.check` do."""
-        deadline = self._runtime.now() + self._link.timeout
-        try:
-            if kind is None or (issubclass(kind, Exception) and not issubclass(kind, ConnectionLost)):
-                await self._acks.finish(deadline)
-                self._acks.check()
-        except KrappyError:
-            if kind is None:
-                raise
-        finally:
-            self.close(deadline)
-
-    def _part(self, patience: float) -> None:
-        request = messages.Unregister(self._handle)
-        if self.choice.group is not None:
-            unseen = [leased for batch in self.received.all() for leased in runs(batch)]
-            request = messages.Unregister(self._handle, unseen, self._polls)
-        with suppress(ConnectionLost, RequestTimeout):
-            self._link.post(request, messages.Unregistered, lambda _: None, self._generation, patience)
-
-    def _end_leases(self) -> None:
-        """They end with the connection: the broker leases the events again, to the first member that asks."""
-        self.received.lease.at = 0.0
-
-    async def _registered(self, deadline: float) -> int:
-        """Registers if necessary. Returns the generation of the connection on which this consumer is registered.
-
-        Raises ConnectionLost at the deadline, or when closed."""
-        while True:
-            if self._closed:
-                raise ConnectionLost("this consumer is closed")
-            with self._runtime.lock:
-                if self._link.lives(self._generation) and not self._stale:
-                    return self._generation
-                others = self._registering
-                if others is None:
-                    mine = self._registering = self._runtime.signal()
-            if others is not None:
-                await others.wait(max(0.0, deadline - self._runtime.now()))
-                if self._runtime.now() >= deadline:
-                    raise ConnectionLost(self._link.trouble)
-                continue
-            try:
-                await self._register(deadline)
-            finally:
-                self._registering = None
-                mine.set()
-
-    async def _registered_as(self, deadline: float) -> tuple[int, int]:
-        generation = await self._registered(deadline)
-        return self._handle, generation
-
-    async def _register(self, deadline: float) -> None:
-        choice, again = self.choice, bool(self._generation)
-        name, at = start(choice.start)
-        positions = [(tp.topic, tp.partition, offset) for tp, offset in self._fetched.items()]
-        request = messages.ConsumerRegistration(
-            topics=choice.topics,
-            group=choice.group,
-            partitions=None if choice.partitions is None else list(choice.partitions),
-            start=name,
-            start_at=at,
-            positions=positions if again and choice.group is None else None,
-            order=choice.order,
-            lease_ms=choice.lease_ms,
-            max_deliveries=choice.max_deliveries,
-            dead_letter=choice.dead_letter,
-        )
-        generation = await self._link.ready(deadline)
-        if self._stale and generation == self._generation:
-            self._link.tell(messages.Unregister(self._handle), messages.Unregistered, generation)
-
-        def abandoned(answer: messages.ConsumerRegistered) -> None:
-            self._link.tell(messages.Unregister(answer.handle), messages.Unregistered, generation)
-
-        try:
-            answer = await self._link.ask(
-                request,
-                messages.ConsumerRegistered,
-                generation=generation,
-                timeout=max(0.0, deadline - self._runtime.now()),
-                abandoned=abandoned,
-            )
-        except ConnectionLost:
-            if self._link.closed:
-                raise
-            return
-        ids = dict(answer.topic_ids or ())
-        for topic, id in ids.items():
-            if self._topic_ids.get(topic, id) != id:
-                abandoned(answer)
-                raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
-        with self._runtime.lock:
-            if self._closed:  # in the meantime: `close` ended the registration before this one
-                abandoned(answer)
-                raise ConnectionLost("this consumer is closed")
-            self._topic_ids.update(ids)
-            self._handle, self._generation = answer.handle, generation
-            self.member = answer.member
-            self._poll = None
-            self._polls = 0
-            self._refresh = self._runtime.now() + REFRESH
-            added: list[TopicPartition] = []
-            if choice.group is not None:
-                self._end_leases()
-            else:
-                fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
-                added = [tp for tp in fetched if again and tp not in self._fetched]
-                self._fetched = {tp: offset for tp, offset in fetched.items() if tp not in added}
-            self._stale = bool(added)  # until their start is set below: if that fails, it registers anew
-            if not again:
-                self.ends = {TopicPartition(t, p): offset for t, p, offset in answer.ends}
-                if choice.end == "now":
-                    self._until = self.ends
-                elif isinstance(choice.end, int):
-                    self._until = dict.fromkeys(self._fetched, choice.end)
-        try:
-            for tp in added:  # partitions added since the consumer began: all their events are new, whatever `start`
-                await self._go(tp, "earliest", None, deadline)
-        except ConnectionLost:
-            if self._link.closed:
-                raise
-            return
-        self._stale = False
+        has none."""
+        raise NotImplementedError
 
     # --- events out ---------------------------------------------------------------------------------------------
 
@@ -245,244 +66,28 @@ class Consuming:
     async def _arrived(self, seconds: float | None) -> bool | None:
         """Waits until `received` has events. False when none came for `seconds` (None: waits without a limit); None at
         the end."""
-        self._acks.check()
-        self._drop_expired()
-        received = self.received
-        now = self._runtime.now()
-        deadline = None if seconds is None else now + seconds
-        if self._leased and not received.any:
-            self._took = now - self._began
-        while not received.any:
-            if self._finished():
-                return None
-            if not await self._fetch(deadline):
-                return False
-            self._drop_expired()
-        if seconds is None and received.last and self._poll is None and self._polls_ahead:
-            self._send_poll(self._runtime.now())
-        return True
-
-    def _drop_expired(self) -> None:
-        """Drops the events that were not handed out in time. The next poll asks for as many as were."""
-        received = self.received
-        if received.over:
-            unseen = sum(map(len, received.all()))
-            if unseen and received.lease.at:
-                self._most = max(1, self._leased - unseen)
-            received.drop()
-
-    def _finished(self) -> bool:
-        until = self._until
-        return until is not None and all(offset >= until.get(tp, 0) for tp, offset in self._fetched.items())
-
-    async def _fetch(self, deadline: float | None) -> bool:
-        """Waits for the poll in flight and takes its events, which may be none. Returns False at the deadline."""
-        if deadline is not None and not self._link.closed:
-            try:
-                await self._link.ready(max(deadline, self._runtime.now()))
-            except ConnectionLost:
-                return False
-        # A registration may take longer than the deadline: else short waits would begin it again and again.
-        await self._registered(self._runtime.now() + self._link.timeout)
-        if self.received.any:
-            return True  # another task has taken a poll meanwhile: its events come before the next poll's
-        poll = self._poll or self._send_poll(deadline)
-        if poll is None:  # the connection was lost in the meantime, or has no room
-            return deadline is None or self._runtime.now() < deadline
-        left = None if deadline is None else max(0.0, deadline - self._runtime.now())
-        if left is not None and self.choice.group is not None and poll.until <= self._runtime.now() + left:
-            left += SEEN_THROUGH
-        if not await poll.wait(left):
-            return False
-        result = poll.result
-        if self._poll is not poll:
-            return True  # another task has taken it, or the consumer was registered anew
-        if isinstance(result, messages.Polled):
-            self._take(result, poll)  # before `_poll` is cleared: after an interrupt the next call takes it again
-            self._backoff.reset()
-        if self._poll is poll:
-            self._poll = None
-        if isinstance(result, messages.Polled):
-            await self._look_for_partitions()
-            if self.choice.group is None:
-                self._send_poll()
-            await self._runtime.checkpoint()
-            if self.choice.group is not None and not self.received.batches:  # a poll at the deadline would be too late
-                return deadline is None or self._runtime.now() < deadline
-        elif isinstance(result, ConnectionLost) and not self._closed:
-            pass
-        elif isinstance(result, UnknownHandle) and not self._closed:
-            self._generation = 0 if self.choice.group is not None else self._generation
-            raise result
-        elif isinstance(result, KrappyError) and result.retriable and not self._closed:
-            await self._runtime.sleep(self._backoff.pause())
-        else:
-            raise result
-        return True
-
-    async def _look_for_partitions(self) -> None:
-        """Every REFRESH seconds, checks whether partitions were added. For groups the broker does that."""
-        choice = self.choice
-        if choice.group is None and choice.partitions is None and self._until is None:
-            now = self._runtime.now()
-            if now >= self._refresh:
-                self._refresh = now + REFRESH
-                with suppress(KrappyError):  # if it matters, a poll raises it too
-                    found = await admin.topics(self._link, choice.topics)
-                    self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
-
-    def _send_poll(self, deadline: float | None = None) -> PollSlot | None:
-        """`deadline`: until when a member's caller waits for events."""
-        if self._closed or self._stale or self._finished():
-            return None
-        with self._runtime.lock:
-            handle, generation = self._handle, self._generation  # another thread may register a member anew
-        now, wait, patience = self._runtime.now(), MAX_WAIT, self._link.timeout
-        if deadline is not None:
-            patience = min(patience, max(LEAST_PATIENCE, deadline - now))
-        if self.choice.group is not None:
-            self._acks.send(handle, generation, patience)
-            if deadline is not None:
-                wait = min(wait, max(0, int((deadline - now) * 1000)))
-            self._most = self._next_most()
-        slot = PollSlot(self._runtime.signal(), now, now + wait / 1000)
-        request = messages.Poll(handle, self._most, self.choice.max_bytes, wait)
-        try:
-            self._link.post(request, messages.Polled, slot, generation, patience)
-        except (ConnectionLost, RequestTimeout):
-            return None
-        except BaseException:  # a signal's: if it was sent, its events are under way to nobody, so begin anew
-            self._stale = True
-            raise
-        self._poll = slot
-        return slot
-
-    @property
-    def _polls_ahead(self) -> bool:
-        """Whether a member leases its next events while the caller has the last ones. If the caller becomes slow now,
-        they expire once, unseen. With key order they would have to wait for the acks of the last ones."""
-        choice = self.choice
-        return choice.group is not None and self._took < QUICK and choice.order == "none" and choice.max_deliveries > 2
-
-    def _next_most(self) -> int:
-        """How many records a member's next poll asks for."""
-        choice, most, took = self.choice, self._most, self._took
-        if took < QUICK:
-            return min(2 * most, max(QUICKLY_LEASED, most) if choice.max_records is None else choice.records)
-        if took < choice.lease_ms / 2000 and most < choice.records:
-            return min(2 * most, choice.records)
-        return most if took < SLOW else min(most, choice.records)
-
-    def _take(self, polled: messages.Polled, poll: PollSlot) -> None:
-        if self.choice.group is not None:
-            self._take_leased(polled, poll)
-            return
-        for topic, partition, first, _, records in polled.parts:
-            tp = TopicPartition(topic, partition)
-            at = self._fetched.get(tp)
-            if at is None or first > at:
-                continue  # answers a poll from before a seek
-            # The answer may begin below `at`; then `read` leaves out what was handed out already.
-            end = None if self._until is None else self._until.get(tp)
-            batches, self._fetched[tp] = events.read(topic, partition, records, at, end)
-            self.received.batches.extend(batches)
-
-    def _take_leased(self, polled: messages.Polled, poll: PollSlot) -> None:
-        leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
-        for topic, partition, first, last, deliveries in polled.leases or ():
-            leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
-        taken: list[EventBatch] = []
-        for topic, partition, first, _, records in polled.parts:
-            mine = leases.get(TopicPartition(topic, partition), [])
-            batches, _ = events.read(topic, partition, records, first, None)
-            for batch in batches:
-                taken += events.leased(batch, mine)
-        with self._runtime.lock:
-            if self._poll is not poll:
-                return  # the thread that sends acks has registered the member anew
-            if polled.leases:
-                until = poll.sent + (polled.waited + self.choice.lease_ms) / 1000  # a late answer's may have ended
-                self.received.lease = LeaseEnd(until if self._link.lives(self._generation) else 0.0)
-                self._polls += 1
-            self._began = self._runtime.now()
-            self._leased = sum(map(len, taken))
-            self.received.batches.extend(taken)
+        raise NotImplementedError
 
     # --- what was handed out ------------------------------------------------------------------------------------
 
     def positions(self) -> dict[TopicPartition, int]:
         """By partition, the offset of the next event to be handed out. Only for readers without a group."""
-        return {**self._fetched, **self.received.firsts()}
+        return {}
 
     async def seek(self, topic: str, partition: int, to: StartAt) -> int:
         """Goes on from `to` in a partition, and returns the offset found. Raises OffsetOutOfRange, UnknownTopic, and
         InvalidRequest in a group."""
-        if self.choice.group is not None:
-            raise InvalidRequest("a group's position is shared: reset the group instead")
-        name, at = start(to)
-        tp = TopicPartition(topic, partition)
-        deadline = self._runtime.now() + self._link.timeout
-        while True:
-            await self._registered(deadline)
-            try:
-                await self._go(tp, name, at, deadline)
-                break
-            except ConnectionLost:
-                if self._link.closed or self._runtime.now() >= deadline:
-                    raise
-        self.received.drop(topic, partition)
-        return self._fetched[tp]
+        raise InvalidRequest("a group's position is shared: reset the group instead")
 
-    async def _go(self, tp: TopicPartition, name: str, at: int | None, deadline: float) -> None:
-        request = messages.Seek(self._handle, tp.topic, tp.partition, name, at)
-        left = max(0.0, deadline - self._runtime.now())
-
-        def abandoned(_: messages.Sought) -> None:
-            self._stale = True  # the broker has another position now: register anew, with the consumer's own
-
-        sought = await self._link.ask(
-            request, messages.Sought, generation=self._generation, timeout=left, abandoned=abandoned
-        )
-        self._fetched[tp] = sought.offset
+    def note(self, acknowledged: Acknowledged) -> None:
+        """Notes what is acknowledged. Raises as `Acks.note`, and InvalidRequest without a group."""
+        raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")
 
     async def ack(self, acknowledged: Acknowledged) -> None:
-        """Acknowledges events, and waits until these and all noted before are durable. Raises as `settle`, `note`."""
-        await self.settle(messages.Ack, acknowledged)
-        await self._acks.finish(self._runtime.now() + self._link.timeout)
-        self._acks.check()
+        self.note(acknowledged)
 
     async def nack(self, refused: Acknowledged, delay_ms: int) -> None:
-        """Gives events back. With key order, later events of their keys go back too, so those that were received but
-        not handed out are dropped. Raises as `settle`."""
-        if not isinstance(refused, Event | EventBatch):
-            refused = list(refused)
-        if self.choice.order == "key":
-            self.received.drop_keys(events.keyed(refused))
-        await self.settle(messages.Nack, refused, delay_ms=delay_ms)
+        self.note(refused)
 
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
-        """Sends an Ack, Nack or Extend (`kind`). Raises LeaseLost when another member has some of the events by now.
-
-        After a lost connection it is sent again under the member's new name: the broker accepts a late ack for events
-        that no other member got in the meantime, and answers LEASE_LOST for the others.
-        """
-        if self.choice.group is None:
-            _no_group(acknowledged)
-        ranges = runs(acknowledged)
-        if not ranges:
-            return
-        answer = {messages.Ack: messages.Acked, messages.Nack: messages.Nacked}.get(kind, messages.Extended)
-        deadline = self._runtime.now() + self._link.timeout
-        while True:
-            generation = await self._registered(deadline)
-            left = max(0.0, deadline - self._runtime.now())
-            try:
-                await self._link.ask(kind(self._handle, ranges, **fields), answer, generation=generation, timeout=left)
-                return
-            except ConnectionLost:
-                if self._link.closed or self._runtime.now() >= deadline:
-                    raise
-
-
-def _no_group(_: Acknowledged) -> None:
-    raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")
+        self.note(acknowledged)

@@ -1,15 +1,15 @@
 """A connection to a broker that is made again whenever it is lost, and requests that survive the loss.
 
-`ask` repeats a request when the broker answers with a retriable error (then it was not applied). With `again`, it also
-repeats a request whose connection was lost after it was sent; it may have been applied, so this is for reads and for
-requests that do nothing the second time. All tries together take at most `timeout`; after that, `ask` raises the
-broker's last error, if there was one, else RequestTimeout.
+`ask` repeats a request when the broker answers with a retriable error (then it was not applied); but not when another
+broker leads the partition. With `again`, it also repeats a request whose connection was lost after it was sent; it may
+have been applied, so this is for reads and for requests that do nothing the second time. All tries together take at
+most `timeout`; after that, `ask` raises the broker's last error, if there was one, else RequestTimeout.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.values import Address
-from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, RequestTimeout
+from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotLeader, RequestTimeout
 from krappy.wire.frames import DEFAULT_LIMIT
 from krappy.wire.messages import Answer, Ping, Pong, Request
 
@@ -71,19 +71,21 @@ class PollSlot(ReplySlot):
 
 
 class Link:
-    """`timeout`: seconds that one operation may take. `keepalive`: after so many seconds of silence the broker is
-    pinged; after as many again the connection counts as lost."""
+    """`addresses`: where to connect: to the first that answers. `timeout`: seconds that one operation may take.
+    `keepalive`: after so many seconds of silence the broker is pinged; after as many again the connection counts as
+    lost."""
 
     def __init__(
         self,
         runtime: ClientRuntime,
-        address: Address,
+        addresses: Sequence[Address],
         random: Callable[[], float],
         timeout: float = 30.0,
         keepalive: float = 30.0,
     ) -> None:
         self.runtime = runtime
-        self.address = address
+        self.addresses = addresses  # another sequence may be put here at any time
+        self.address = addresses[0]  # of the connection, or of the last try
         self.timeout = timeout
         self.generation = 0  # number of the current connection; a handle is valid on one connection only
         self.pong: Pong | None = None  # the broker's last answer to a ping
@@ -100,25 +102,26 @@ class Link:
         self._closing = runtime.signal()  # set by `close`
         self.told_of_closing: set[Callable[[], object]] = set()  # called by `close`: for those who wait for no reply
         self.told_of_loss: set[Callable[[], object]] = set()  # called when a connection is lost, before its replies
-        self.writers: dict[
-            str, Any
-        ] = {}  # by topic: the producer of its tables, or a signal while that is being opened
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at the address
+        """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at any address
         in `timeout` seconds: only later losses are retried."""
-        if not self._begun:
-            self.runtime.spawn(self._keep, f"krappy link to {self.address}")
+        self.begin()
         tried = await self._tried.wait(self.timeout)
         if self._conversation is None:
             trouble = self.trouble if tried else f"{self.address} does not answer in {self.timeout:g} s"
             self.close()
             self.trouble = trouble
             raise ConnectionLost(trouble, address=str(self.address))
+
+    def begin(self) -> None:
+        """Begins to connect, and does not wait for that."""
+        if not self._begun:
+            self.runtime.spawn(self._keep, f"krappy link to {self.address}")
 
     def close(self) -> None:
         """Ends the link for good; everyone who waits gets ConnectionLost."""
@@ -160,20 +163,32 @@ class Link:
             if self._begun:  # by a call of `open` that was interrupted
                 return
             self._begun = True
+        tried = 0  # addresses, one after the other, since there was a connection
         while not self.closed:
+            before = self.generation
             try:
                 stream = await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS)
             except OSError as error:
-                self._tell(_no_broker(self.address, error))
+                self._tell(_no_broker(self.addresses if tried + 1 >= len(self.addresses) else [self.address], error))
             else:
                 try:
                     await self._converse(stream)
                 finally:
                     stream.close()
                     self._lost(self.trouble)
-            self._tried.set()
-            if not self.closed:
-                await self._closing.wait(self._backoff.pause())
+            tried = 0 if self.generation != before else tried + 1
+            if tried:
+                self.address = self._next_address()
+            if tried % len(self.addresses) == 0:
+                self._tried.set()
+                if not self.closed:
+                    await self._closing.wait(self._backoff.pause())
+
+    def _next_address(self) -> Address:
+        """The one after that of the last try."""
+        addresses = self.addresses
+        at = addresses.index(self.address) + 1 if self.address in addresses else 0
+        return addresses[at % len(addresses)]
 
     async def _converse(self, stream: ClientStream) -> None:
         """Reads until the connection is lost."""
@@ -366,7 +381,7 @@ class Link:
             if isinstance(error, ConnectionLost):
                 if not again or generation is not None or self.closed:
                     raise error
-            elif error.retriable and self.runtime.now() < deadline:
+            elif error.retriable and self.runtime.now() < deadline and not _elsewhere(error):
                 said = error
                 pause = min(backoff.pause(), deadline - self.runtime.now())
                 await self.runtime.sleep(max(0.0, pause))
@@ -384,8 +399,13 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _no_broker(address: Address, error: OSError) -> str:
+def _elsewhere(error: KrappyError) -> bool:
+    """Whether another broker has to be asked."""
+    return isinstance(error, NotLeader) and error.details.get("leader", -1) >= 0
+
+
+def _no_broker(addresses: Sequence[Address], error: OSError) -> str:
     return (
-        f"no broker at {address} ({_reason(error)}): is one running? `krappy serve` starts one; to use another "
-        f"address, give it to connect() or set $KRAPPY_ADDRESS"
+        f"no broker at {', '.join(map(str, addresses))} ({_reason(error)}): is one running? `krappy serve` starts one; "
+        f"to use another address, give it to connect() or set $KRAPPY_ADDRESS"
     )

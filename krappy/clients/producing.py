@@ -1,41 +1,23 @@
-"""The code of both producers: it assigns records to partitions, and a background task sends the accumulator's
-batches."""
+"""The code of both producers: it takes records, and assigns them to partitions. `sending.py` sends them."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from krappy.clients import values as given
-from krappy.clients.accumulator import Accumulator, Limits
+from krappy.clients.accumulator import Limits
 from krappy.clients.columns import as_bytes, pick, spread
-from krappy.clients.conversation import Reply
-from krappy.clients.lane import LaneBatch, too_large
-from krappy.clients.link import Link
 from krappy.clients.receipts import Fence, Many, One, ReceiptRows
-from krappy.clients.runtime import ClientSignal, Promise
+from krappy.clients.runtime import Promise
+from krappy.clients.sending import Sending
 from krappy.clients.values import Expected, HeadersIn, Text, Time
-from krappy.errors import (
-    ConfigError,
-    ConnectionLost,
-    FrameTooLarge,
-    InvalidRecord,
-    InvalidRequest,
-    KrappyError,
-    RecordTooLarge,
-    RequestTimeout,
-    UnknownPartition,
-)
+from krappy.errors import ConfigError, ConnectionLost, InvalidRecord, InvalidRequest, UnknownPartition
 from krappy.partitioner import partition_for
 from krappy.records import codecs
 from krappy.types import Headers
-from krappy.wire import messages
 
 D = TypeVar("D", bound=Promise[Any])
-Registered = messages.ProducerRegistered | messages.Staged
-REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
 
@@ -54,39 +36,10 @@ def limits(linger_ms: float, batch_bytes: int, buffer_bytes: int, compression: s
     )
 
 
-class Producing:
+class Producing(Sending):
     """Sends to one topic. `open` comes first and starts the sender, which runs until `close`."""
 
-    def __init__(self, link: Link, topic: str, limits: Limits, name: str | None = None) -> None:
-        self.topic = topic
-        self._link = link
-        self._runtime = link.runtime
-        self._lock = link.runtime.lock
-        self._name = name
-        self._accumulator = Accumulator(limits)
-        self._generation = 0  # of the connection of the last registration
-        self._handle: int | None = None  # of the registration; None while there is none
-        self._refresh = 0.0  # when to register anew
-        self._wake = self._runtime.signal()
-        self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
-        self._closing = False
-        self.trouble = ""  # the last error of the broker or the connection, while records are not stored because of it
-
     # --- life ---------------------------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Registers, and starts the sender. Raises the broker's error, or ConnectionLost."""
-        deadline = self._runtime.now() + self._link.timeout
-        while not await self._register(deadline):
-            if self._runtime.now() >= deadline:
-                raise ConnectionLost(self._link.trouble, address=str(self._link.address))
-        with self._lock:
-            self._link.told_of_closing.add(self._awake)
-        self._runtime.spawn(self._run, f"krappy producer to {self.topic}")
-
-    def _awake(self) -> None:
-        """Wakes the sender: when no batch is in flight, nothing else tells it that the link was closed."""
-        self._wake.set()
 
     async def flush(self, delivery: Promise[None]) -> None:
         """Sends everything now. The delivery gets None when all of it is settled."""
@@ -97,24 +50,6 @@ class Producing:
             fence.left += self._accumulator.fence(fence)
             self._wake.set()
         fence.passed()
-
-    def close(self) -> None:
-        """Ends the sender and the registration. Records that are not settled fail with ConnectionLost."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            self._link.told_of_closing.discard(self._awake)
-            self._accumulator.close()
-            self._wake.set()
-            for turn in self._line.values():
-                turn.set()
-        self._tell()
-        if self._handle is not None:
-            self._unregister(self._handle, self._generation)
-
-    def _unregister(self, handle: int, generation: int) -> None:
-        self._link.tell(messages.Unregister(handle), messages.Unregistered, generation)
 
     def _ended(self) -> ConnectionLost:
         return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
@@ -143,12 +78,6 @@ class Producing:
             with self._lock:
                 self._line.pop(place, None)
                 self._let_in()
-
-    def _let_in(self) -> None:
-        """Wakes the first caller in `_line` if there is room; that one wakes the next. If all were woken each time,
-        thousands of callers would spend their time finding the buffer full again."""
-        if self._line and not self._accumulator.full:
-            next(iter(self._line.values())).set()
 
     # --- records in ---------------------------------------------------------------------------------------------
 
@@ -257,172 +186,3 @@ class Producing:
                 for each in timestamps
             ]
         return [given.event_time(timestamps)] * count
-
-    # --- the sender ---------------------------------------------------------------------------------------------
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                with self._lock:
-                    if self._closing:  # under the lock: `close` sets only the signal that is in `_wake` then
-                        return
-                    self._wake = wake = self._runtime.signal()
-                now = self._runtime.now()
-                self._expire()
-                if self._link.closed:
-                    return
-                if not self._accumulator.empty and await self._registered(now):
-                    await self._send()
-                with self._lock:
-                    due = self._accumulator.next_due()
-                await wake.wait(None if due is None else max(0.0, due - self._runtime.now()))
-        finally:
-            self.close()
-
-    async def _registered(self, now: float) -> bool:
-        """Registers if necessary. Returns whether batches may be sent. Fails all records when the broker refuses."""
-        with self._lock:
-            there = self._handle is not None and self._link.lives(self._generation) and now < self._refresh
-            if there and not self._accumulator.renew:
-                return True
-            expiry = self._accumulator.next_expiry()
-        try:
-            return await self._register(now + self._link.timeout if expiry is None else max(expiry, now + 0.05))
-        except ConnectionLost as error:
-            failure: KrappyError = error
-            if not self._link.closed:
-                return False
-        except KrappyError as error:
-            failure = error
-        with self._lock:
-            self._accumulator.fail_all(failure)
-        self._tell()
-        return False
-
-    async def _register(self, deadline: float) -> bool:
-        """Registers. False to try again: the connection was lost, the time was over, or the error is retriable.
-
-        Raises the broker's other errors, and ConnectionLost when the link is closed."""
-        with self._lock:
-            id, epoch = self._accumulator.producer
-        try:
-            generation = await self._link.ready(deadline)
-            answer = await self._ask(id, epoch, generation, max(0.0, deadline - self._runtime.now()))
-        except ConnectionLost:
-            if self._link.closed:
-                raise
-            return False
-        except KrappyError as error:
-            if error.retriable:
-                self.trouble = error.text
-                return False
-            raise
-        with self._lock:
-            old, self._handle = self._handle, answer.handle
-            self._refresh = self._runtime.now() + REFRESH
-            if old is not None and generation == self._generation:
-                self._unregister(old, generation)
-            if self._closing:  # in the meantime: `close` ended only the old registration
-                self._unregister(answer.handle, generation)
-            self._generation = generation
-            self._accumulator.registered(
-                answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
-            )
-        return True
-
-    async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
-        """Registers on the connection of `generation`, as the producer (id, epoch); (-1, -1): as a new one."""
-        request = messages.ProducerRegistration(
-            self.topic, self._name, idempotent=True, producer_id=id, producer_epoch=epoch
-        )
-
-        def abandoned(answer: messages.ProducerRegistered) -> None:
-            self._unregister(answer.handle, generation)
-
-        return await self._link.ask(
-            request, messages.ProducerRegistered, generation=generation, timeout=seconds, abandoned=abandoned
-        )
-
-    async def _send(self) -> None:
-        while True:
-            with self._lock:
-                handle, generation = self._handle, self._generation
-                if handle is None:
-                    return  # the connection was lost: batches wait for the next one
-                batches = self._accumulator.take(self._runtime.now())
-            if not batches:
-                return
-            for batch in batches:
-                expect = None if batch.expects is None else list(enumerate(batch.expects.values()))
-                request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
-                reply = partial(self._answered, batch, generation)
-                try:
-                    while not batch.settled and not self._posted(request, reply, generation):
-                        self._expire()
-                    while not await self._link.drained(self._seconds_left()):
-                        self._expire()
-                except ConnectionLost as error:
-                    self._lost(generation, error)
-                    return
-                except FrameTooLarge as error:
-                    with self._lock:
-                        refusal = too_large(error, self.topic, batch)
-                        self._accumulator.refused(batch, refusal, self._runtime.now())
-                    self._tell()
-            await self._runtime.checkpoint()
-
-    def _posted(self, request: messages.Batch, reply: Reply, generation: int) -> bool:
-        """Whether the socket had room for it before the next batch has waited too long."""
-        try:
-            self._link.post(request, messages.BatchStored, reply, generation, self._seconds_left())
-        except RequestTimeout:
-            return False
-        return True
-
-    def _seconds_left(self) -> float | None:
-        """Until the next batch will have waited too long; None: there is no batch."""
-        with self._lock:
-            expiry = self._accumulator.next_expiry()
-        return None if expiry is None else max(0.0, expiry - self._runtime.now())
-
-    def _expire(self) -> None:
-        with self._lock:
-            self._accumulator.expire(self._runtime.now())
-        self._tell()
-
-    def _answered(self, batch: LaneBatch, generation: int, result: Any) -> None:
-        """The reply to a batch. It runs in the task or thread that reads the link."""
-        if isinstance(result, ConnectionLost):
-            self._lost(generation, result)
-            return
-        with self._lock:
-            if isinstance(result, messages.BatchStored):
-                self.trouble = ""
-                self._accumulator.stored(batch, result.offset, result.timestamp)
-            else:
-                if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
-                    self._handle = None  # the topic was deleted; the next send registers anew, which may create it
-                if isinstance(result, RecordTooLarge):
-                    result = too_large(result, self.topic, batch)
-                self.trouble = result.text
-                self._accumulator.refused(batch, result, self._runtime.now())
-            if self._accumulator.next_due() is not None:
-                self._wake.set()
-        self._tell()
-
-    def _lost(self, generation: int, error: KrappyError) -> None:
-        with self._lock:
-            if generation == self._generation:
-                self.trouble = error.text
-                self._handle = None
-                self._accumulator.lost()
-            self._wake.set()
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tells the tickets of settled batches. Outside the lock, because callbacks may do anything."""
-        with self._lock:
-            settled = self._accumulator.collect()
-            self._let_in()
-        for each in settled:
-            each.tell()

@@ -9,11 +9,20 @@ from typing import Any
 
 from krappy import arrow_layout
 from krappy.arrow_layout import Binary
-from krappy.clients import blocks
+from krappy.clients import blocks, lookups
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.link import Link, ReplySlot
+from krappy.clients.router import OthersNeeded, Router
 from krappy.clients.values import Text, encoded, key_bytes
-from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError, RequestTimeout
+from krappy.errors import (
+    ConnectionLost,
+    InvalidRequest,
+    NotLeader,
+    PolicyViolation,
+    ProtocolError,
+    RequestTimeout,
+)
+from krappy.partitioner import partition_for
 from krappy.types import Entry, Headers
 from krappy.wire import messages
 
@@ -24,14 +33,24 @@ MOST_KEYS = 10_000  # keys in one request
 KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at most 1 MiB of small values at once
 
 
-async def get(link: Link, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
+async def get(router: Router, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
     """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset."""
     wanted = key_bytes(key)
-    got = await link.ask(messages.Get(topic, wanted, partition, min_offset), messages.Got)
+    try:
+        return await _get(router, topic, wanted, partition, min_offset)
+    except OthersNeeded:
+        count = await lookups.partitions(router, topic)
+    home = partition_for(wanted, count)
+    found = [await _get(router, topic, wanted, each, min_offset if each == home else None) for each in range(count)]
+    return lookups.newest(found, home)
+
+
+async def _get(router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
+    got = await router.ask(messages.Get(topic, key, partition, min_offset), messages.Got, topic, partition, key)
     if len(got.entry) != 1:
         raise ProtocolError(f"{len(got.entry)} entries in the answer to a lookup of one key")
     found = got.entry[0]
-    return None if found is None else _one(wanted, got.partition, found)
+    return None if found is None else _one(key, got.partition, found)
 
 
 def _several(keys: Iterable[Text]) -> Iterable[Text]:
@@ -41,32 +60,82 @@ def _several(keys: Iterable[Text]) -> Iterable[Text]:
     return keys
 
 
-async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
+async def get_many(router: Router, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
     """For each key, in their order, what `get` returns."""
     wanted = [key if type(key) is bytes else key_bytes(key) for key in _several(keys)]
     found: list[Entry | None] = []
     step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
     for first in range(0, len(wanted), step):
-        found += await _get_some(link, topic, wanted[first : first + step], partition)
+        found += await _get_some(router, topic, wanted[first : first + step], partition)
     return found
 
 
 async def get_columns(
-    link: Link, topic: str, keys: Iterable[Text] | Binary, partition: int | None, columns: Sequence[str]
+    router: Router, topic: str, keys: Iterable[Text] | Binary, partition: int | None, columns: Sequence[str]
 ) -> ColumnBlock:
     """One block: row `i` answers key `i`. Raises InvalidRequest for a null key."""
     asked = keys if isinstance(keys, Binary) else arrow_layout.binary([key_bytes(key) for key in _several(keys)])
     if asked.validity is not None:
         raise InvalidRequest("a lookup needs a key: a column without nulls")
-    request = messages.GetColumns(topic, asked.offsets, asked.data, partition, blocks.check_columns(columns))
-    got = await link.ask(request, messages.ColumnsGot)
-    if got.rows != len(asked.offsets) // 4 - 1:
-        raise ProtocolError(f"{got.rows} rows in the answer to a lookup of {len(asked.offsets) // 4 - 1} keys")
-    return blocks.of_answer(partition or 0, got)
+    wanted = blocks.check_columns(columns)
+    request = messages.GetColumns(topic, asked.offsets, asked.data, partition, wanted)
+    if partition is not None:
+        return _columns(await router.ask(request, messages.ColumnsGot, topic, partition), request)
+    if not router.several:
+        try:
+            return _columns(await router.home.ask(request, messages.ColumnsGot), request)
+        except NotLeader as error:
+            router.note(error)
+
+    def of(some: list[bytes], partition: int | None = None) -> messages.GetColumns:
+        column = arrow_layout.binary(some)
+        return messages.GetColumns(topic, column.offsets, column.data, partition, wanted)
+
+    rows = arrow_layout.parts(asked.offsets, asked.data)
+    if not rows:
+        return blocks.merged(0, [])
+    try:
+        parts = await lookups.spread(router, topic, rows, of, messages.ColumnsGot)
+    except OthersNeeded as error:
+        raise PolicyViolation(
+            f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead it: "
+            "look them up with get_many, or name the partition"
+        ) from error
+    return blocks.merged(len(rows), [(some, _columns(got, of([rows[row] for row in some]))) for some, got in parts])
 
 
-async def _get_some(link: Link, topic: str, keys: list[bytes], partition: int | None) -> list[Entry | None]:
-    got = await link.ask(messages.MultiGet(topic, keys, partition), messages.MultiGot)
+def _columns(got: messages.ColumnsGot, asked: messages.GetColumns) -> ColumnBlock:
+    rows = len(asked.offsets) // 4 - 1
+    if got.rows != rows:
+        raise ProtocolError(f"{got.rows} rows in the answer to a lookup of {rows} keys")
+    return blocks.of_answer(asked.partition or 0, got)
+
+
+async def _get_some(router: Router, topic: str, keys: list[bytes], partition: int | None) -> list[Entry | None]:
+    request = messages.MultiGet(topic, keys, partition)
+    if partition is not None:
+        return _several_got(await router.ask(request, messages.MultiGot, topic, partition), keys, partition)
+    if not router.several:
+        try:
+            return _several_got(await router.home.ask(request, messages.MultiGot), keys, None)
+        except NotLeader as error:
+            router.note(error)
+    try:
+        parts = await lookups.spread(
+            router, topic, keys, lambda some: messages.MultiGet(topic, some), messages.MultiGot
+        )
+    except OthersNeeded:
+        count = await lookups.partitions(router, topic)
+        everywhere = [await _get_some(router, topic, keys, each) for each in range(count)]
+        return [lookups.newest(found, partition_for(key, count)) for key, *found in zip(keys, *everywhere, strict=True)]
+    entries: list[Entry | None] = [None] * len(keys)
+    for rows, got in parts:
+        for row, entry in zip(rows, _several_got(got, [keys[row] for row in rows], None), strict=True):
+            entries[row] = entry
+    return entries
+
+
+def _several_got(got: messages.MultiGot, keys: list[bytes], partition: int | None) -> list[Entry | None]:
     partitions = got.partitions or repeat(partition or 0)
     if len(got.entries) != len(keys) or (got.partitions and len(got.partitions) != len(keys)):
         raise ProtocolError(f"{len(got.entries)} entries in the answer to a lookup of {len(keys)} keys")
@@ -220,8 +289,8 @@ class Scanning:
 class KeyHistory:
     """The events of one key that the log still has, oldest first, a page at a time."""
 
-    def __init__(self, link: Link, topic: str, key: Text, partition: int | None, start: int) -> None:
-        self._link = link
+    def __init__(self, router: Router, topic: str, key: Text, partition: int | None, start: int) -> None:
+        self._router = router
         self._topic, self._key, self._partition = topic, key_bytes(key), partition
         self._next: int | None = start
 
@@ -229,7 +298,7 @@ class KeyHistory:
         """The next entries. None: there are no more now."""
         while self._next is not None:
             request = messages.History(self._topic, self._key, self._partition, self._next)
-            found = await self._link.ask(request, messages.HistoryFound)
+            found = await self._router.ask(request, messages.HistoryFound, self._topic, self._partition, self._key)
             self._next = found.next_offset
             if found.entries:
                 return [_one(self._key, found.partition, each) for each in found.entries]

@@ -14,6 +14,7 @@ Text = str | bytes | bytearray | memoryview  # str is sent as UTF-8
 Time = int | datetime  # ms since the epoch, or an aware datetime
 StartAt = Literal["earliest", "latest"] | int | datetime  # an int is an offset
 Expected = int | Literal["absent"]
+Addresses = str | Iterable[str]  # HOST:PORT, several with commas between them, or as a list
 HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 
 DEFAULT_PORT = 7092
@@ -40,9 +41,22 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(given: str | None) -> Address:
-    """Parses `host:port`, `host` or `[v6]:port`. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092. Raises ConfigError."""
-    text = given if given is not None else os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+def addresses(given: Addresses | None) -> list[Address]:
+    """Parses one address or several: a text with commas between them, or a list of texts. None: $KRAPPY_ADDRESS, else
+    127.0.0.1:7092. Raises ConfigError."""
+    told = given if given is not None else os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    if isinstance(told, str):
+        told = told.split(",")
+    elif isinstance(told, bytes) or not isinstance(told, Iterable):
+        raise ConfigError(f"{told!r} is no address; give text such as {DEFAULT_ADDRESS!r}")
+    found = list(dict.fromkeys(map(address, told)))
+    if not found:
+        raise ConfigError(f"a list without an address; give at least one, such as {DEFAULT_ADDRESS!r}")
+    return found
+
+
+def address(text: str) -> Address:
+    """Parses `host:port`, `host` or `[v6]:port`. Raises ConfigError."""
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no address; give text such as {DEFAULT_ADDRESS!r}")
     text = text.removeprefix("krappy://").strip().rstrip("/")

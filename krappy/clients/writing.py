@@ -1,35 +1,35 @@
-"""The producers behind `Table.put`: one for each topic, as long as the link lives."""
+"""The producers behind `Table.put`: one for each topic, as long as the client lives."""
 
 from __future__ import annotations
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.link import Link
 from krappy.clients.producing import Producing
+from krappy.clients.router import Router
 
 
-async def writer(link: Link, topic: str) -> Producing:
-    """The link's producer to a topic. The first caller opens it; those who come meanwhile wait for that."""
+async def writer(router: Router, topic: str) -> Producing:
+    """The client's producer to a topic. The first caller opens it; those who come meanwhile wait for that."""
     while True:
-        with link.runtime.lock:
-            found = link.writers.get(topic)
+        with router.runtime.lock:
+            found = router.writers.get(topic)
             if found is None:
-                opening = link.writers[topic] = link.runtime.signal()
+                opening = router.writers[topic] = router.runtime.signal()
                 break
         if isinstance(found, Producing):
             return found
         await found.wait()
     made: Producing | None = None
     try:
-        made = Producing(link, topic, Limits(timeout=link.timeout))
+        made = Producing(router, topic, Limits(timeout=router.timeout))
         await made.open()
     except BaseException:
         made = None
         raise
     finally:
-        with link.runtime.lock:
+        with router.runtime.lock:
             if made is None:
-                del link.writers[topic]
+                del router.writers[topic]
             else:
-                link.writers[topic] = made
+                router.writers[topic] = made
         opening.set()
     return made

@@ -169,7 +169,8 @@ def test_an_interrupted_call_loses_no_acks(
             producer.send_columns(None, [b"v"] * 5000)
         with client.consumer(topic, group=topic, max_records=5000) as consumer:
             events = [next(consumer) for _ in range(5000)]
-            acks = consumer._core._acks
+            core: Any = consumer._core
+            acks = core._acks
 
             def interrupted(*_: Any) -> Any:
                 monkeypatch.setattr(changed, where, real)

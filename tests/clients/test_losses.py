@@ -320,9 +320,9 @@ async def test_leases_that_ran_out_in_the_buffer_are_not_handed_out(address: str
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions are looked for all the time."""
-    monkeypatch.setattr("krappy.clients.producing.REFRESH", 0.0)
-    monkeypatch.setattr("krappy.clients.consuming.REFRESH", 0.0)
-    monkeypatch.setattr("krappy.clients.consuming.MAX_WAIT", 50)
+    monkeypatch.setattr("krappy.clients.sending.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.reading.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.reading.MAX_WAIT", 50)
 
 
 async def test_partitions_that_are_added_are_found(address: str, topic: str, eager: None) -> None:

@@ -13,6 +13,7 @@ import krappy
 from krappy.clients.aio.io import AnyioSignal
 from krappy.clients.lane import LaneBatch
 from krappy.clients.producing import Producing
+from krappy.clients.routes import Route
 from krappy.errors import (
     ConfigError,
     InvalidRecord,
@@ -214,9 +215,9 @@ async def test_expectations_about_many_keys_are_sent_together_and_each_is_told_i
     sent: list[int] = []
     real = Producing._answered
 
-    def answered(self: Producing, batch: LaneBatch, generation: int, result: Any) -> None:
+    def answered(self: Producing, batch: LaneBatch, route: Route, result: Any) -> None:
         sent.append(len(batch))
-        real(self, batch, generation, result)
+        real(self, batch, route, result)
 
     async with krappy.connect(address) as client, client.producer(topic) as producer:
         first = [await producer.post(b"v", key=b"%d" % number) for number in range(0, 400, 2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -79,7 +80,7 @@ def test_leases_that_end_while_events_are_made(
                 producer.flush()
         with client.consumer(topic, group=topic) as consumer:
             [first] = consumer.poll(5)
-            core = consumer._core
+            core: Any = consumer._core
 
             def slow(self: EventBatch) -> list[krappy.Event]:
                 monkeypatch.setattr(EventBatch, "events", made)

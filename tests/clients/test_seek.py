@@ -9,7 +9,7 @@ import pytest
 
 import krappy
 from krappy.errors import ConnectionLost
-from krappy.wire.messages import Seek
+from krappy.wire.messages import ConsumerRegistration
 from tests.clients.helpers import fill
 
 pytestmark = pytest.mark.anyio
@@ -30,16 +30,17 @@ async def test_a_seek_to_where_a_poll_began_that_has_been_answered(
     async with krappy.connect(address) as client:
         await fill(client, topic, 5)
         async with client.producer(topic) as producer, client.consumer(topic, start=to) as consumer:
-            core = consumer._core
-            ask = core._link.ask
+            core: Any = consumer._core
+            [place] = core._places
+            ask = place.link.ask
 
             async def late(request: Any, *args: Any, **options: Any) -> Any:
                 await producer.send(b"5")
-                while core._poll is not None and not core._poll.is_set():
+                while place.poll is not None and not place.poll.is_set():
                     await anyio.sleep(0.001)
                 return await ask(request, *args, **options)
 
-            monkeypatch.setattr(core._link, "ask", late)
+            monkeypatch.setattr(place.link, "ask", late)
             assert await consumer.seek(0, to) == to
             monkeypatch.undo()
             await producer.send(b"6")
@@ -65,17 +66,17 @@ async def test_a_seek_that_nobody_waits_for_changes_nothing(address: str, topic:
 async def test_a_partition_that_is_found_when_the_connection_is_lost_is_read_from_its_start(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("krappy.clients.consuming.REFRESH", 0.0)
-    monkeypatch.setattr("krappy.clients.consuming.MAX_WAIT", 50)
+    monkeypatch.setattr("krappy.clients.reading.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.reading.MAX_WAIT", 50)
     async with krappy.connect(address) as client:
         await client.create_topic(topic)
         async with client.consumer(topic, start="latest") as consumer:
-            link = consumer._core._link
+            link = consumer._core._router.home
             ask, lost = link.ask, 0
 
             async def losing(request: Any, *args: Any, **options: Any) -> Any:
                 nonlocal lost
-                if isinstance(request, Seek) and lost < 3:
+                if isinstance(request, ConsumerRegistration) and lost < 3:
                     lost += 1
                     raise ConnectionLost("the connection was lost")
                 return await ask(request, *args, **options)

@@ -42,9 +42,24 @@ def test_what_is_no_address(wrong: str) -> None:
 
 def test_no_address_is_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRAPPY_ADDRESS", "there:5")
-    assert str(values.address(None)) == "there:5"
+    assert list(map(str, values.addresses(None))) == ["there:5"]
+    monkeypatch.setenv("KRAPPY_ADDRESS", "there:5,here:6")
+    assert list(map(str, values.addresses(None))) == ["there:5", "here:6"]
     monkeypatch.setenv("KRAPPY_ADDRESS", "")
-    assert str(values.address(None)) == "127.0.0.1:7092"
+    assert list(map(str, values.addresses(None))) == ["127.0.0.1:7092"]
+
+
+@pytest.mark.parametrize(
+    "given", ["a:1,b,[::1]:2", ["a:1", "b:7092", "krappy://[::1]:2/"], ("a:1", " b", "a:1", "::1:2")]
+)
+def test_several_addresses(given: Any) -> None:
+    assert list(map(str, values.addresses(given)))[:2] == ["a:1", "b:7092"]
+
+
+@pytest.mark.parametrize("wrong", [[], "a,,b", 5, b"a:1", [5]])
+def test_what_are_no_addresses(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="address"):
+        values.addresses(wrong)
 
 
 def test_texts() -> None:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from krappy.clients.aio.io import AnyioRuntime, Tasks
 from krappy.clients.link import Link
-from krappy.clients.values import Address, address, seconds
+from krappy.clients.router import Router
+from krappy.clients.values import Address, Addresses, addresses, seconds
 from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `async with`"
 
 
 class ClientConnection:
-    """The links of a client: one for its requests, and one more for each watch. `timeout`, `keepalive`: seconds, as
-    `Link` has them. Raises ConfigError."""
+    """The links of a client: one for its requests, and one more for each watch; of a cluster, one for each broker that
+    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them. Raises ConfigError."""
 
-    def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
-        self.address: Address = address(to)
+    def __init__(self, to: Addresses | None, timeout: float, keepalive: float = 30.0) -> None:
+        self.addresses = addresses(to)
         self.timeout = seconds(timeout, "timeout")
         self.keepalive = seconds(keepalive, "keepalive")
         self._tasks: Tasks | None = None
-        self._link: Link | None = None
+        self._router: Router | None = None
         self._links: list[Link] = []
 
     async def open(self) -> None:
@@ -31,8 +33,8 @@ class ClientConnection:
         self._tasks = Tasks()
         await self._tasks.open()
         try:
-            self._link = self.new_link()
-            await self._link.open()
+            self._router = Router(self.new_link(), lambda address: self.new_link([address]), random.random)
+            await self._router.open()
         except BaseException:
             await self.close()
             raise
@@ -41,25 +43,32 @@ class ClientConnection:
         for link in self._links:
             link.close()
         self._links.clear()
-        tasks, self._tasks, self._link = self._tasks, None, None
+        tasks, self._tasks, self._router = self._tasks, None, None
         if tasks is not None:
             await tasks.close()
 
     @property
     def is_open(self) -> bool:
-        return self._link is not None
+        return self._router is not None
 
-    def new_link(self) -> Link:
-        """One more connection to the same broker. Closing this client closes it. Raises KrappyError when not open."""
+    def new_link(self, to: Sequence[Address] = ()) -> Link:
+        """One more connection: to the first of these addresses that answers; of the client's own if there are none.
+        Closing this client closes it. Raises KrappyError when not open."""
         if self._tasks is None:
             raise KrappyError(NOT_OPEN)
-        link = Link(AnyioRuntime(self._tasks), self.address, random.random, self.timeout, self.keepalive)
+        runtime = AnyioRuntime(self._tasks)
+        link = Link(runtime, to or self.addresses, random.random, self.timeout, self.keepalive)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link
 
     @property
-    def link(self) -> Link:
-        if self._link is None:
+    def router(self) -> Router:
+        if self._router is None:
             raise KrappyError(NOT_OPEN)
-        return self._link
+        return self._router
+
+    @property
+    def link(self) -> Link:
+        """To any broker."""
+        return self.router.home

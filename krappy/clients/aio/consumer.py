@@ -11,7 +11,9 @@ from krappy.clients.aio.items import Items
 from krappy.clients.choice import Choice, ConsumerOptions
 from krappy.clients.consuming import Consuming
 from krappy.clients.events import EventBatch
-from krappy.clients.values import StartAt, names
+from krappy.clients.reading import Reading
+from krappy.clients.sharing import Sharing
+from krappy.clients.values import Addresses, StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
 from krappy.wire.messages import Extend
@@ -29,7 +31,7 @@ class Consumer:
         self,
         topics: str | Iterable[str],
         *,
-        to: str | None = None,
+        to: Addresses | None = None,
         timeout: float = 30.0,
         connection: ClientConnection | None = None,
         **options: Unpack[ConsumerOptions],
@@ -46,7 +48,8 @@ class Consumer:
         if self._owns:
             await self._connection.open()
         try:
-            core = Consuming(self._connection.link, self._choice)
+            kind = Reading if self._choice.group is None else Sharing
+            core: Consuming = kind(self._connection.router, self._choice)
             await core.open()
         except BaseException:
             if self._owns:

@@ -14,7 +14,7 @@ from krappy.clients.columns import Columned, receipts
 from krappy.clients.producing import Producing
 from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
-from krappy.clients.values import EventOptions, Expected, HeadersIn, Text, Time
+from krappy.clients.values import Addresses, EventOptions, Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Compression, Receipt, Record
 
@@ -61,7 +61,7 @@ class TopicProducer(Sender[Producing]):
         self._name = name
 
     async def __aenter__(self) -> TopicProducer:
-        await self._open(Producing(self._connection.link, self.topic, self._limits, self._name))
+        await self._open(Producing(self._connection.router, self.topic, self._limits, self._name))
         return self
 
     async def __aexit__(
@@ -188,7 +188,7 @@ class Producer:
 
     def __init__(
         self,
-        to: str | None = None,
+        to: Addresses | None = None,
         *,
         timeout: float = 30.0,
         linger_ms: float = 5,

@@ -30,7 +30,7 @@ class Stage(Sender[StagingProducing]):
         self._attempt = attempt
 
     async def __aenter__(self) -> Stage:
-        await self._open(StagingProducing(self._connection.link, self.topic, self._attempt, self._limits))
+        await self._open(StagingProducing(self._connection.router, self.topic, self._attempt, self._limits))
         return self
 
     async def __aexit__(

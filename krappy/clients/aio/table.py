@@ -39,11 +39,11 @@ class Table:
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
-        return await tables.get(self._connection.link, self.topic, key, partition, min_offset)
+        return await tables.get(self._connection.router, self.topic, key, partition, min_offset)
 
     async def get_many(self, keys: Iterable[Text], *, partition: int | None = None) -> list[Entry | None]:
         """The entries of many keys, in their order; None: absent. One request asks for up to 10,000 keys."""
-        return await tables.get_many(self._connection.link, self.topic, keys, partition)
+        return await tables.get_many(self._connection.router, self.topic, keys, partition)
 
     async def get_columns(
         self,
@@ -58,7 +58,7 @@ class Table:
         column in Arrow's layout (`krappy.arrow_layout.Binary`), which is sent as it is. Only `columns` are sent back.
         Raises RecordTooLarge when the answer would have more than 16 MiB: ask for fewer keys at once.
         """
-        return await tables.get_columns(self._connection.link, self.topic, keys, partition, columns)
+        return await tables.get_columns(self._connection.router, self.topic, keys, partition, columns)
 
     async def put(self, key: Text, value: Text | None, **more: Unpack[EventOptions]) -> Receipt:
         """Writes a key's value, as one event of the topic, and waits until it is on disk. It creates the topic as a
@@ -74,7 +74,7 @@ class Table:
         from krappy.clients.writing import writer  # imported when first used, as producers are
 
         wanted = key_bytes(key)
-        core = await writer(self._connection.link, self.topic)
+        core = await writer(self._connection.router, self.topic)
         if core.full:
             await core.room()
         delivery = core.add(Delivery[Receipt](), value, wanted, **more)
@@ -95,8 +95,8 @@ class Table:
         """
         from krappy.clients.writing import writer
 
-        await writer(self._connection.link, self.topic)  # so that there is a topic
-        runtime, tries = self._connection.link.runtime, 0
+        await writer(self._connection.router, self.topic)  # so that there is a topic
+        runtime, tries = self._connection.router.runtime, 0
         deadline = runtime.now() + self._connection.timeout
         while True:
             entry = await self.get(key)
@@ -129,7 +129,7 @@ class Table:
 
         Raises RequestTimeout, ViewDisabled, UnknownTopic, UnknownPartition.
         """
-        await catch_up(self._connection.link, self.topic, offsets, timeout, progress)
+        await catch_up(self._connection.router, self.topic, offsets, timeout, progress)
 
     def scan(
         self,
@@ -170,7 +170,7 @@ class Table:
     def history(self, key: Text, *, partition: int | None = None, start: int = 0) -> History:
         """Every event of a key that the log still has, oldest first, from offset `start` on. Raises InvalidRequest
         if several partitions have the key (strays) and `partition` is None."""
-        return History(tables.KeyHistory(self._connection.link, self.topic, key, partition, start))
+        return History(tables.KeyHistory(self._connection.router, self.topic, key, partition, start))
 
 
 class KeyedEntries:

@@ -6,11 +6,13 @@ import os
 import random
 import threading
 import weakref
+from collections.abc import Sequence
 
 from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime
-from krappy.clients.values import Address, address, seconds
+from krappy.clients.values import Address, Addresses, addresses, seconds
 from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `with`, or open()"
@@ -20,15 +22,15 @@ PATIENCE = 1.0  # seconds that a fork waits for each client's lock
 
 
 class ClientConnection:
-    """The links of a client: one for its requests, and one more for each watch. `timeout`, `keepalive`: seconds, as
-    `Link` has them. Raises ConfigError."""
+    """The links of a client: one for its requests, and one more for each watch; of a cluster, one for each broker that
+    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them. Raises ConfigError."""
 
-    def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
-        self.address: Address = address(to)
+    def __init__(self, to: Addresses | None, timeout: float, keepalive: float = 30.0) -> None:
+        self.addresses = addresses(to)
         self.timeout = seconds(timeout, "timeout")
         self.keepalive = seconds(keepalive, "keepalive")
         self.runtime = ThreadRuntime()
-        self._link: Link | None = None
+        self._router: Router | None = None
         self._links: list[Link] = []
         self._forked = False
         with _registering:
@@ -37,49 +39,57 @@ class ClientConnection:
     def open(self) -> None:
         """Connects. Raises ConnectionLost when no broker answers."""
         with self.runtime.lock:
-            if self._link is not None:
+            if self._router is not None:
                 raise KrappyError("this client is open already")
-            link = self._link = self._add_link()
+            router = self._router = Router(
+                self._add_link(self.addresses), lambda address: self.new_link([address]), random.random
+            )
         try:
-            run(link.open())
+            run(router.open())
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         with self.runtime.lock:
-            links, self._links, self._link = self._links, [], None
+            links, self._links, self._router = self._links, [], None
         for link in links:
             link.close()
         self.runtime.join(PARTING)
 
     @property
     def is_open(self) -> bool:
-        return self._link is not None and not self._forked
+        return self._router is not None and not self._forked
 
-    def new_link(self) -> Link:
-        """One more connection to the same broker. Closing this client closes it. Raises KrappyError when not open."""
+    def new_link(self, to: Sequence[Address] = ()) -> Link:
+        """One more connection: to the first of these addresses that answers; of the client's own if there are none.
+        Closing this client closes it. Raises KrappyError when not open."""
         with self.runtime.lock:  # so that no `close` comes between the check and the new link
-            _ = self.link
-            return self._add_link()
+            _ = self.router
+            return self._add_link(to or self.addresses)
 
-    def _add_link(self) -> Link:
-        link = Link(self.runtime, self.address, random.random, self.timeout, self.keepalive)
+    def _add_link(self, to: Sequence[Address]) -> Link:
+        link = Link(self.runtime, to, random.random, self.timeout, self.keepalive)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link
 
     @property
-    def link(self) -> Link:
-        link = self._link  # read only once: another thread may close the client
-        if link is None or self._forked:
+    def router(self) -> Router:
+        router = self._router  # read only once: another thread may close the client
+        if router is None or self._forked:
             raise KrappyError(FORKED if self._forked else NOT_OPEN)
-        return link
+        return router
+
+    @property
+    def link(self) -> Link:
+        """To any broker."""
+        return self.router.home
 
     def disown(self) -> None:
         """For a forked child process: the client's threads are missing and its sockets are the parent's, so it is
         marked unusable."""
-        self._forked = self._forked or self._link is not None
+        self._forked = self._forked or self._router is not None
         self.runtime.disown()
         for link in self._links:
             link.disown(FORKED)

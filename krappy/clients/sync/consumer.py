@@ -11,11 +11,13 @@ from krappy.clients.acks import Acknowledged
 from krappy.clients.choice import Choice, ConsumerOptions
 from krappy.clients.consuming import Consuming
 from krappy.clients.events import EventBatch
+from krappy.clients.reading import Reading
 from krappy.clients.runtime import run
+from krappy.clients.sharing import Sharing
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.items import Items
 from krappy.clients.sync.opened import Opened
-from krappy.clients.values import StartAt, names
+from krappy.clients.values import Addresses, StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
 from krappy.wire.messages import Extend
@@ -33,7 +35,7 @@ class Consumer(Opened):
         self,
         topics: str | Iterable[str],
         *,
-        to: str | None = None,
+        to: Addresses | None = None,
         timeout: float = 30.0,
         connection: ClientConnection | None = None,
         **options: Unpack[ConsumerOptions],
@@ -50,7 +52,8 @@ class Consumer(Opened):
         if self._owns:
             self._connection.open()
         try:
-            core = Consuming(self._connection.link, self._choice)
+            kind = Reading if self._choice.group is None else Sharing
+            core: Consuming = kind(self._connection.router, self._choice)
             run(core.open())
         except BaseException:
             if self._owns:

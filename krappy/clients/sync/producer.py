@@ -18,7 +18,7 @@ from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.opened import Opened
-from krappy.clients.values import EventOptions, Expected, HeadersIn, Text, Time
+from krappy.clients.values import Addresses, EventOptions, Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Compression, Receipt, Record
 
@@ -65,7 +65,7 @@ class TopicProducer(Sender[Producing]):
         self._name = name
 
     def __enter__(self) -> TopicProducer:
-        self._open(Producing(self._connection.link, self.topic, self._limits, self._name))
+        self._open(Producing(self._connection.router, self.topic, self._limits, self._name))
         return self
 
     def __exit__(
@@ -177,7 +177,7 @@ class Producer(Opened):
 
     def __init__(
         self,
-        to: str | None = None,
+        to: Addresses | None = None,
         *,
         timeout: float = 30.0,
         linger_ms: float = 5,

@@ -33,7 +33,7 @@ class Stage(Sender[StagingProducing]):
         self._attempt = attempt
 
     def __enter__(self) -> Stage:
-        self._open(StagingProducing(self._connection.link, self.topic, self._attempt, self._limits))
+        self._open(StagingProducing(self._connection.router, self.topic, self._attempt, self._limits))
         return self
 
     def __exit__(

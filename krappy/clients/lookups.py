@@ -1,0 +1,48 @@
+"""Lookups in a topic whose partitions are led by several brokers: each leader is asked for its own keys, all leaders at
+the same time.
+
+While a topic has strays (keys in other partitions than those that murmur2 gives them), a broker that does not lead all
+partitions says that it can't tell. Then every partition is asked, and the newest entry of a key counts, as on a broker
+that leads them all: the one with the highest timestamp; of equal ones that in the key's own partition, else that in the
+highest partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import TypeVar
+
+from krappy.clients.router import Router
+from krappy.partitioner import partition_for
+from krappy.types import Entry
+from krappy.wire.messages import Answer, Request
+
+A = TypeVar("A", bound=Answer)
+
+
+async def spread(
+    router: Router, topic: str, keys: Sequence[bytes], request: Callable[[list[bytes]], Request], answer: type[A]
+) -> list[tuple[list[int], A]]:
+    """(numbers of keys, the answer about them) of each leader. Raises OthersNeeded while the topic has strays."""
+    count = await partitions(router, topic)
+    rows: dict[int, list[int]] = {}
+    for row, index in enumerate(map(partition_for, keys, repeat(count))):
+        rows.setdefault(index, []).append(row)
+
+    def of(some: list[int]) -> list[int]:
+        return [row for index in some for row in rows[index]]
+
+    found = await router.of_leaders(topic, rows, lambda some: request([keys[row] for row in of(some)]), answer)
+    return [(of(some), got) for _, some, got in found]
+
+
+async def partitions(router: Router, topic: str) -> int:
+    """How many the topic has."""
+    return len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
+
+
+def newest(found: Sequence[Entry | None], home: int) -> Entry | None:
+    """The newest of a key's entries, of one partition each. `home`: the partition that murmur2 gives the key."""
+    there = [each for each in found if each is not None]
+    return max(there, key=lambda each: (each.timestamp, each.partition == home, each.partition), default=None)

@@ -1,0 +1,322 @@
+"""Which broker a client asks: any one of the cluster (`home`), or the one that leads a partition.
+
+While the cluster has one broker, or one that does not tell, everything goes over the link to `home`. Once there are
+several, each request about a partition goes to its leader, over a link of its own that is opened when it is needed.
+The first broker that answers Metadata says who that is. The client asks again when a broker says that it does not lead
+the partition, when the connection to it is lost, and when a partition is not known; then it waits a little, longer each
+time, until the operation's time is over.
+
+A link to a leader that is lost is made again in the background, as every link. But nobody waits for that for long:
+another broker may lead the partition by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from krappy.clients.backoff import Backoff
+from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
+from krappy.clients.link import Link, ReplySlot
+from krappy.clients.runtime import ClientSignal
+from krappy.clients.values import Address
+from krappy.errors import (
+    ConnectionLost,
+    InvalidRequest,
+    KrappyError,
+    NotLeader,
+    RequestTimeout,
+    UnknownPartition,
+    UnknownTopic,
+)
+from krappy.partitioner import partition_for
+from krappy.wire import messages
+from krappy.wire.messages import Answer, Request
+
+A = TypeVar("A", bound=Answer)
+PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
+SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
+ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
+
+
+class OthersNeeded(NotLeader):
+    """The broker leads the partition that was asked for, but to answer it would need others, which it does not lead."""
+
+
+class Router:
+    """`open_link` makes a link to one broker, which ends with the client."""
+
+    def __init__(self, home: Link, open_link: Callable[[Address], Link], random: Callable[[], float]) -> None:
+        self.home = home
+        self.runtime = home.runtime
+        self.timeout = home.timeout
+        self.several = False  # whether the cluster is known to have several brokers
+        self.known = KnownCluster()
+        self.writers: dict[str, Any] = {}  # by topic: the producer of its tables, or a signal while it is being opened
+        self._bootstrap = home.addresses
+        self._open_link = open_link
+        self._random = random
+        self._links: dict[int, Link] = {}  # by the broker's id
+        self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
+
+    async def open(self) -> None:
+        """Connects. Raises ConnectionLost when no broker answers."""
+        await self.home.open()
+        pong = self.home.pong
+        self.several = pong is not None and pong.brokers > 1
+
+    @property
+    def closed(self) -> bool:
+        return self.home.closed
+
+    @property
+    def trouble(self) -> str:
+        return self.home.trouble
+
+    def backoff(self) -> Backoff:
+        return Backoff(self._random)
+
+    # --- requests
+
+    async def ask(
+        self, request: Request, answer: type[A], topic: str, partition: int | None = None, key: bytes = b""
+    ) -> A:
+        """The answer of the leader of a partition (None: the one that murmur2 gives the key). For requests that may be
+        sent twice. Raises what `Link.ask` raises; NotLeader when the partition had no leader all the time;
+        OthersNeeded."""
+        if not self.several:
+            try:
+                return await self.home.ask(request, answer)
+            except NotLeader as error:
+                self.note(error)
+                if not self.several:
+                    raise
+        deadline = self.runtime.now() + self.timeout
+        backoff = self.backoff()
+        surprises = 0
+        while True:
+            at = partition
+            if at is None:
+                at = partition_for(key, len((await self.topic(topic, deadline)).partitions))
+            link = await self.leader(topic, at, deadline)
+            left = max(0.0, deadline - self.runtime.now())
+            try:
+                return await link.ask(request, answer, generation=link.generation, timeout=left)
+            except (NotLeader, ConnectionLost) as error:
+                if isinstance(error, NotLeader) and error.details.get("partition", at) != at:
+                    raise OthersNeeded(error.text, **error.details) from None
+                await self.look_again(topic, error, backoff, deadline)
+            except (UnknownTopic, UnknownPartition) as error:  # what is new may be known to the leader a little later
+                surprises += 1
+                if surprises > SURPRISES:
+                    raise
+                await self.look_again(topic, error, backoff, deadline)
+
+    async def ask_each(
+        self, asked: Sequence[tuple[Link, Request]], answer: type[A], deadline: float
+    ) -> list[A | KrappyError]:
+        """What each link answers to its request. All are asked at the same time."""
+        sent: list[tuple[Link, ReplySlot, int | None]] = []
+        try:
+            for link, request in asked:
+                slot, id = ReplySlot(self.runtime.signal()), None
+                try:
+                    id = link.post(request, answer, slot, None, max(0.0, deadline - self.runtime.now()))
+                except (ConnectionLost, RequestTimeout) as error:
+                    slot(error)
+                sent.append((link, slot, id))
+            for (link, slot, _), (_, request) in zip(sent, asked, strict=True):
+                if not await slot.wait(max(0.0, deadline - self.runtime.now())):
+                    slot(RequestTimeout(f"no answer to {type(request).__name__} in time", address=str(link.address)))
+        finally:
+            for link, slot, id in sent:
+                if id is not None and not slot.is_set():
+                    link.forget(id)
+        return [slot.result for _, slot, _ in sent]
+
+    async def leader(self, topic: str, partition: int, deadline: float, patience: float = PATIENCE) -> Link:
+        """A link to the partition's leader, which is connected. Raises at the deadline: NotLeader, ConnectionLost; and
+        UnknownTopic, UnknownPartition, when a broker says so."""
+        backoff = self.backoff()
+        asked = False
+        while True:
+            if not self.several:
+                await self.home.ready(deadline)
+                return self.home
+            try:
+                await self.topic(topic, deadline)
+                broker = self.known.leader(topic, partition)
+            except UnknownPartition:
+                if asked:
+                    raise
+                broker = None
+            error: KrappyError = NotLeader(
+                f"{topic}-{partition}: no broker leads it now", topic=topic, partition=partition
+            )
+            if broker is not None and broker.address is not None:
+                link = self._link(broker, broker.address)
+                try:
+                    await link.ready(min(deadline, self.runtime.now() + patience))
+                    return link
+                except ConnectionLost as lost:
+                    error = lost
+            await self.look_again(topic, error, backoff, deadline)
+            asked = True
+
+    def leader_now(self, topic: str, partition: int) -> Link | None:
+        """The link to the partition's leader, if that is known and connected; else it begins to connect."""
+        if not self.several:
+            return None if self.home.broken else self.home
+        try:
+            broker = self.known.leader(topic, partition)
+        except (UnknownTopic, UnknownPartition):
+            return None
+        if broker is None or broker.address is None:
+            return None
+        link = self._link(broker, broker.address)
+        return None if link.broken else link
+
+    def any_now(self) -> Link:
+        """A link to some broker, which is connected if one is."""
+        return next((link for link in (self.home, *self._links.values()) if not link.broken), self.home)
+
+    async def split(self, topic: str, partitions: Iterable[int], deadline: float) -> dict[Link, list[int]]:
+        """The partitions by their leaders. Raises as `leader`."""
+        found: dict[Link, list[int]] = {}
+        for each in partitions:
+            found.setdefault(await self.leader(topic, each, deadline), []).append(each)
+        return found
+
+    async def of_leaders(
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        request: Callable[[list[int]], Request],
+        answer: type[A],
+    ) -> list[tuple[Link, list[int], A]]:
+        """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
+        that may be sent twice. Raises as `ask`."""
+        deadline = self.runtime.now() + self.timeout
+        backoff = self.backoff()
+        found: list[tuple[Link, list[int], A]] = []
+        left = list(partitions)
+        while left:
+            leaders = await self.split(topic, left, deadline)
+            asked = [(link, request(some)) for link, some in leaders.items()]
+            left = []
+            error: KrappyError | None = None
+            for (link, some), got in zip(leaders.items(), await self.ask_each(asked, answer, deadline), strict=True):
+                if isinstance(got, answer):
+                    found.append((link, some, got))
+                    continue
+                assert isinstance(got, KrappyError)
+                if isinstance(got, NotLeader) and got.details.get("partition", some[0]) not in some:
+                    raise OthersNeeded(got.text, **got.details)
+                if not got.retriable and not isinstance(got, UnknownTopic | UnknownPartition):
+                    raise got
+                error = got
+                left += some
+            if error is not None:
+                await self.look_again(topic, error, backoff, deadline)
+        return found
+
+    def id_of(self, link: Link) -> int:
+        """The id of the broker that a link to a leader leads to; -1: that of `home`, or none."""
+        return next((id for id, each in self._links.items() if each is link), -1)
+
+    async def each(self, deadline: float) -> list[Link]:
+        """A link to each broker that can be reached, the one to `home` first if there is only that."""
+        if not self.several:
+            await self.home.ready(deadline)
+            return [self.home]
+        await self.refresh((), deadline)
+        found = [self._link(each, each.address) for each in self.known.brokers.values() if each.address is not None]
+        reached = []
+        for link in found:
+            with suppress(ConnectionLost):
+                await link.ready(min(deadline, self.runtime.now() + PATIENCE))
+                reached.append(link)
+        return reached
+
+    def note(self, error: KrappyError) -> bool:
+        """Takes over what a refusal tells of leaders. Returns whether it names a new one, who can be asked at once."""
+        if not isinstance(error, NotLeader):
+            return False
+        with self.runtime.lock:
+            if error.details.get("leader", -1) >= 0:
+                self.several = True
+            return self.known.note(error)
+
+    async def look_again(self, topic: str, error: KrappyError, backoff: Backoff, deadline: float) -> None:
+        """After an error that another leader may be the reason of: learns who leads now. Raises the error when the
+        time is over."""
+        now = self.runtime.now()
+        if self.closed or now >= deadline:
+            raise error
+        if self.note(error):
+            return
+        await self.runtime.sleep(max(0.0, min(backoff.pause(), deadline - now)))
+        with suppress(ConnectionLost, RequestTimeout):
+            await self.refresh([topic], deadline)
+
+    # --- what is known
+
+    async def topic(self, name: str, deadline: float) -> KnownPlaces:
+        """What is known of a topic; a broker is asked if that is nothing. Raises UnknownTopic, ConnectionLost."""
+        found = self.known.topics.get(name)
+        while found is None:
+            others = self._asking
+            await self.refresh([name], deadline)
+            found = self.known.topics.get(name)
+            if found is None and others is None:
+                raise UnknownTopic(f"there is no topic '{name}'", topic=name)
+        return found
+
+    async def refresh(self, topics: Iterable[str], deadline: float) -> None:
+        """Asks for Metadata: of these topics, and of those that are known. Returns when some caller's question is
+        answered. Raises ConnectionLost, RequestTimeout."""
+        with self.runtime.lock:
+            others = self._asking
+            if others is None:
+                mine = self._asking = self.runtime.signal()
+        if others is not None:
+            await others.wait(max(0.0, deadline - self.runtime.now()))
+            return
+        try:
+            found = await self._metadata(sorted({*self.known.topics, *topics}), deadline)
+            with self.runtime.lock:
+                self.known.take(found)
+                self.several = self.several or len(self.known.brokers) > 1
+                further = [each.address for each in self.known.brokers.values() if each.address is not None]
+                self.home.addresses = list(dict.fromkeys([*self._bootstrap, *further]))
+        except InvalidRequest:  # an older broker: it does not know the question, and is alone
+            self.several = False
+        finally:
+            self._asking = None
+            mine.set()
+
+    async def _metadata(self, topics: Sequence[str], deadline: float) -> messages.MetadataFound:
+        asked = [self.home, *(link for link in list(self._links.values()) if not link.broken)]
+        if self.home.broken:
+            asked = [*asked[1:], self.home]
+        for link in asked:
+            left = max(0.0, deadline - self.runtime.now())
+            try:
+                seconds = min(left, ASKING)
+                return await link.ask(messages.Metadata(list(topics)), messages.MetadataFound, timeout=seconds)
+            except (ConnectionLost, RequestTimeout) as error:
+                if self.closed or link is asked[-1]:
+                    raise
+                said = error
+        raise said
+
+    def _link(self, broker: KnownBroker, address: Address) -> Link:
+        with self.runtime.lock:
+            found = self._links.get(broker.id)
+            if found is None or found.closed or found.address != address:
+                if found is not None:
+                    found.close()
+                found = self._links[broker.id] = self._open_link(address)
+                found.begin()
+            return found

@@ -1,0 +1,362 @@
+"""A producer's sender: a background task that sends the accumulator's batches, each to the leader of its partition.
+
+While the cluster has one broker, or one that does not tell, there is one registration, and all batches go that way. Of
+several brokers each that leads one of the partitions has a registration, all under one producer id. A second task finds
+those (`LeaderRoutes`), so that a leader that can't be reached holds up no other. A batch that was not acknowledged when
+its partition moved is sent to the new leader as it was, with its sequence number: if the old one had stored it, the new
+one has it too, and answers with its offset.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+from krappy.clients.accumulator import Accumulator, Limits
+from krappy.clients.conversation import Reply
+from krappy.clients.lane import LaneBatch, too_large
+from krappy.clients.link import Link
+from krappy.clients.router import SURPRISES, Router
+from krappy.clients.routes import LeaderRoutes, Route
+from krappy.clients.runtime import ClientSignal
+from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotLeader, RecordTooLarge, RequestTimeout
+from krappy.wire import messages
+
+Registered = messages.ProducerRegistered | messages.Staged
+FINDING = 5.0  # seconds that a broker has to take a registration, beside those that take batches meanwhile
+REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
+
+
+class Sending:
+    """Sends to one topic, once `open` has registered it. `trouble`: the last error of the broker or the connection,
+    while records are not stored because of it."""
+
+    _leads_anywhere = True  # batches go to the leaders of their partitions
+
+    def __init__(self, router: Router, topic: str, limits: Limits, name: str | None = None) -> None:
+        self.topic = topic
+        self._router = router
+        self._link = router.home
+        self._runtime = router.runtime
+        self._lock = router.runtime.lock
+        self._name = name
+        self._accumulator = Accumulator(limits)
+        self._main = Route(router.home)  # the last registration at any broker
+        self._routes: LeaderRoutes | None = None  # the ways to the leaders; None: all batches go that of `_main`
+        self._finding = False  # a task looks for ways
+        self._refresh = 0.0  # when to register anew
+        self._wake = self._runtime.signal()
+        self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
+        self._closing = False
+        self.trouble = ""  # the last error of the broker or the connection, while records are not stored because of it
+
+    async def open(self) -> None:
+        """Registers, and starts the sender. Raises the broker's error, or ConnectionLost."""
+        deadline = self._runtime.now() + self._link.timeout
+        while not await self._register(deadline):
+            if self._runtime.now() >= deadline:
+                raise ConnectionLost(self._link.trouble, address=str(self._link.address))
+        with self._lock:
+            if self._router.several and self._leads_anywhere:
+                self._routes = LeaderRoutes(self._router, self.topic, {})
+            self._link.told_of_closing.add(self._awake)
+        self._runtime.spawn(self._run, f"krappy producer to {self.topic}")
+
+    def _awake(self) -> None:
+        """Wakes the sender: when no batch is in flight, nothing else tells it that the link was closed."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the sender and the registration. Records that are not settled fail with ConnectionLost."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            self._link.told_of_closing.discard(self._awake)
+            self._accumulator.close()
+            self._wake.set()
+            for turn in self._line.values():
+                turn.set()
+        self._tell()
+        for route in {self._main, *(() if self._routes is None else self._routes.all())}:
+            self._unregister(route)
+
+    def _unregister(self, route: Route) -> None:
+        if route.handle is not None:
+            route.link.tell(messages.Unregister(route.handle), messages.Unregistered, route.generation)
+
+    def _let_in(self) -> None:
+        """Wakes the first caller in `_line` if there is room; that one wakes the next. If all were woken each time,
+        thousands of callers would spend their time finding the buffer full again."""
+        if self._line and not self._accumulator.full:
+            next(iter(self._line.values())).set()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    if self._closing:  # under the lock: `close` sets only the signal that is in `_wake` then
+                        return
+                    self._wake = wake = self._runtime.signal()
+                now = self._runtime.now()
+                self._expire()
+                if self._link.closed:
+                    return
+                if not self._accumulator.empty and (self._finds_ways() or await self._registered(now)):
+                    await self._send()
+                with self._lock:
+                    due = self._accumulator.next_due(None if self._routes is None else self._routes.ready)
+                await wake.wait(None if due is None else max(0.0, due - self._runtime.now()))
+        finally:
+            self.close()
+
+    async def _registered(self, now: float) -> bool:
+        """Registers if necessary. Returns whether batches may be sent. Fails all records when the broker refuses."""
+        with self._lock:
+            if self._main.lives and now < self._refresh and not self._accumulator.renew:
+                return True
+            expiry = self._accumulator.next_expiry()
+        try:
+            return await self._register(now + self._link.timeout if expiry is None else max(expiry, now + 0.05))
+        except ConnectionLost as error:
+            failure: KrappyError = error
+            if not self._link.closed:
+                return False
+        except KrappyError as error:
+            failure = error
+        self._fail_all(failure)
+        return False
+
+    def _fail_all(self, failure: KrappyError) -> None:
+        with self._lock:
+            self._accumulator.fail_all(failure)
+        self._tell()
+
+    async def _register(self, deadline: float) -> bool:
+        """Registers at any broker. False to try again: the connection was lost, the time was over, or the error is
+        retriable.
+
+        Raises the broker's other errors, and ConnectionLost when the link is closed."""
+        link = self._link if self._routes is None else self._router.any_now()
+        with self._lock:
+            id, epoch = self._accumulator.producer
+        try:
+            generation = await link.ready(deadline)
+            answer = await self._ask(id, epoch, link, generation, max(0.0, deadline - self._runtime.now()))
+        except ConnectionLost:
+            if self._link.closed:
+                raise
+            return False
+        except KrappyError as error:
+            if error.retriable:
+                self.trouble = error.text
+                return False
+            raise
+        with self._lock:
+            old, self._main = self._main, Route(link, generation, answer.handle)
+            self._refresh = self._runtime.now() + REFRESH
+            if old.lives and (self._routes is None or old not in self._routes.all()):
+                self._unregister(old)
+            if self._closing:  # in the meantime: `close` ended only the old registration
+                self._unregister(self._main)
+            self._accumulator.registered(
+                answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
+            )
+        return True
+
+    async def _ask(self, id: int, epoch: int, link: Link, generation: int, seconds: float) -> Registered:
+        """Registers on the connection of `generation`, as the producer (id, epoch); (-1, -1): as a new one."""
+        request = messages.ProducerRegistration(
+            self.topic, self._name, idempotent=True, producer_id=id, producer_epoch=epoch
+        )
+
+        def abandoned(answer: messages.ProducerRegistered) -> None:
+            self._unregister(Route(link, generation, answer.handle))
+
+        return await link.ask(
+            request, messages.ProducerRegistered, generation=generation, timeout=seconds, abandoned=abandoned
+        )
+
+    async def _send(self) -> None:
+        while True:
+            with self._lock:
+                routes = self._routes
+                if routes is None:
+                    if self._main.handle is None:
+                        return  # the connection was lost: batches wait for the next one
+                    main = self._main
+                    taken = [(batch, main, main.handle) for batch in self._accumulator.take(self._runtime.now())]
+                else:
+                    batches = self._accumulator.take(self._runtime.now(), routes.ready)
+                    taken = [(batch, route := routes.of(batch.partition), route.handle) for batch in batches]
+            if not taken:
+                return
+            lost: set[Route] = set()
+            for batch, route, handle in taken:
+                if handle is None or route in lost:
+                    continue
+                expect = None if batch.expects is None else list(enumerate(batch.expects.values()))
+                request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
+                reply = partial(self._answered, batch, route)
+                try:
+                    while not batch.settled and not self._posted(request, reply, route):
+                        self._expire()
+                    while not await route.link.drained(self._seconds_left()):
+                        self._expire()
+                except ConnectionLost as error:
+                    self._lost(route, error)
+                    if routes is None:
+                        return
+                    lost.add(route)
+                except FrameTooLarge as error:
+                    with self._lock:
+                        refusal = too_large(error, self.topic, batch)
+                        self._accumulator.refused(batch, refusal, self._runtime.now())
+                    self._tell()
+            await self._runtime.checkpoint()
+
+    def _posted(self, request: messages.Batch, reply: Reply, route: Route) -> bool:
+        """Whether the socket had room for it before the next batch has waited too long."""
+        try:
+            route.link.post(request, messages.BatchStored, reply, route.generation, self._seconds_left())
+        except RequestTimeout:
+            return False
+        return True
+
+    def _seconds_left(self) -> float | None:
+        """Until the next batch will have waited too long; None: there is no batch."""
+        with self._lock:
+            expiry = self._accumulator.next_expiry()
+        return None if expiry is None else max(0.0, expiry - self._runtime.now())
+
+    def _expire(self) -> None:
+        with self._lock:
+            self._accumulator.expire(self._runtime.now())
+        self._tell()
+
+    def _answered(self, batch: LaneBatch, route: Route, result: Any) -> None:
+        """The reply to a batch. It runs in the task or thread that reads the link."""
+        if isinstance(result, ConnectionLost):
+            self._lost(route, result)
+            return
+        with self._lock:
+            if isinstance(result, messages.BatchStored):
+                self.trouble = ""
+                self._accumulator.stored(batch, result.offset, result.timestamp)
+            else:
+                if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
+                    route.handle = None  # the topic was deleted; the next send registers anew, which may create it
+                elif isinstance(result, NotLeader):
+                    self._left(batch.partition, result)
+                if isinstance(result, RecordTooLarge):
+                    result = too_large(result, self.topic, batch)
+                self.trouble = result.text
+                self._accumulator.refused(batch, result, self._runtime.now())
+            if self._routes is not None or self._accumulator.next_due() is not None:
+                self._wake.set()
+        self._tell()
+
+    def _lost(self, route: Route, error: KrappyError) -> None:
+        with self._lock:
+            self._wake.set()
+            if route is self._main:
+                self._main.handle = None
+                if self._routes is None:
+                    self.trouble = error.text
+                    self._accumulator.lost()
+            if self._routes is not None and (partitions := self._routes.by(route)):
+                self.trouble = error.text
+                route.handle = None
+                self._accumulator.lost(partitions)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells the tickets of settled batches. Outside the lock, because callbacks may do anything."""
+        with self._lock:
+            settled = self._accumulator.collect()
+            self._let_in()
+        for each in settled:
+            each.tell()
+
+    # --- the leaders of a cluster -------------------------------------------------------------------------------
+
+    def _left(self, partition: int, error: KrappyError) -> None:
+        """Another broker leads the partition: the batches that were refused go to that one."""
+        self._router.note(error)
+        if self._router.several and self._leads_anywhere:
+            if self._routes is None:
+                self._routes = LeaderRoutes(
+                    self._router, self.topic, dict.fromkeys(range(self._accumulator.partitions), self._main)
+                )
+            self._routes.refused(partition, error)
+
+    def _finds_ways(self) -> bool:
+        """Whether batches go to the leaders of their partitions. Then a task finds a way for those that have none."""
+        with self._lock:
+            if self._routes is None:
+                return False
+            if not self._finding and self._lacking():
+                self._finding = True
+                self._runtime.spawn(self._find, f"krappy routes to {self.topic}")
+            return True
+
+    def _lacking(self) -> list[int] | None:
+        """The partitions that need a way; none, but a list, if only a registration is needed; None: nothing is."""
+        assert self._routes is not None
+        found = [each for each in self._accumulator.waiting() if not self._routes.ready(each)]
+        return found if found or self._accumulator.renew or self._runtime.now() >= self._refresh else None
+
+    async def _find(self) -> None:
+        backoff = self._router.backoff()
+        surprises = looks = 0
+        try:
+            while not (self._closing or self._link.closed):
+                with self._lock:
+                    lacking = self._lacking()
+                    if lacking is None:
+                        return
+                    gone = looks > 0 and self.topic not in self._router.known.topics  # to register may create it anew
+                    anew = gone or self._accumulator.renew or self._runtime.now() >= self._refresh
+                deadline = self._runtime.now() + FINDING
+                try:
+                    if anew:
+                        await self._register(deadline)
+                    assert self._routes is not None
+                    missing = await self._routes.find(lacking, self._register_at)
+                    self._wake.set()
+                    if missing is None:
+                        continue
+                    self.trouble = missing.text
+                    looks += 1
+                    await self._router.look_again(self.topic, missing, backoff, deadline)
+                except ConnectionLost as error:
+                    self.trouble = error.text
+                    await self._runtime.sleep(backoff.pause())
+                except KrappyError as error:
+                    self.trouble = error.text
+                    surprises += not error.retriable
+                    if surprises > SURPRISES:
+                        self._fail_all(error)
+                        return
+                    await self._runtime.sleep(backoff.pause())
+        finally:
+            with self._lock:
+                self._finding = False
+                self._wake.set()
+
+    async def _register_at(self, link: Link) -> Route | None:
+        """Registers at one broker, as the producer that this one is. None: the connection was lost meanwhile."""
+        with self._lock:
+            id, epoch = self._accumulator.producer
+            generation = link.generation
+        if id < 0:
+            return None  # a new id is asked for first
+        try:
+            answer = await self._ask(id, epoch, link, generation, FINDING)
+        except (ConnectionLost, RequestTimeout):
+            return None
+        route = Route(link, generation, answer.handle)
+        if self._closing:  # in the meantime: `close` did not know of it
+            self._unregister(route)
+        return route

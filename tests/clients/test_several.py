@@ -1,0 +1,130 @@
+"""The clients of a cluster: what they ask goes to the leaders, and follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import krappy
+from krappy import blocking
+from tests.clients.several import Cluster, cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+async def test_events_and_lookups_go_to_the_leaders(several: Cluster) -> None:
+    several.create("t", 6, **{"cleanup.policy": "compact"})
+    async with krappy.connect(several.addresses, timeout=5) as client:
+        async with client.producer("t") as producer:
+            receipts = [await producer.send(b"%d" % n, key=b"k%d" % n) for n in range(100)]
+        assert {each.partition for each in receipts} == set(range(6))
+        table = client.table("t")
+        for n in range(0, 100, 7):
+            found = await table.get(b"k%d" % n)
+            assert found is not None
+            assert (found.value, found.offset) == (b"%d" % n, receipts[n].offset)
+        keys = [b"k%d" % n for n in range(99, -1, -1)] + [b"absent"]
+        many = await table.get_many(keys)
+        assert [each and each.value for each in many] == [b"%d" % n for n in range(99, -1, -1)] + [None]
+        block = await table.get_columns(keys)
+        assert block.lists()["value"] == [b"%d" % n for n in range(99, -1, -1)] + [None]
+        assert block.there() == [True] * 100 + [False]
+        ends = await client.offsets("t", "latest")
+        assert sum(ends.values()) == 100
+        described = await client.describe("t")
+        assert [each.leader for each in described.partitions] == [1, 2, 3, 1, 2, 3]
+        assert {each.partition: each.end for each in described.partitions} == ends
+        history = [entry async for entry in table.history(b"k5")]
+        assert [each.value for each in history] == [b"5"]
+
+
+async def test_one_broker_of_several_is_enough_to_begin(several: Cluster) -> None:
+    several.create("t", 3)
+    several.kill(1)
+    several.lead("t", 0, 2)
+    async with krappy.connect(",".join(several.addresses), timeout=5) as client, client.producer("t") as producer:
+        for partition in range(3):
+            await producer.send(b"v", partition=partition)
+
+
+async def test_a_lookup_follows_the_leader(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=5) as client:
+        await client.table("t").put(b"k", b"v", partition=1)
+        several.lead("t", 1, 3)
+        found = await client.table("t").get(b"k", partition=1)
+        assert found is not None
+        several.kill(3)
+        several.lead("t", 1, 1)
+        found = await client.table("t").get(b"k", partition=1)
+        assert found is not None
+
+
+async def test_a_producer_keeps_its_sequences_when_a_partition_moves(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", linger_ms=0) as producer:
+        deliveries = []
+        for round in range(4):
+            for n in range(200):
+                deliveries.append(await producer.post(b"%d" % (round * 200 + n), partition=n % 3))
+                if n % 20 == 0:
+                    await deliveries[-1]
+                if n == 100:
+                    several.lead("t", 1, 1 + round % 3)
+        receipts = [await each for each in deliveries]
+        for partition in range(3):
+            offsets = [each.offset for each in receipts if each.partition == partition]
+            assert offsets == list(range(len(offsets)))
+
+
+async def test_a_batch_whose_answer_was_lost_with_the_leader_is_stored_once(several: Cluster) -> None:
+    several.create("t", 2)
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", linger_ms=0) as producer:
+        await producer.send(b"0", partition=0)
+        await producer.send(b"0", partition=1)
+        several.proxies[1].deafen()
+        lost = [await producer.post(b"%d" % n, partition=0) for n in range(1, 50)]
+        others = [await producer.send(b"%d" % n, partition=1) for n in range(1, 50)]
+        assert [each.offset for each in others] == list(range(1, 50))
+        assert not lost[0].done()
+        several.kill(1)
+        several.lead("t", 0, 2)
+        assert [(await each).offset for each in lost] == list(range(1, 50))
+
+
+async def test_a_client_of_one_broker_learns_of_the_others_by_a_refusal(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses[0], timeout=5) as client:
+        client._router.several = False
+        async with client.producer("t") as producer:
+            for n in range(9):
+                await producer.send(b"%d" % n, key=b"%d" % n)
+        client._router.several = False
+        assert await client.table("t").get(b"5") is not None
+        client._router.several = False
+        assert None not in await client.table("t").get_many([b"%d" % n for n in range(9)])
+        client._router.several = False
+        assert sum((await client.offsets("t", "latest")).values()) == 9
+
+
+def test_the_blocking_client_follows_too(several: Cluster) -> None:
+    several.create("t", 3)
+    with blocking.connect(several.addresses, timeout=20) as client, client.producer("t", linger_ms=0) as producer:
+        futures = []
+        for n in range(300):
+            futures.append(producer.send(b"%d" % n, partition=n % 3))
+            if n == 150:
+                several.lead("t", 1, 1)
+                several.kill(3)
+                several.lead("t", 2, 1)
+        receipts = [each.result(20) for each in futures]
+        for partition in range(3):
+            assert [each.offset for each in receipts if each.partition == partition] == list(range(100))
