@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -35,6 +35,9 @@ from krappy.server.server import Listener, Server, bind
 from krappy.settings import server as settings
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, parse_address
 from krappy.settings.server import ServerConfig
+
+if TYPE_CHECKING:
+    from krappy.console.history import FigureHistory
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
@@ -99,6 +102,7 @@ class Broker:
         self._stack = AsyncExitStack()
         self.engine: Engine
         self.server: Server
+        self.history: FigureHistory  # if there is a console
         self.native_address = ""
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
@@ -162,9 +166,14 @@ class Broker:
             self.server = self._make_server()
             await nursery.start(self._serve, [])
             if "http" in sockets:  # first: its probes tell how far the start is
+                from krappy.console.history import FigureHistory  # without the console, which takes more memory
+
+                self.history = FigureHistory()
                 self.http_address = self.engine.http_address = _address(sockets["http"])
                 self.server.listen(Listener(sockets.pop("http"), http.Http(self._load_console)))
             await nursery.start(self.engine.run)
+            if self.http_address:
+                self.engine.spawn(self.history.record, self.engine, self.server)
             self.engine.dynamic.changed.subscribe(self._take_settings)
             self._take_settings()
         except BaseException:

@@ -18,9 +18,22 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
-from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
+from krappy.console import (
+    connections,
+    events,
+    groups,
+    health,
+    history_api,
+    login,
+    metrics,
+    openapi,
+    table,
+    tail,
+    topics,
+)
 from krappy.console.api import SLASH, ApiOperation, Call, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, WrongToken
+from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
@@ -30,7 +43,7 @@ from krappy.ports import BrokerPort, ServerPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
     operation
-    for each in (topics, events, table, tail, groups, connections, login, health)
+    for each in (topics, events, table, tail, groups, connections, history_api, login, health)
     for operation in each.routes.operations
 )
 TOGETHER = 16  # requests that are handled at a time; others wait
@@ -40,12 +53,14 @@ EARLY = ("/healthz", "/readyz")  # answered while the store is still being recov
 
 
 class Listening(Protocol):
-    """Where the broker's listeners are."""
+    """Where the broker's listeners are, and what was kept since its start."""
 
     listening: bool
 
     @property
     def addresses(self) -> Mapping[str, str]: ...
+    @property
+    def history(self) -> FigureHistory: ...
 
 
 class Console:
@@ -71,6 +86,10 @@ class Console:
 
     def listening(self) -> dict[str, str]:
         return dict(self._listening.addresses)
+
+    @property
+    def history(self) -> FigureHistory:
+        return self._listening.history
 
     def took(self, name: str, began: float) -> None:
         self._times.observe(name, perf_counter() - began)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from urllib.parse import quote
 
 from playwright.sync_api import Page, Route, expect
 
@@ -299,3 +300,45 @@ def test_large_and_deep_values(page: Page, console: RunningBroker, web: Web) -> 
     visit(page, console, "#/topics/heavy/events/0/3")
     page.get_by_role("button", name="Text", exact=True).click()
     expect(page.get_by_text("This is not UTF-8")).to_be_visible()
+
+
+def test_fields_of_json_become_columns(page: Page, console: RunningBroker, web: Web) -> None:
+    """Chosen among those that are there, kept in the address, with every digit; for the stream and for the table."""
+    path = web.topic("readings")
+    web.publish(
+        path, "s1", '{"id": 12345678901234567890, "at": {"room": "kitchen"}, "ok": true, "long": "' + "x" * 3000 + '"}'
+    )
+    web.publish(path, "s2", '{"id": 2, "at": {"room": "<b>hall</b>"}}')
+    web.publish(path, "s3", "no JSON")
+    for where, label in (("stream", "Events of readings"), ("table", "Table of readings")):
+        visit(page, console, f"#/topics/readings/{where}")
+        is_live(page)
+        expect(rows(page, label)).to_have_count(3)
+        page.get_by_text("Columns").click()
+        picker = page.get_by_role("group", name="Fields to show as columns")
+        picker.get_by_label("at.room").check()
+        picker.get_by_label("id", exact=True).check()
+        page.get_by_text("Columns (2)").click()
+        region = page.get_by_role("region", name=label, exact=True)
+        expect(region.get_by_role("columnheader", name="at.room")).to_be_visible()
+        expect(region.get_by_role("columnheader", name="Value")).to_have_count(0)
+        first = rows(page, label).filter(has_text="s1")
+        expect(first.get_by_role("cell", name="kitchen")).to_be_visible()  # though its value is cut in a list
+        expect(first.get_by_role("cell", name="12345678901234567890")).to_be_visible()
+        expect(rows(page, label).filter(has_text="s2").get_by_role("cell", name="<b>hall</b>")).to_be_visible()
+        expect(rows(page, label).filter(has_text="s3")).to_contain_text("no JSON")
+        web.publish(path, "s2", '{"id": 3}')  # arrives live, and lacks a column
+        expect(rows(page, label).filter(has_text="s2").first.get_by_role("cell", name="3", exact=True)).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("columnheader", name="at.room")).to_be_visible()
+        page.get_by_text("Columns (2)").click()
+        page.get_by_role("group", name="Fields to show as columns").get_by_role("button", name="None").click()
+        expect(page.get_by_role("columnheader", name="Value")).to_be_visible()
+        web.publish(path, "s2", '{"id": 2, "at": {"room": "<b>hall</b>"}}')
+
+
+def test_columns_that_somebody_typed_into_the_address(page: Page, console: RunningBroker, web: Web) -> None:
+    web.publish(web.topic("typed"), "k", '{"__proto__": {"a": 1}, "b": 2}')
+    for text in ("nonsense", "[1]", '[["constructor"]]', '[["__proto__","a"]]', "{}"):
+        visit(page, console, f"#/topics/typed/stream?columns={quote(text)}")
+        expect(rows(page, "Events of typed")).to_have_count(1)

@@ -3,7 +3,9 @@ import { html, useState } from "./lib.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
-const GAP = 15_000; // ms; a line is interrupted where points are further apart
+const GAP = 25_000; // ms; a line is interrupted where points are further apart. (The broker keeps one every 10 s.)
+const LEAST = 60_000; // ms that are drawn at least
+export const SPANS = [[300_000, "5 min"], [900_000, "15 min"], [3_600_000, "1 h"]];
 
 /** The next round number at or above `value`: 1, 2 or 5 times a power of ten. */
 function roundUp(value) {
@@ -30,12 +32,13 @@ function path(points, field, from, span, top) {
   return text;
 }
 
-/** `lines`: [field, name]; `points`: objects with `at` (ms) and the fields, the oldest first; `span`: in ms. */
+/** `lines`: [field, name]; `points`: objects with `at` (ms) and the fields, the oldest first; `span`: ms that are shown at most. */
 export function Chart({ title, lines, points, format, span = 300_000, least = 0 }) {
   const [hover, setHover] = useState(null);
   const last = points.at(-1);
   const until = last?.at ?? 0;
-  const from = until - span;
+  const from = Math.max(until - span, Math.min(points[0]?.at ?? 0, until - LEAST)); // no wider than what there is
+  const wide = until - from;
   const seen = points.filter((point) => point.at >= from);
   const highest = Math.max(least, ...seen.flatMap((point) => lines.map(([field]) => point[field] ?? 0)));
   const top = roundUp(highest);
@@ -51,7 +54,7 @@ export function Chart({ title, lines, points, format, span = 300_000, least = 0 
   };
   const move = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
-    if (seen.length) setHover(from + ((event.clientX - box.left) / box.width) * span);
+    if (seen.length) setHover(from + ((event.clientX - box.left) / box.width) * wide);
   };
   const label = `${title}: ${lines.map(([field, name]) => `${name} ${value(shown, field)}`).join(", ")}`;
   return html`<section class="card chart">
@@ -62,15 +65,23 @@ export function Chart({ title, lines, points, format, span = 300_000, least = 0 
     <div class="plot">
       <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label} tabindex="0" onKeyDown=${step} onBlur=${() => setHover(null)} onPointerMove=${move} onPointerLeave=${() => setHover(null)}>
         <path class="rule" d=${`M0 0H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`} />
-        ${lines.map(([field], at) => html`<path key=${field} class=${"line line" + at} d=${path(seen, field, from, span, top)} />`)}
-        ${hover !== null && shown && html`<path class="cursor" d=${`M${(((shown.at - from) / span) * WIDTH).toFixed(1)} 0V${HEIGHT}`} />`}
+        ${lines.map(([field], at) => html`<path key=${field} class=${"line line" + at} d=${path(seen, field, from, wide, top)} />`)}
+        ${hover !== null && shown && html`<path class="cursor" d=${`M${(((shown.at - from) / wide) * WIDTH).toFixed(1)} 0V${HEIGHT}`} />`}
       </svg>
       <span class="highest">${format(top)}</span>
-      <span class="from">${hover === null || !shown ? `${span / 60_000} min ago` : `${Math.round((until - shown.at) / 1000)} s ago`}</span>
+      <span class="from">${hover === null || !shown ? ago(wide) : ago(until - shown.at)}</span>
       <span class="until">now</span>
     </div>
   </section>`;
 }
+
+/** What the broker has kept, and then the points that this page has seen since. */
+export function joined(kept, seen) {
+  const first = seen[0]?.at ?? Infinity;
+  return [...kept.filter((point) => point.at < first), ...seen];
+}
+
+const ago = (ms) => (ms < 120_000 ? `${Math.round(ms / 1000)} s ago` : `${Math.round(ms / 60_000)} min ago`);
 
 /** A small line without axes, for a cell. */
 export function Spark({ values, label }) {

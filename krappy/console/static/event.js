@@ -1,6 +1,7 @@
 // One event with every field, on a page of its own or beside a list.
 import { get, topicPath, useAnswer } from "./api.js";
 import { bytesOf, shownOf } from "./bytes.js";
+import { FieldCells, columnHeads } from "./columns.js";
 import { consumeOne, getKey } from "./command.js";
 import { count, dayTime, time } from "./format.js";
 import { named } from "./keys.js";
@@ -91,10 +92,10 @@ export function EventPage({ topic, partition, offset }) {
 }
 
 /** Rows of events. Events that arrived live are marked for a moment, those in `mine` as long as they are shown. */
-export function EventRows({ topic, events, open, mine }) {
+export function EventRows({ topic, events, open, mine, columns = [] }) {
   return events.map((event) => {
     if (event.skipped) {
-      return html`<tr key=${event.id} class="skipped"><td colspan="5">${event.text}</td></tr>`;
+      return html`<tr key=${event.id} class="skipped"><td colspan=${4 + Math.max(1, columns.length)}>${event.text}</td></tr>`;
     }
     const id = `${event.partition}-${event.offset}`;
     const show = (click) => {
@@ -107,10 +108,15 @@ export function EventRows({ topic, events, open, mine }) {
       <td class="place"><a href=${link(["topics", topic, "events", event.partition, event.offset])} onClick=${show}
           aria-label=${`Event ${event.offset} of partition ${event.partition}`}>${event.partition}<span class="faint"> · </span>${event.offset}</a></td>
       <td class="keycell"><${Bytes} shown=${event.key} />${mine?.has(id) && html`<span class="tag">yours</span>`}</td>
-      <td class="valuecell">${event.tombstone ? html`<span class="tag bad">tombstone</span>` : html`<${Bytes} shown=${event.value} />`}</td>
+      <${ValueCells} shown=${event.value} columns=${columns} whole=${event.tombstone ? html`<span class="tag bad">tombstone</span>` : html`<${Bytes} shown=${event.value} />`} />
       <td class="wide number faint">${event.headers.length || ""}</td>
     </tr>`;
   });
 }
 
-export const EVENT_HEAD = [["Time", "wide time"], ["Partition · offset", "place"], ["Key", "keycell"], ["Value", "valuecell"], ["Headers", "wide number"]];
+/** The cell of a value, or one for each column. */
+export const ValueCells = ({ shown, columns, whole }) =>
+  columns.length ? html`<${FieldCells} shown=${shown} columns=${columns} otherwise=${whole} />` : html`<td class="valuecell">${whole}</td>`;
+
+export const valueHeads = (columns) => (columns.length ? columnHeads(columns) : [["Value", "valuecell"]]);
+export const eventHead = (columns = []) => [["Time", "wide time"], ["Partition · offset", "place"], ["Key", "keycell"], ...valueHeads(columns), ["Headers", "wide number"]];

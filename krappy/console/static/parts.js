@@ -37,9 +37,9 @@ export function Grid({ label, head, children, kind = "" }) {
   return html`<div class=${"grid " + kind} role="region" aria-label=${label} tabindex="0">
     <table>
       <thead>
-        <tr>${head.map((each) => {
+        <tr>${head.map((each, at) => {
           const [name, style] = Array.isArray(each) ? each : [each, ""];
-          return html`<th key=${name} scope="col" class=${style}>${name}</th>`;
+          return html`<th key=${at} scope="col" class=${style}>${name}</th>`;
         })}</tr>
       </thead>
       <tbody>${children}</tbody>

@@ -56,19 +56,19 @@ function reread(old, rows) {
   });
 }
 
-/** `prefix`: bytes, or null. `path` null: nothing is read. `changed` is called with each entry that changes. */
-export function useTable(path, { prefix, tombstones, partition, cursor }, paused, changed) {
+/** `prefix`: bytes, or null. `size`: bytes of each value that are read. `path` null: nothing is read. `changed` is called with each entry that changes. */
+export function useTable(path, { prefix, tombstones, partition, cursor, size }, paused, changed) {
   const [state, setState] = useState(NOTHING);
   const [round, setRound] = useState(0);
   const told = useRef(changed);
   told.current = changed;
   const encoded = prefix === null ? undefined : toBase64(prefix);
-  const question = path && JSON.stringify([path, encoded, tombstones, partition, cursor]);
+  const question = path && JSON.stringify([path, encoded, tombstones, partition, cursor, size]);
 
   useEffect(() => {
     if (!path) return undefined;
     const stop = new AbortController();
-    const query = { prefix: encoded, key_encoding: "base64", tombstones, partition, cursor, limit: PAGE, value_bytes: 1024 };
+    const query = { prefix: encoded, key_encoding: "base64", tombstones, partition, cursor, limit: PAGE, value_bytes: size };
     get(path, query, stop.signal).then(
       (page) =>
         setState((old) => {
@@ -96,7 +96,7 @@ export function useTable(path, { prefix, tombstones, partition, cursor }, paused
       setState((old) => (old.page === page ? { ...applied(old, now), lag } : old));
       for (const entry of now.values()) told.current(entry);
     };
-    const query = { ...rangeOf(state, prefix, !cursor), partition, after: page.watch, value_bytes: 1024 };
+    const query = { ...rangeOf(state, prefix, !cursor), partition, after: page.watch, value_bytes: size };
     const stop = listen(`${path.slice(0, -"/table".length)}/watch`, query, {
       start: () => setState((old) => (old.page === page ? { ...old, status: "live" } : old)),
       changes: ({ partition: index, lag, entries }) => {

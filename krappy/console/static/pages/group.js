@@ -1,9 +1,9 @@
 // One group: its members, its positions, its lag over time; moving it, after a preview.
 import { ask, groupPath, post, useAnswer } from "../api.js";
-import { Chart, Spark } from "../chart.js";
+import { Chart, SPANS, Spark, joined } from "../chart.js";
 import { count, plural, short, shortTime } from "../format.js";
-import { html, useEffect, useState } from "../lib.js";
-import { ConfirmByName, Dialog, Empty, Facts, Field, Grid, Heading, Trouble, Waiting, say } from "../parts.js";
+import { html, useEffect, useMemo, useState } from "../lib.js";
+import { Choice, ConfirmByName, Dialog, Empty, Facts, Field, Grid, Heading, Trouble, Waiting, say } from "../parts.js";
 import { go, link } from "../routes.js";
 import { KINDS } from "./groups.js";
 
@@ -31,11 +31,17 @@ function useLags(group) {
   return seen;
 }
 
+/** The lag that the broker has kept, as points. */
+const past = (kept) => (kept?.groups[0]?.lags ?? []).map((lag, at) => ({ at: kept.at[at], lag }));
+
 export function Group({ name }) {
   const { data, error, again } = useAnswer(groupPath(name), {}, { every: EVERY });
   const [open, setOpen] = useState(null);
   const [from, setFrom] = useState(0);
   const lags = useLags(data);
+  const { data: kept } = useAnswer("/history/groups", { group: name }, { every: 60_000 });
+  const [span, setSpan] = useState(900_000);
+  const hour = useMemo(() => joined(past(kept), lags), [kept, lags]);
   const close = () => setOpen(null);
   const rows = data?.partitions.slice(from, from + SHOWN) ?? [];
   return html`<${Heading} title=${name}>
@@ -47,8 +53,9 @@ export function Group({ name }) {
     ${!data && !error && html`<${Waiting} />`}
     ${data && html`
       <${Facts} facts=${[["Kind", KINDS[data.kind] ?? data.kind], ["Order", data.order || "–"], ["Members", count(data.members.length)], ["Lag", count(data.lag)]]} />
+      <div class="bar status-bar"><span class="grow"></span><${Choice} label="Time that the chart shows" options=${SPANS} value=${span} choose=${setSpan} /></div>
       <div class="charts">
-        <${Chart} title="Lag" lines=${[["lag", "events behind"]]} points=${lags} format=${short} least=${1} />
+        <${Chart} title="Lag" lines=${[["lag", "events behind"]]} points=${hour} span=${span} format=${short} least=${1} />
         ${data.partitions.length > 1 && html`<${Chart} title=${data.partitions.length > LINES ? `Lag of the ${LINES} partitions furthest behind` : "Lag by partition"}
           lines=${drawn(data.partitions)} points=${lags} format=${short} least=${1} />`}
       </div>

@@ -1,7 +1,7 @@
 // The raw events of one key, from which its value in the table comes.
 import { get, topicPath } from "../api.js";
 import { preview } from "../bytes.js";
-import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
+import { EventDialog, EventRows, eventHead } from "../event.js";
 import { plural } from "../format.js";
 import { namedShown } from "../keys.js";
 import { html, useEffect, useState } from "../lib.js";
@@ -36,7 +36,7 @@ export function History({ topic, query }) {
     <${Trouble} error=${error} />
     ${!rows && !error && html`<${Waiting} />`}
     ${rows?.length === 0 && next === null && html`<${Empty} title="The log has no event of this key (any more)." />`}
-    ${rows?.length > 0 && html`<${Grid} label=${`Events of the key ${preview(shown, 80)}`} kind="events" head=${EVENT_HEAD}>
+    ${rows?.length > 0 && html`<${Grid} label=${`Events of the key ${preview(shown, 80)}`} kind="events" head=${eventHead()}>
       <${EventRows} topic=${topic.name} events=${rows} open=${setOpen} />
     <//>`}
     ${next !== null && rows && html`<p class="more-rows"><button type="button" onClick=${() => read(next, rows)}>Search further</button></p>`}

@@ -1,14 +1,16 @@
-// The broker's numbers, live. The points of the charts are kept while the console is open, also on other pages.
+// The broker's numbers, live. The charts begin with the hour that the broker has kept; newer points are kept while the
+// console is open, also on other pages.
 import { useAnswer } from "../api.js";
-import { Chart } from "../chart.js";
+import { Chart, SPANS, joined } from "../chart.js";
 import { bytes, count, duration, plural, short } from "../format.js";
-import { html, useEffect, useState } from "../lib.js";
-import { Empty, Grid, Heading, Trouble, Waiting } from "../parts.js";
+import { html, useEffect, useMemo, useState } from "../lib.js";
+import { Choice, Empty, Grid, Heading, Trouble, Waiting } from "../parts.js";
 
 const EVERY = 2000;
 const KEPT = 200;
 let before = null;
 let points = [];
+let span = 900_000; // ms, as chosen last
 
 const sum = (numbers) => Object.values(numbers).reduce((all, each) => all + each, 0);
 
@@ -91,16 +93,23 @@ function Requests({ requests }) {
 
 const perSecond = (format) => (value) => format(value) + "/s";
 
+/** A point of the broker's history, with the names that `point` gives. */
+const past = ({ group_lag: groupLag, view_lag: viewLag, ...rest }) => ({ groupLag, viewLag, ...rest });
+
 export function Overview() {
   const { data: now, error, again } = useAnswer("/overview", {}, { every: EVERY });
   const { data: cluster } = useAnswer("/cluster", {}, { every: 30_000 });
-  const [drawn, setDrawn] = useState(points);
+  const { data: kept } = useAnswer("/history", {}, { every: 60_000 });
+  const [seen, setSeen] = useState(points);
+  const [wide, setWide] = useState(span);
   useEffect(() => {
     if (!now) return;
     take(now);
-    setDrawn(points);
+    setSeen(points);
   }, [now]);
+  const drawn = useMemo(() => joined((kept?.points ?? []).map(past), seen), [kept, seen]);
   const last = drawn.at(-1);
+  const choose = (chosen) => setWide((span = chosen));
   const used = cluster ? cluster.disk_bytes - cluster.disk_free_bytes : 0;
   return html`<${Heading} title="Overview">
       <p class="faint summary">${now ? `up for ${duration((now.now_ms - now.started_ms) / 1000)}` : " "}</p>
@@ -118,12 +127,13 @@ export function Overview() {
         <${Fact} name="Memory" value=${bytes(now.resident_bytes)} more=${`stalls: ${count(now.stalls)}`} />
         <${Fact} name="Request memory" value=${bytes(now.budget_used_bytes)} more=${`of ${bytes(now.budget_bytes)}`} part=${now.budget_used_bytes / now.budget_bytes} />
       </dl>
+      <div class="bar status-bar"><span class="grow"></span><${Choice} label="Time that the charts show" options=${SPANS} value=${wide} choose=${choose} /></div>
       <div class="charts">
-        <${Chart} title="Events" lines=${[["events", "appended"]]} points=${drawn} format=${perSecond(short)} least=${1} />
-        <${Chart} title="Traffic" lines=${[["received", "in"], ["sent", "out"]]} points=${drawn} format=${perSecond(bytes)} least=${1} />
-        <${Chart} title="Latency" lines=${[["write99", "write p99"], ["write50", "write p50"], ["sync99", "disk sync p99"]]} points=${drawn} format=${duration} least=${0.0001} />
-        <${Chart} title="Lag" lines=${[["groupLag", "groups"], ["viewLag", "tables"]]} points=${drawn} format=${short} least=${1} />
-        <${Chart} title="Memory" lines=${[["resident", "process"], ["budget", "requests"]]} points=${drawn} format=${bytes} least=${1} />
+        <${Chart} title="Events" lines=${[["events", "appended"]]} points=${drawn} span=${wide} format=${perSecond(short)} least=${1} />
+        <${Chart} title="Traffic" lines=${[["received", "in"], ["sent", "out"]]} points=${drawn} span=${wide} format=${perSecond(bytes)} least=${1} />
+        <${Chart} title="Latency" lines=${[["write99", "write p99"], ["write50", "write p50"], ["sync99", "disk sync p99"]]} points=${drawn} span=${wide} format=${duration} least=${0.0001} />
+        <${Chart} title="Lag" lines=${[["groupLag", "groups"], ["viewLag", "tables"]]} points=${drawn} span=${wide} format=${short} least=${1} />
+        <${Chart} title="Memory" lines=${[["resident", "process"], ["budget", "requests"]]} points=${drawn} span=${wide} format=${bytes} least=${1} />
         <section class="card"><h2>Listening</h2>
           ${cluster && html`<dl class="facts">${Object.entries(cluster.listening).map(([name, at]) => html`<div key=${name}><dt>${name}</dt><dd><code>${at}</code></dd></div>`)}
             <div><dt>durability</dt><dd>${cluster.settings.durability}</dd></div>

@@ -1,7 +1,7 @@
 // Publishes a test event, and shows how it arrives beside the form.
 import { listen, post, topicPath } from "../api.js";
 import { fromBase64, fromHex, toBase64 } from "../bytes.js";
-import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
+import { EventDialog, EventRows, eventHead } from "../event.js";
 import { count } from "../format.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
 import { Check, Empty, Field, Grid, Trouble, say } from "../parts.js";
@@ -144,7 +144,7 @@ function Arrivals({ topic, last, mine }) {
       <span class="grow"></span>${last && html`<a href=${link(["topics", topic, "events", last.partition, last.offset])}>Last published: ${last.partition} · ${count(last.offset)}</a>`}</div>
     <${Trouble} error=${error} />
     ${rows.length
-      ? html`<${Grid} label="Events as they arrive" kind="events" head=${EVENT_HEAD}><${EventRows} topic=${topic} events=${rows} open=${setOpen} mine=${mine} /><//>`
+      ? html`<${Grid} label="Events as they arrive" kind="events" head=${eventHead()}><${EventRows} topic=${topic} events=${rows} open=${setOpen} mine=${mine} /><//>`
       : html`<${Empty} title="Waiting for events."><p>What is published to ${topic}, from here or elsewhere, appears here.</p><//>`}
     ${open && html`<${EventDialog} topic=${topic} partition=${open.partition} offset=${open.offset} close=${() => setOpen(null)} />`}
   </section>`;

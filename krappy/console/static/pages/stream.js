@@ -1,10 +1,11 @@
 // A topic as a stream: its events live; or a part of the log, from an offset, a time or its beginning.
 import { topicPath, get, listen, useSettled } from "../api.js";
 import { bytesOf, isSame, lenientText } from "../bytes.js";
-import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
+import { Picker, WIDE, columnsOf, columnsText, useFields } from "../columns.js";
+import { EventDialog, EventRows, eventHead } from "../event.js";
 import { count, plural } from "../format.js";
 import { KeyFields, named, namedShown, typedBytes, typedOf } from "../keys.js";
-import { html, useEffect, useRef, useState } from "../lib.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { MERGED, OfPartition, ends } from "../partition.js";
 import { Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
 import { go } from "../routes.js";
@@ -36,7 +37,8 @@ function skippedRow(told) {
   return { skipped: told.events, id: `s${told.partition}-${told.start}`, text };
 }
 
-function useStream(topic, wanted, paused) {
+/** `size`: bytes of each value that are read. */
+function useStream(topic, wanted, paused, size) {
   const [state, setState] = useState(NOTHING);
   const cursor = useRef(null);
   const live = isLive(wanted);
@@ -44,8 +46,8 @@ function useStream(topic, wanted, paused) {
   const key = namedShown(wanted);
   const path = topicPath(topic);
   const common = { partition: wanted.partition };
-  const limits = filtered ? { limit: SEARCHED, value_bytes: 16384 } : { limit: PAGE, value_bytes: 1024 };
-  const question = JSON.stringify(wanted);
+  const limits = filtered ? { limit: SEARCHED, value_bytes: WIDE } : { limit: PAGE, value_bytes: size };
+  const question = JSON.stringify([wanted, size]);
   const following = live || filtered; // with a filter, reading on is a search
 
   const ordered = (events) => (live ? [...events].reverse() : events);
@@ -82,7 +84,7 @@ function useStream(topic, wanted, paused) {
     const keep = (id) => {
       if (id) cursor.current = id;
     };
-    const query = { ...common, key: wanted.key, key_encoding: wanted.encoding, text: wanted.text, after: cursor.current, value_bytes: 1024 };
+    const query = { ...common, key: wanted.key, key_encoding: wanted.encoding, text: wanted.text, after: cursor.current, value_bytes: size };
     return listen(`${path}/tail`, query, {
       start: (_, id) => {
         keep(id);
@@ -171,7 +173,8 @@ export function Stream({ topic, query }) {
   const { start, at, key, encoding, text } = query;
   const partition = query.partition ?? (topic.summary.partitions > MERGED ? "0" : undefined);
   const wanted = { start, at, key, encoding, text, partition };
-  const move = (change) => go(["topics", name, "stream"], { ...wanted, ...change }, { replace: true });
+  const columns = useMemo(() => columnsOf(query.columns), [query.columns]);
+  const move = (change) => go(["topics", name, "stream"], { ...wanted, columns: query.columns, ...change }, { replace: true });
   const [typed, setTyped] = useState({ key: typedOf(query), text: text ?? "" });
   const settled = useSettled(typed, 300);
   const [mistake, setMistake] = useState(null);
@@ -186,8 +189,9 @@ export function Stream({ topic, query }) {
   }, [settled]);
   const [paused, setPaused] = useState(null); // where the log ended when it was paused
   const [open, setOpen] = useState(null);
-  const stream = useStream(name, wanted, paused !== null);
+  const stream = useStream(name, wanted, paused !== null, columns.length ? WIDE : 1024);
   const { rows, status, error } = stream;
+  const fields = useFields(rows);
   const behind = paused === null ? 0 : ends(topic) - paused;
   return html`<div class="bar tools-bar">
       <${Jump} wanted=${wanted} move=${move} />
@@ -199,13 +203,14 @@ export function Stream({ topic, query }) {
       <span class=${"state " + (paused === null ? status : "paused")} role="status">${statusText(stream, paused !== null, behind)}</span>
       <span class="faint">${stream.skipped > 0 && `${plural(stream.skipped, "event")} skipped`}</span>
       <span class="grow"></span>
+      <${Picker} fields=${fields} chosen=${columns} choose=${(chosen) => move({ columns: columnsText(chosen) })} />
       ${stream.following && html`<button type="button" class="small" aria-pressed=${paused !== null} onClick=${() => setPaused(paused === null ? ends(topic) : null)}>${paused === null ? "Pause" : "Go on"}</button>`}
       ${!stream.live && html`<button type="button" class="small" onClick=${() => move({ start: undefined, at: undefined })}>Back to live</button>`}
     </div>
     <${Trouble} error=${mistake ?? error} />
     ${!stream.live && stream.before && html`<p class="more-rows"><button type="button" onClick=${stream.earlier}>Earlier events</button></p>`}
-    ${rows.length > 0 && html`<${Grid} label=${`Events of ${name}`} kind="events" head=${EVENT_HEAD}>
-      <${EventRows} topic=${name} events=${rows} open=${setOpen} />
+    ${rows.length > 0 && html`<${Grid} label=${`Events of ${name}`} kind="events" head=${eventHead(columns)}>
+      <${EventRows} topic=${name} events=${rows} open=${setOpen} columns=${columns} />
     <//>`}
     ${!rows.length && status === "loading" && html`<${Waiting} />`}
     ${!rows.length && status !== "loading" && !error && (stream.filtered

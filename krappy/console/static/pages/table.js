@@ -1,8 +1,9 @@
 // A topic as a table, live: one key, the keys with a prefix, or all keys, page by page.
 import { topicPath, useAnswer, useSettled } from "../api.js";
 import { preview } from "../bytes.js";
+import { Picker, WIDE, columnsOf, columnsText, useFields } from "../columns.js";
 import { getKey } from "../command.js";
-import { EventDialog, keyed, useAddress } from "../event.js";
+import { EventDialog, ValueCells, keyed, useAddress, valueHeads } from "../event.js";
 import { count, dayTime, plural, time } from "../format.js";
 import { KeyFields, named, typedBytes, typedOf } from "../keys.js";
 import { html, useEffect, useMemo, useState } from "../lib.js";
@@ -35,7 +36,7 @@ function statusText({ status, lag }, paused, behind) {
   return { loading: "Reading…", read: "Connecting…", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
 }
 
-function Row({ topic, entry, open }) {
+function Row({ topic, entry, open, columns }) {
   const show = (click) => {
     if (click.ctrlKey || click.metaKey || click.shiftKey) return;
     click.preventDefault();
@@ -44,7 +45,7 @@ function Row({ topic, entry, open }) {
   const mark = entry.marked ? (entry.marked % 2 ? "changed odd" : "changed even") : ""; // so that the animation restarts
   return html`<tr class=${`${entry.status} ${mark}`}>
     <td class="keycell"><${Bytes} shown=${entry.key} />${entry.marked > 0 && html`<span class="unseen"> changed</span>`}</td>
-    <td class="valuecell">${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`}</td>
+    <${ValueCells} shown=${entry.value} columns=${columns} whole=${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`} />
     <td class="place"><a href=${link(["topics", topic, "events", entry.partition, entry.offset])} aria-label=${`Whole value of ${preview(entry.key, 80)}`} onClick=${show}>${entry.partition}<span class="faint"> · </span>${entry.offset}</a></td>
     <td class="wide time">${dayTime(entry.timestamp)}</td>
     <td class="number wide">${!entry.key.truncated && html`<a href=${historyLink(topic, entry)} aria-label=${`Raw events behind ${preview(entry.key, 80)}`}>show</a>`}</td>
@@ -69,12 +70,14 @@ export function Table({ topic, query }) {
     }
   }, [settled]);
   useEffect(() => setTrail([undefined]), [wanted, deleted, partition]);
+  const columns = useMemo(() => columnsOf(query.columns), [query.columns]);
   const path = topic.summary.view && !mistake ? topicPath(name) : null;
   const key = wanted && named(wanted);
   const lookup = useAnswer(path && key && `${path}/table/entry`, { key: key?.key, key_encoding: key?.encoding, partition });
   const look = (entry) => isOf(entry, wanted) && lookup.again();
-  const table = useTable(path && `${path}/table`, { prefix: wanted, tombstones: deleted, partition, cursor: trail.at(-1) }, paused !== null, look);
+  const table = useTable(path && `${path}/table`, { prefix: wanted, tombstones: deleted, partition, cursor: trail.at(-1), size: columns.length ? WIDE : 1024 }, paused !== null, look);
   const { rows, status } = table;
+  const fields = useFields(rows);
   if (!topic.summary.view) {
     return html`<${Empty} title="This topic has no table."><p>Its setting view.enable is false: its events are only in the log.</p>
       <a href=${link(["topics", name, "settings"])}>Settings</a><//>`;
@@ -82,7 +85,7 @@ export function Table({ topic, query }) {
   const submit = (event) => {
     event.preventDefault();
     try {
-      go(["topics", name, "table"], named(typedBytes(typed)), { replace: true });
+      go(["topics", name, "table"], { ...named(typedBytes(typed)), columns: query.columns }, { replace: true });
     } catch {
       return; // the error is shown below
     }
@@ -108,6 +111,7 @@ export function Table({ topic, query }) {
       <span class="faint">${table.changes > 0 && plural(table.changes, "change")}</span>
       ${table.more.size > 0 && html`<button type="button" class="small" onClick=${table.again}>Show ${table.more.size > 1000 ? "more than 1,000" : count(table.more.size)} new</button>`}
       <span class="grow"></span>
+      <${Picker} fields=${fields} chosen=${columns} choose=${(chosen) => go(["topics", name, "table"], { ...query, columns: columnsText(chosen) }, { replace: true })} />
       <button type="button" class="small" onClick=${table.again}>Refresh</button>
       <button type="button" class="small" aria-pressed=${paused !== null} onClick=${pause}>${paused === null ? "Pause" : "Go on"}</button>
     </div>
@@ -115,8 +119,8 @@ export function Table({ topic, query }) {
     ${status === "loading" && html`<${Waiting} />`}
     ${status !== "loading" && !has && !table.error && html`<${Empty} title=${wanted?.length ? "No key begins with this." : "The table is empty."}>
       ${!wanted?.length && html`<p>It shows each key with its latest value. Events without a key are only in the log.</p>`}<//>`}
-    ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Partition · offset", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
-        ${rows.map((entry) => html`<${Row} key=${entry.id} topic=${name} entry=${entry} open=${setOpen} />`)}
+    ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ...valueHeads(columns), ["Partition · offset", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
+        ${rows.map((entry) => html`<${Row} key=${entry.id} topic=${name} entry=${entry} open=${setOpen} columns=${columns} />`)}
       <//>`}
     ${(trail.length > 1 || table.cursor) && html`<nav class="pager" aria-label="Pages of the table">
         <button type="button" disabled=${trail.length < 2} onClick=${() => setTrail(trail.slice(0, -1))}>← Previous</button>
