@@ -82,7 +82,7 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
 
         def ready() -> bool:
             return reader.closed or any(
-                partition.last_stable_offset > reader.positions[at] or partition.gone is not None
+                partition.last_stable_offset > reader.positions[at] or partition.elsewhere is not None
                 for at, partition in reader.partitions.items()
             )
 
@@ -111,7 +111,7 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
     for at in keys[reader.rotation :] + keys[: reader.rotation]:
         partition, offset = reader.partitions[at], reader.positions[at]
         try:
-            _alive(partition)
+            _check_here(partition)
             if partition.last_stable_offset <= offset:
                 continue
             span = partition.read_now(offset, max(room, 1), max_records=records)
@@ -154,9 +154,9 @@ def _take(
     return span.records
 
 
-def _alive(partition: PartitionPort) -> None:
-    if partition.gone is not None:
-        raise partition.gone
+def _check_here(partition: PartitionPort) -> None:
+    if (elsewhere := partition.elsewhere) is not None:
+        raise elsewhere
 
 
 @serves(messages.Seek, needs=needs.topic(Op.READ))
@@ -166,6 +166,7 @@ async def seek(session: SessionPort, request: messages.Seek) -> messages.Sought:
     at = TopicPartition(request.topic, request.partition)
     if at not in reader.partitions:
         raise UnknownTopic(f"this consumer does not read {at}")
+    _check_here(reader.partitions[at])
     offset = await reader.partitions[at].offset_for(request.start, request.start_at)
     reader.seek(at, offset)
     return messages.Sought(offset)

@@ -115,6 +115,11 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
     topic: str
 
     @property
+    def elsewhere(self) -> KrappyError | None:
+        """Why one who was given it as the leader's must ask elsewhere: it is gone, or this broker does not lead it any
+        more."""
+
+    @property
     def size(self) -> int: ...
     @property
     def segments(self) -> int: ...

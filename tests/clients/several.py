@@ -55,6 +55,9 @@ class Cluster:
     def lead(self, topic: str, partition: int, broker: int) -> None:
         self._call(self._lead, topic, partition, broker)
 
+    def add_partition(self, topic: str, leader: int) -> None:
+        self._call(self._add_partition, topic, leader)
+
     def kill(self, broker: int) -> None:
         """Its connections are lost, and it takes no more."""
         self.proxies[broker].refuse()
@@ -84,6 +87,12 @@ class Cluster:
         ids = itertools.cycle(self.brokers)
         for index in range(partitions):
             await self._lead(topic, index, next(ids))
+
+    async def _add_partition(self, topic: str, leader: int) -> None:
+        for broker in self.brokers.values():
+            index = broker.engine.topics[topic].count
+            await broker.engine.alter_topic(topic, None, index + 1)
+        await self._lead(topic, index, leader)
 
     async def _lead(self, topic: str, index: int, leader: int) -> None:
         old, epoch = self.leaders.get((topic, index), (NOBODY, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 import krappy
@@ -128,3 +129,65 @@ def test_the_blocking_client_follows_too(several: Cluster) -> None:
         receipts = [each.result(20) for each in futures]
         for partition in range(3):
             assert [each.offset for each in receipts if each.partition == partition] == list(range(100))
+
+
+async def test_a_reader_gets_each_event_once_and_in_order_while_leaders_change(several: Cluster) -> None:
+    several.create("t", 4)
+    async with (
+        krappy.connect(several.addresses, timeout=20) as client,
+        client.producer("t", linger_ms=0) as producer,
+        client.consumer("t") as consumer,
+    ):
+        found: dict[int, list[int]] = {}
+        for round in range(5):
+            deliveries = [await producer.post(b"%d" % (round * 100 + n), partition=n % 4) for n in range(100)]
+            for n in range(100):
+                if n == 30:
+                    several.lead("t", round % 4, 1 + (round + n) % 3)
+                if n == 60 and round == 3:
+                    several.kill(2)
+                    for partition in range(4):
+                        if several.leaders["t", partition][0] == 2:
+                            several.lead("t", partition, 1)
+                with anyio.fail_after(20):
+                    event = await anext(consumer)
+                assert event.value is not None
+                found.setdefault(event.partition, []).append(int(event.value))
+            for delivery in deliveries:
+                await delivery
+        for partition, values in found.items():
+            assert values == [n for n in range(500) if n % 4 == partition]
+
+
+async def test_a_reader_stops_at_the_ends_of_all_partitions(several: Cluster) -> None:
+    several.create("t", 3)
+    several.create("u", 2)
+    async with krappy.connect(several.addresses, timeout=5) as client:
+        for topic, count in (("t", 3), ("u", 2)):
+            async with client.producer(topic) as producer:
+                await producer.send_columns(None, [b"%d" % n for n in range(300)], partition=0)
+                for partition in range(1, count):
+                    await producer.send(b"x", partition=partition)
+        async with client.consumer(["t", "u"], end="now") as consumer:
+            found = [event async for event in consumer]
+        assert len(found) == 603
+        async with client.consumer("t", start=250, partitions=[0]) as consumer:
+            assert (await anext(consumer)).offset == 250
+            assert await consumer.seek(0, "earliest") == 0
+            assert (await anext(consumer)).offset == 0
+            several.lead("t", 0, 3)
+            assert await consumer.seek(0, 290) == 290
+            assert (await anext(consumer)).offset == 290
+            assert consumer.positions == {krappy.TopicPartition("t", 0): 291}
+
+
+async def test_a_reader_finds_partitions_that_are_added(several: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("krappy.clients.reading.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.reading.MAX_WAIT", 50)
+    several.create("t", 2)
+    async with krappy.connect(several.addresses, timeout=5) as client, client.consumer("t", start="latest") as consumer:
+        several.add_partition("t", 3)
+        async with client.producer("t") as producer:
+            await producer.send(b"new", partition=2)
+        with anyio.fail_after(10):
+            assert (await anext(consumer)).value == b"new"

@@ -21,7 +21,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.errors import StorageError
 from krappy.records import batch
-from krappy.settings.server import parse_address
+from krappy.settings.listeners import parse_address
 from krappy.store.log import Log
 from krappy.types import Span
 from tests.broker.transactional import Producer

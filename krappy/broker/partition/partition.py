@@ -128,7 +128,7 @@ class Partition(Viewed):
                 self.state_version = version
                 self.commit.begin()
             else:
-                self.role, self.epoch = role, state.leader_epoch
+                self.role, self.epoch, self.leader = role, state.leader_epoch, state.leader
                 self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
                 self.epochs.cut(self.log.end_offset)
         if led and role is not Role.LEADER:
@@ -139,6 +139,7 @@ class Partition(Viewed):
     def rest(self) -> None:
         """Takes part in nothing, until the next `take`."""
         led, self.role = self.role is Role.LEADER, Role.OFFLINE
+        self.leader = NOBODY
         if led:
             self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
             self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))

@@ -123,6 +123,7 @@ class Replica:
         self.landed = Signal()  # appended batches are on disk, or have failed
         self.writing = trio.Lock()  # held while the log's segments are changed, by a drain or housekeeping
         self.role = Role.OFFLINE
+        self.leader = NOBODY  # a broker's id
         self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
         self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
 
@@ -148,7 +149,7 @@ class Replica:
 
     def lead(self, state: PartitionState, broker: int) -> None:
         """Makes this broker (`broker`: its id) the leader, in the leader epoch of `state` (KIP-101)."""
-        self.role, self.epoch = Role.LEADER, state.leader_epoch
+        self.role, self.epoch, self.leader = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
         now = trio.current_time() * 1000
         self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset, now)
@@ -162,7 +163,15 @@ class Replica:
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
 
     def _place(self) -> dict[str, Any]:
-        return {"topic": self.topic, "partition": self.index}
+        return {"topic": self.topic, "partition": self.index, "leader": self.leader, "leader_epoch": self.epoch}
+
+    @property
+    def elsewhere(self) -> KrappyError | None:
+        """Why one who was given it as the leader's must ask elsewhere: it is gone, or this broker does not lead it any
+        more."""
+        if self.gone is not None or self.role is Role.LEADER:
+            return self.gone
+        return NotLeader(f"{self}: this broker does not lead it any more", **self._place())
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:

@@ -262,8 +262,8 @@ class TableWatch:
         while not self._closed:
             self._find_new(at)
             for partition in self._partitions.values():
-                if partition.gone is not None:
-                    raise partition.gone
+                if (elsewhere := partition.elsewhere) is not None:
+                    raise elsewhere
                 at[partition.index] = await self._emit_changes(partition, at, emit, room)
             await self._wait(at)
             if self._runtime.stopped:
@@ -290,7 +290,9 @@ class TableWatch:
                 self._closed
                 or runtime.stopped
                 or len(self._grows_with) > len(partitions)
-                or any(each.gone is not None or each.last_stable_offset > offsets[each.index] for each in partitions)
+                or any(
+                    each.elsewhere is not None or each.last_stable_offset > offsets[each.index] for each in partitions
+                )
             )
 
         due = [told[1] + PROGRESS for index, told in self._told.items() if told[0] != offsets[index]]
