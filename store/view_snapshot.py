@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -12,6 +14,8 @@ from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
 
+DENSER = 2  # times as many keys of another view are read to find those that are in both
+MAX_BYTES = 1 << 20  # of keys that are read for that
 CHANGES = 1_000  # entries of a page that changed since the snapshot, and are looked up in it: each takes 5 µs
 
 
@@ -89,6 +93,10 @@ class ViewSnapshot:
         if changed:
             self._taken_out.setdefault(number, set()).update(changed)
 
+    def gone(self, number: int) -> AbstractSet[bytes]:
+        """Keys that were taken out of this view since, and may have an entry in the snapshot."""
+        return self._taken_out.get(number, frozenset())
+
     def _get(self, stored: bytes) -> bytes | None:
         if self._snapshot is None:
             raise StorageError("the snapshot is closed")
@@ -121,11 +129,29 @@ class ViewSnapshot:
             found: Any = self._db.get(stored)  # type: ignore[arg-type]
         except Exception as error:
             raise self._failure("reading a view", error) from error
-        gone = self._taken_out.get(number, ())
+        gone = self.gone(number)
         return [
             self._get(stored[row]) if (keys[row] in gone if entry is None else entry >= ceiling) else entry
             for row, entry in enumerate(found)
         ]
+
+    def shared(self, number: int, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of these keys that may have an entry in this view; the others have none. `keys`: some view's, in order.
+
+        Reads the view's keys from the first to the last of them: that takes half of the time of looking each up. If
+        there are more than `DENSER` times as many, it reads no further, and gives the rest back. Raises StorageError.
+        """
+        if number in self._dropped or self._snapshot is None:
+            raise StorageError("the view was dropped, or the snapshot closed, while it was read")
+        prefix, most = view_prefix(number), DENSER * len(keys)
+        try:
+            there, following = rocks.keys_from(self._db, prefix + keys[0], prefix + keys[-1] + b"\0", most, MAX_BYTES)
+        except Exception as error:
+            raise self._failure("reading a view", error) from error
+        found = {stored[PREFIX_SIZE:] for stored in there}.union(self.gone(number)).intersection(keys)
+        if following is not None:
+            found.update(keys[bisect_left(keys, following[PREFIX_SIZE:]) :])
+        return sorted(found)
 
     def rows(
         self,

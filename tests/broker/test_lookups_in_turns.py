@@ -154,9 +154,9 @@ async def test_a_key_is_looked_up_in_one_partition_unless_keys_are_scattered(
     held = arrow_layout.binary(KEYS)
     async with filled(tmp_path, scattered=scattered) as broker:
         session: Any = Session(broker, None)
-        look, across = Views._get, ViewSnapshot.get_many
+        look, across = Views._get, ViewSnapshot.shared
         monkeypatch.setattr(Views, "_get", counting)
-        monkeypatch.setattr(ViewSnapshot, "get_many", crossing)
+        monkeypatch.setattr(ViewSnapshot, "shared", crossing)
         for count, ask in (
             (1, lambda: table.get(session, m.Get("t", KEYS[0]))),
             (COUNT, lambda: table.multi_get(session, m.MultiGet("t", KEYS))),

@@ -441,3 +441,20 @@ def test_a_damaged_block_is_an_error_and_never_the_end_of_the_data(tmp_path: Pat
             read_all(snapshot, 1, page, max_bytes=100 << 20)
     snapshot.close()
     views.close()
+
+
+@pytest.mark.parametrize("others", [0, 3, 50, 5_000])
+def test_keys_that_another_view_has_are_found(views: Views, others: int) -> None:
+    """However many keys it has beside them; those that were taken out of it since are found, too."""
+    keys = [b"k%04d" % number for number in range(0, 1000, 10)]
+    views.apply(1, entries(*keys), 1000)
+    views.apply(2, entries(*keys[::7], *(b"k%04d.%d" % (number % 1000, number) for number in range(others))), 6000)
+    snapshot = views.snapshot()
+    snapshot.keep_all()
+    views.apply(2, {}, 6000, deletes=keys[:8])
+    found = snapshot.shared(2, keys)
+    assert set(keys[::7]) <= set(found) <= set(keys)
+    if others < len(keys):
+        assert found == keys[::7]
+    assert [key for key in found if snapshot.get(2, key)] == keys[::7]
+    assert snapshot.shared(3, keys) == []

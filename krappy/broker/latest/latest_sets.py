@@ -235,6 +235,10 @@ class LatestSets:
                 raise RequestTimeout(f"the view of {other} did not catch up in {PATIENCE_S:g} s")
         with closing(self._services.views.snapshot()) as snapshot:
             newest, following = NewestRows(snapshot, partition.strays), None
+            await newest.find_doubles(self._services.views)
+            if newest.single:
+                await self._add_all(partition, live)
+                return
             while True:
                 rows = snapshot.rows(partition.number, start=following, max_entries=newest.at_once, tombstones=True)
                 live.add(newest.of(rows, partition.index).entries)

@@ -31,6 +31,7 @@ from krappy.records.batch import TRANSACTIONAL
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
 
 if TYPE_CHECKING:
+    from krappy.broker.partition.doubles import Doubles
     from krappy.broker.partition.pending import Pending
     from krappy.broker.partition.replica import Replica
 
@@ -51,6 +52,8 @@ class Strays(Generic[P]):
         self.unsure: set[int] = set()  # partitions that may have strays
         self.switching = False  # views are turned on or off, one after the other: some partitions have one, some not
         self.conditions = trio.Lock()  # held while conditions that need several partitions are decided
+        self.doubles: Doubles | None = None  # as they were found last
+        self.finding = trio.Lock()  # held while doubles are found
 
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""
