@@ -274,11 +274,11 @@ class Fetch:
 
 @serves(ApiKey.FETCH, needs=needs.topic(Op.READ))
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
-    if request["session_epoch"] not in FULL:
-        return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
     replica = replica_of(request)
     if replica is not None:
         return fetch_for_replica(session, request, version, replica)
+    if request["session_epoch"] not in FULL:
+        return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
     work = Fetch(session, request, version)
     finding = work.find()
     for _ in finding:

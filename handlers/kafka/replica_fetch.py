@@ -4,7 +4,10 @@
   epoch, from a replica of the partition, and if the replica's log is the beginning of the leader's (KIP-595).
 - An answer has only the partitions with news: events, a high watermark or a log start that the replica was not told, an
   error, or where its log parts from the leader's. What it was told is remembered with the connection.
-- A request without news waits for some, whatever its min_bytes.
+- So is what it waits for: a partition that has been asked for is waited for until it is in an answer. Then the replica
+  names it again. So the work for a request is as much as there is news, however many partitions there are. Session
+  epoch 0 begins anew, and so does -1; any other continues (the fields of KIP-227).
+- A request without news waits for some, whatever its min_bytes. What a replica waits for is in sync meanwhile.
 - An offset out of range is answered with the offset where the replica starts over: the log start, or where the batch
   begins that contains it. From there on it may ask, below the log start, because it has whole batches.
 """
@@ -28,12 +31,13 @@ from krappy.wire.kafka import Code, code_for
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 LEAST_VERSION = 12  # the first with last_fetched_epoch (KIP-595)
 MANY = 500  # partitions that are found or read in one turn
-LARGE = 2000  # a request that names more partitions takes much memory, so it waits at most
-LARGE_SECONDS = 1.0  # this long, and then its replica asks again
+LAST_EPOCH = 2**31 - 1  # of a session; 1 comes after it
+NOTE_MS = 500  # how often it is noted that a replica is in sync where it waits
 MAX_BYTES = 55 << 20  # of one answer
 LONG_MS = 100  # an answer that has taken this long to make is sent without the partitions that are left,
 WORTH = 64 << 10  # if it has this many bytes of records
 Told = tuple[int, int, int]  # leader epoch, high watermark, log start
+ReplicaKey = tuple[int, bytes, int]  # the replica's broker, topic id, index
 
 
 class ReplicaId(NamedTuple):
@@ -52,33 +56,90 @@ def replica_of(request: Message) -> ReplicaId | None:
 
 
 class ReplicaWanted:
-    """One partition of a request. `key`: what stands for it in what the replica was told. `is_below`: its offset is
-    below the log start."""
+    """One partition that a replica waits for. `asked`: its part of the request. `offset`: it has everything before on
+    its disk. `is_below`: that is below the log start."""
 
-    __slots__ = ("asked", "is_below", "key", "offset", "port", "row", "topic")
+    __slots__ = ("_watch", "asked", "is_below", "key", "offset", "port", "topic")
 
-    def __init__(
-        self, topic: Message, asked: Message, key: tuple[int, bytes, int], found: LeaderPort | Message
-    ) -> None:
-        """`topic`: the request's part for its topic. `found`: the partition, or what is to be answered at once."""
-        self.topic, self.asked, self.key = topic, asked, key
+    def __init__(self, key: ReplicaKey, topic: Message, asked: Message, port: LeaderPort, watch: ReplicaWatch) -> None:
+        """`topic`: the request's part for its topic."""
+        self.key, self.topic, self.asked, self.port = key, topic, asked, port
         self.offset: int = asked["fetch_offset"]
-        self.port = None if isinstance(found, dict) else found
-        self.row = found if isinstance(found, dict) else None
-        self.is_below = self.port is not None and self.offset < self.port.start_offset
+        self.is_below = self.offset < port.start_offset
+        self._watch = watch
 
     @property
     def is_led(self) -> bool:
         """Whether it is still led in the epoch of the request."""
-        port = self.port
-        return port is not None and port.gone is None and port.epoch == self.asked["current_leader_epoch"]
+        return self.port.gone is None and self.port.epoch == self.asked["current_leader_epoch"]
+
+    def stir(self) -> None:
+        """It may have news."""
+        self._watch.stirred[self.key] = self
+        self._watch.moved.fire()
 
 
-class ReplicaSign(NamedTuple):
-    """A signal of a partition, as `wait_for_moves` takes it."""
+class ReplicaWatch:
+    """The partitions that a replica waits for on one connection. `stirred`: those to look at, in the order in which
+    they are answered. `told`: what the replica was told of each partition that it ever asked for here."""
 
-    wanted: ReplicaWanted
-    moved: Signal
+    def __init__(self, id: int, told: dict[ReplicaKey, Told], now_ms: int) -> None:
+        self.id, self.told = id, told
+        self.epoch = 1  # of the next request
+        self.waiting: dict[ReplicaKey, ReplicaWanted] = {}
+        self.stirred: dict[ReplicaKey, ReplicaWanted] = {}
+        self.moved = Signal()
+        self.noted_ms = now_ms  # when all that it waits for was noted to be in sync
+
+    def add(self, wanted: ReplicaWanted) -> None:
+        self.remove(wanted.key)
+        self.waiting[wanted.key] = self.stirred[wanted.key] = wanted
+        wanted.port.moved.subscribe(wanted.stir)
+        wanted.port.grown.subscribe(wanted.stir)
+
+    def remove(self, key: ReplicaKey) -> None:
+        found = self.waiting.pop(key, None)
+        if found is not None:
+            self.stirred.pop(key, None)
+            found.port.moved.unsubscribe(found.stir)
+            found.port.grown.unsubscribe(found.stir)
+
+    def has_news(self, wanted: ReplicaWanted) -> bool:
+        port = wanted.port
+        if wanted.offset < port.end_offset or not wanted.is_led or wanted.is_below:
+            return True
+        return self.told.get(wanted.key) != _told(port)
+
+    def some_news(self) -> bool:
+        """Whether there is news. Forgets the stirred ones before it that have none."""
+        for key, wanted in tuple(self.stirred.items()):
+            if self.has_news(wanted):
+                return True
+            del self.stirred[key]
+        return False
+
+    def close(self) -> None:
+        for key in tuple(self.waiting):
+            self.remove(key)
+
+
+def watch_of(session: KafkaSessionPort, request: Message) -> ReplicaWatch | None:
+    """What the connection waits for, when the request begins anew or continues; None: it can't continue."""
+    state, epoch = session.state, request["session_epoch"]
+    found: ReplicaWatch | None = state.get("replica_watch")
+    if epoch > 0:
+        if found is None or (found.id, found.epoch) != (request["session_id"], epoch):
+            return None
+        found.epoch = epoch % LAST_EPOCH + 1
+        return found
+    if found is None:
+        session.on_close.append(lambda: state["replica_watch"].close())
+    else:
+        found.close()
+    id, told = (1, {}) if found is None else (found.id + 1, found.told)
+    made = ReplicaWatch(id, told, session.broker.clock.steady_ms())
+    state["replica_watch"] = made
+    return made
 
 
 class ReplicaRead(NamedTuple):
@@ -93,38 +154,64 @@ class ReplicaRead(NamedTuple):
 class ReplicaFetch:
     """One request."""
 
-    def __init__(self, session: KafkaSessionPort, request: Message, version: int, replica: ReplicaId) -> None:
+    def __init__(
+        self, session: KafkaSessionPort, request: Message, version: int, replica: ReplicaId, watch: ReplicaWatch
+    ) -> None:
         self.session, self.request, self.version, self.replica = session, request, version, replica
-        self.wanted: list[ReplicaWanted] = []
-        self.at_once = request["max_wait_ms"] <= 0
-        self._told: dict[tuple[int, bytes, int], Told] = session.state.setdefault("replica_told", {})
-        self._moved: dict[int, ReplicaWanted] = {}  # the partitions to look at while it waits, by their ids
+        self.watch = watch
+        self._found: list[tuple[Message, Message]] = []  # (the request's part for a topic, a partition of the answer)
+        self._by_id = version >= BY_ID_SINCE
 
     # --- what is asked
 
     def find(self) -> Iterator[None]:
         """Finds the partitions, and notes how far the replica is; yields after each `MANY`, so that others have their
         turn."""
-        access = self.session.access
+        access, watch = self.session.access, self.watch
+        for topic in self.request["forgotten_topics_data"]:
+            for index in topic["partitions"]:
+                watch.remove((self.replica.broker, topic["topic_id"], index))
+        number = 0
         for topic in self.request["topics"]:
-            if self.version >= BY_ID_SINCE:
+            if self._by_id:
                 found = access.find_topic_by_id(topic["topic_id"], Op.READ)
             else:
                 found = access.find_topic(topic["topic"], Op.READ)
             for asked in topic["partitions"]:
                 key = (self.replica.broker, found.id if found is not None else b"", asked["partition"])
-                wanted = ReplicaWanted(topic, asked, key, self._find(found, asked))
-                self.at_once = self.at_once or self._has_news(wanted)
-                self.wanted.append(wanted)
-                if len(self.wanted) % MANY == 0:
+                port = self._find(found, asked)
+                if isinstance(port, dict):
+                    watch.remove(key)
+                    self._found.append((topic, port))
+                else:
+                    watch.add(ReplicaWanted(key, topic, asked, port, watch))
+                number += 1
+                if number % MANY == 0:
                     yield
-        self.at_once = self.at_once or not self.wanted
+        yield from self._note()
+
+    def _note(self) -> Iterator[None]:
+        """Notes now and then that the replica has not moved where it waits: else it would seem to lag."""
+        now = self.session.broker.clock.steady_ms()
+        if now - self.watch.noted_ms < NOTE_MS:
+            return
+        self.watch.noted_ms = now
+        for number, wanted in enumerate(tuple(self.watch.waiting.values())):
+            if wanted.is_led and not wanted.is_below:
+                wanted.port.fetched_by(self.replica.broker, self.replica.epoch, wanted.offset)
+            if number % MANY == MANY - 1:
+                yield
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it is answered without a wait."""
+        nothing = not self.watch.waiting
+        return bool(self._found) or nothing or self.request["max_wait_ms"] <= 0 or self.watch.some_news()
 
     def _find(self, topic: TopicPort | None, asked: Message) -> LeaderPort | Message:
         index, offset = asked["partition"], asked["fetch_offset"]
         if topic is None:
-            by_id = self.version >= BY_ID_SINCE
-            return refused(index, Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION)
+            return refused(index, Code.UNKNOWN_TOPIC_ID if self._by_id else Code.UNKNOWN_TOPIC_OR_PARTITION)
         try:
             port = topic.led(index)
             if port.gone is not None:
@@ -159,34 +246,11 @@ class ReplicaFetch:
             return Code.UNKNOWN_LEADER_EPOCH  # as Kafka answers: this broker's image may be older than the replica's
         return Code.NONE
 
-    def _has_news(self, wanted: ReplicaWanted) -> bool:
-        port = wanted.port
-        if port is None or not wanted.is_led:
-            return True
-        return wanted.is_below or wanted.offset < port.end_offset or self._told.get(wanted.key) != _told(port)
-
     # --- when to answer
 
-    def _some_news(self) -> bool:
-        moved, self._moved = self._moved, {}
-        return any(self._has_news(wanted) for wanted in moved.values())
-
     async def _until_news(self) -> None:
-        self._moved = {id(wanted): wanted for wanted in self.wanted}
-        signs = [
-            ReplicaSign(wanted, signal)
-            for wanted in self.wanted
-            if wanted.port is not None
-            for signal in (wanted.port.moved, wanted.port.grown)
-        ]
-
-        def moved(sign: ReplicaSign) -> None:
-            self._moved[id(sign.wanted)] = sign.wanted
-
         seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
-        if len(self.wanted) > LARGE:
-            seconds = min(seconds, LARGE_SECONDS)
-        await self.session.broker.wait_for_moves(signs, self._some_news, seconds, told=moved)
+        await self.session.broker.wait_for_moves([self.watch], self.watch.some_news, seconds)
 
     # --- the answer
 
@@ -200,7 +264,7 @@ class ReplicaFetch:
 
         Raises BlockingIOError when it would have to wait for the disk.
         """
-        if not self.at_once or len(self.wanted) >= MANY:
+        if len(self.watch.stirred) >= MANY or not self.at_once:
             return None
         reads = self._reads(min(self._room, self.session.answer_bytes), lambda: False)
         try:
@@ -213,8 +277,8 @@ class ReplicaFetch:
                     read = reads.throw(error)
                 else:
                     read = reads.send(raw)
-        except StopIteration as done:
-            return self._answer(done.value)
+        except StopIteration:
+            return self._answer()
 
     async def wait(self) -> Message:
         """The answer, once it is time for it."""
@@ -237,80 +301,95 @@ class ReplicaFetch:
                         read = reads.throw(error)
                     else:
                         read = reads.send(raw)
-            except StopIteration as done:
-                return self._answer(done.value)
+            except StopIteration:
+                return self._answer()
 
-    def _reads(
-        self, room: int, late: Callable[[], bool]
-    ) -> Generator[ReplicaRead | None, Raw | None, list[tuple[ReplicaWanted, Message]]]:
+    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[ReplicaRead | None, Raw | None, None]:
         """Yields the reads that the request needs, one after the other, about `room` bytes at most in all. Takes the
-        result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn. Returns the
-        partitions with news, and what is to be answered.
+        result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn.
 
         `late()`: whether the answer has taken so long that it is sent without the partitions that are left. The replica
         puts on disk meanwhile what it has.
         """
-        left, first = room, True
-        found: list[tuple[ReplicaWanted, Message]] = []
-        for number, wanted in enumerate(self.wanted):
+        watch, left, first = self.watch, room, True
+        for number, wanted in enumerate(tuple(watch.stirred.values())):
             if number % MANY == MANY - 1:
                 yield None
-            port, index = wanted.port, wanted.asked["partition"]
-            if port is None:
-                assert wanted.row is not None
-                found.append((wanted, wanted.row))
+            if watch.waiting.get(wanted.key) is not wanted:
                 continue
-            if not self._has_news(wanted):
+            if not watch.has_news(wanted):
+                watch.stirred.pop(wanted.key, None)
                 continue
             most = min(wanted.asked["partition_max_bytes"], left)
             if room - left >= WORTH and late():
                 most = 0
-            raw, offset = None, wanted.offset
-            try:
-                if wanted.is_below:
-                    offset = port.start_offset
-                    begins = _begins((yield ReplicaRead(port, offset, 1, True)), offset)
-                    is_empty = wanted.asked["last_fetched_epoch"] < 0
-                    if wanted.is_led and not (is_empty and wanted.offset == begins):
-                        found.append((wanted, refused(index, Code.OFFSET_OUT_OF_RANGE, begins)))
-                        continue
-                if wanted.is_led and offset < port.end_offset and (first or most > 0):
-                    raw = yield ReplicaRead(port, offset, max(1, most), first)
-                if port.gone is not None:
-                    raise port.gone
-            except KrappyError as error:
-                start = port.start_offset if isinstance(error, OffsetOutOfRange) else -1
-                found.append((wanted, refused(index, self._code(error), start)))
-                continue
-            if not wanted.is_led:
-                found.append((wanted, refused(index, Code.FENCED_LEADER_EPOCH)))
-                continue
-            if raw is not None and (got := len(raw.records)):
+            row = yield from self._row(wanted, max(1, most) if first else most, first)
+            if row is None:
+                continue  # it stays stirred, and comes earlier in the next answer
+            if got := len(row["records"]):
                 first = False
                 left -= got
-            self._told[wanted.key] = _told(port)
-            found.append((wanted, _row(index, port, raw)))
-        return found
+            watch.remove(wanted.key)
+            self._found.append((wanted.topic, row))
+
+    def _row(
+        self, wanted: ReplicaWanted, most: int, first: bool
+    ) -> Generator[ReplicaRead | None, Raw | None, Message | None]:
+        """The partition in the answer; None: there is no room for its events. `most`: bytes of records. `first`: at
+        least one batch."""
+        port, index, offset = wanted.port, wanted.asked["partition"], wanted.offset
+        raw = None
+        try:
+            if wanted.is_below:
+                offset = port.start_offset
+                begins = _begins((yield ReplicaRead(port, offset, 1, True)), offset)
+                is_empty = wanted.asked["last_fetched_epoch"] < 0
+                if wanted.is_led and not (is_empty and wanted.offset == begins):
+                    return refused(index, Code.OFFSET_OUT_OF_RANGE, begins)
+            if most > 0 and wanted.is_led and offset < port.end_offset:
+                raw = yield ReplicaRead(port, offset, most, first)
+            if port.gone is not None:
+                raise port.gone
+        except KrappyError as error:
+            start = port.start_offset if isinstance(error, OffsetOutOfRange) else -1
+            return refused(index, self._code(error), start)
+        if not wanted.is_led:
+            return refused(index, Code.FENCED_LEADER_EPOCH)
+        records = b"" if raw is None else raw.records
+        if not len(records) and offset < port.end_offset:
+            return None
+        self.watch.told[wanted.key] = _told(port)
+        return {
+            "partition_index": index,
+            "error_code": 0,
+            "high_watermark": port.high_watermark,
+            "log_start_offset": port.start_offset,
+            "aborted_transactions": None,
+            "records": records,
+        }
 
     def _code(self, error: KrappyError) -> Code:
-        by_id = self.version >= BY_ID_SINCE
-        return Code.UNKNOWN_TOPIC_ID if by_id and isinstance(error, UnknownTopic) else code_for(error)
+        return Code.UNKNOWN_TOPIC_ID if self._by_id and isinstance(error, UnknownTopic) else code_for(error)
 
-    def _answer(self, found: list[tuple[ReplicaWanted, Message]]) -> Message:
+    def _answer(self) -> Message:
         topics: dict[int, Message] = {}
-        for wanted, row in found:
-            asked = wanted.topic
-            topic = topics.setdefault(
-                id(asked), {"topic": asked["topic"], "topic_id": asked["topic_id"], "partitions": []}
-            )
+        for asked, row in self._found:
+            topic = topics.get(id(asked))
+            if topic is None:
+                topic = {"topic": asked["topic"], "topic_id": asked["topic_id"], "partitions": []}
+                topics[id(asked)] = topic
             topic["partitions"].append(row)
-        return {"error_code": 0, "session_id": 0, "responses": list(topics.values())}
+        session_id = 0 if self.request["session_epoch"] < 0 else self.watch.id
+        return {"error_code": 0, "session_id": session_id, "responses": list(topics.values())}
 
 
 def fetch_for_replica(
     session: KafkaSessionPort, request: Message, version: int, replica: ReplicaId
 ) -> Message | Coroutine[Any, Any, Message]:
-    work = ReplicaFetch(session, request, version, replica)
+    watch = watch_of(session, request)
+    if watch is None:
+        return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
+    work = ReplicaFetch(session, request, version, replica, watch)
     finding = work.find()
     for _ in finding:
         return _find_many(session, work, finding)
@@ -332,17 +411,6 @@ async def _find_many(session: KafkaSessionPort, work: ReplicaFetch, finding: Ite
 
 def _told(port: LeaderPort) -> Told:
     return port.epoch, port.high_watermark, port.start_offset
-
-
-def _row(index: int, port: LeaderPort, raw: Raw | None) -> Message:
-    return {
-        "partition_index": index,
-        "error_code": 0,
-        "high_watermark": port.high_watermark,
-        "log_start_offset": port.start_offset,
-        "aborted_transactions": None,
-        "records": b"" if raw is None else raw.records,
-    }
 
 
 def _begins(raw: Raw | None, offset: int) -> int:

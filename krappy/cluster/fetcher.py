@@ -1,11 +1,12 @@
 """Keeps the partitions that this broker follows as their leaders have them: it asks each leader for what is new.
 
-- For each leader there is one task with one connection. Each of its requests names all partitions that the broker
-  follows there; the leader holds it until one of them has news. An answer leaves out the partitions without news.
+- For each leader there is one task with one connection. A request names the partitions that were in the last answer,
+  and new ones; for all others the leader still waits. It holds the request until there is news of any, and answers with
+  the partitions that have some. So the work for a request is as much as there is news.
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
   request is sent meanwhile: the leader would hold it, and could not be told.
-- A partition that has brought events goes to the end of the next request, because an answer may be full before its
-  last partition.
+- The leader answers in the order in which partitions were named, and an answer may be full before all have had their
+  turn. So those that got nothing are named first.
 - A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
   its connection, but not earlier than `HELD_S` after it was sent.
 """
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import trio
 
-from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Report, is_quiet, named
+from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Report, is_quiet, named_code
 from krappy.cluster.peers import Address, PeerLink
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
@@ -31,6 +32,7 @@ from krappy.wire.kafka import ApiKey
 LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
 HELD_S = 0.05
 LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
+LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
 CLIENT_ID = "krappy-replica"
 
 
@@ -109,7 +111,10 @@ class LeaderFetch:
         self._owner, self._leader = owner, leader
         self._settings = owner.settings
         self._link = PeerLink(self._address, CLIENT_ID, largest=owner.settings.response_max_bytes + owner.largest_batch)
-        self._followed: dict[PartitionKey, FollowedPartition] = {}  # in the order of the next request
+        self._followed: dict[PartitionKey, FollowedPartition] = {}
+        self._unnamed: dict[PartitionKey, FollowedPartition] = {}  # those that the next request names, if they are due
+        self._waiting: dict[PartitionKey, FollowedPartition] = {}  # those that the leader waits for
+        self._session = (0, 0)  # id and epoch that the next request continues; 0: it begins anew
         self._news = trio.Event()  # the partitions or the broker's epoch have changed
         self._scope = trio.CancelScope()
         self._held = trio.CancelScope()  # of the request that is outstanding
@@ -125,10 +130,12 @@ class LeaderFetch:
                 self._followed[key] = known
             else:
                 known.end()
+                self._unnamed.pop(key, None)
         came = [key for key in given if key not in self._followed]
         for key in came:
             pause_s = self._settings.backoff_ms / 1000
-            self._followed[key] = FollowedPartition(given[key], pause_s, self._owner.report)
+            made = FollowedPartition(given[key], pause_s, self._owner.report)
+            self._followed[key] = self._unnamed[key] = made
         if came:
             self._held.deadline = min(self._held.deadline, self._sent + HELD_S)
         self._news.set()
@@ -148,22 +155,21 @@ class LeaderFetch:
         with self._scope:
             try:
                 while True:
-                    asked = {each.key: each for each in await self._due()}
-                    answer = await self._ask(asked.values())
+                    named = await self._due()
+                    answer = await self._ask(named)
                     if answer is not None:
-                        await self._take(answer, asked)
+                        await self._take(answer)
             finally:
                 self._link.close()
 
     async def _due(self) -> list[FollowedPartition]:
-        """The partitions to ask for, once there is one."""
+        """The partitions to name. Returns once there is one, or the leader waits for one."""
         while True:
             news = self._news = trio.Event()
             if self._owner.broker_epoch() >= 0:
-                found = self._ready()
-                await _all([each.finish for each in found if each.unfinished])
+                await _all([each.finish for each in self._ready() if each.unfinished])
                 found = [each for each in self._ready() if not each.unfinished]
-                if found:
+                if found or any(each.stands for each in self._waiting.values()):
                     return found
                 with trio.move_on_after(self._until_due()):
                     await news.wait()
@@ -172,17 +178,20 @@ class LeaderFetch:
 
     def _ready(self) -> list[FollowedPartition]:
         now = trio.current_time()
-        return [each for each in self._followed.values() if each.stands and each.due <= now]
+        return [each for each in self._unnamed.values() if each.stands and each.due <= now]
 
     def _until_due(self) -> float:
         """Seconds until a partition that pauses is due; infinite if none pauses."""
         now = trio.current_time()
-        return min((each.due - now for each in self._followed.values() if each.stands and each.due > now), default=inf)
+        return min((each.due - now for each in self._unnamed.values() if each.stands and each.due > now), default=inf)
 
-    async def _ask(self, asked: Iterable[FollowedPartition]) -> Message | None:
-        """The answer to a request for these partitions. None: there is none."""
+    async def _ask(self, named: Iterable[FollowedPartition]) -> Message | None:
+        """The answer to a request that names these partitions. None: there is none."""
         wait_ms = int(min(self._settings.wait_max_ms, 1 + self._until_due() * 1000))
-        body = self._request(asked, wait_ms)
+        body = self._request(named, wait_ms)
+        for each in named:
+            self._unnamed.pop(each.key, None)
+            self._waiting[each.key] = each
         self._sent = trio.current_time()
         with trio.CancelScope() as self._held:
             try:
@@ -190,27 +199,40 @@ class LeaderFetch:
                     ApiKey.FETCH, body, least=LEAST_VERSION, held_s=wait_ms / 1000, begun=self._begun
                 )
                 if answer["error_code"]:
-                    raise BrokerError(f"the leader answers {named(answer['error_code'])}")
+                    raise BrokerError(f"the leader answers {named_code(answer['error_code'])}")
             except KrappyError as error:
+                self._begin_anew()
                 if not self._failed:
                     self._failed = True
                     self._owner.report("leader_unreachable", leader=self._leader, error=str(error))
                 if isinstance(error, BrokerError):
                     await trio.sleep(self._settings.backoff_ms / 1000)
-            else:
-                self._failed = False
-                return answer
-        for each in asked:
-            each.unanswered()
+                return None
+            self._failed = False
+            self._session = (answer["session_id"], self._session[1] % LAST_EPOCH + 1)
+            return answer
+        self._begin_anew()
         return None
+
+    def _begin_anew(self) -> None:
+        """The leader waits for nothing any more."""
+        self._session = (0, 0)
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            self._name_again(each)
+
+    def _name_again(self, each: FollowedPartition) -> None:
+        each.unanswered()
+        if self._followed.get(each.key) is each:
+            self._unnamed[each.key] = each
 
     def _begun(self) -> None:
         self._held.deadline = inf
 
-    def _request(self, asked: Iterable[FollowedPartition], wait_ms: int) -> Message:
+    def _request(self, named: Iterable[FollowedPartition], wait_ms: int) -> Message:
         settings, owner = self._settings, self._owner
         topics: dict[bytes, list[Message]] = {}
-        for each in asked:
+        for each in named:
             topic_id, index = each.key
             offset, epoch = each.ask()
             partition = {
@@ -226,25 +248,41 @@ class LeaderFetch:
             "max_wait_ms": wait_ms,
             "min_bytes": settings.min_bytes,
             "max_bytes": settings.response_max_bytes,
-            "session_epoch": -1,
+            "session_id": self._session[0],
+            "session_epoch": self._session[1],
             "topics": [{"topic_id": id, "partitions": partitions} for id, partitions in topics.items()],
+            "forgotten_topics_data": self._forgotten(),
         }
 
-    async def _take(self, answer: Message, asked: dict[PartitionKey, FollowedPartition]) -> None:
+    def _forgotten(self) -> list[Message]:
+        """The partitions that the leader need not wait for any more."""
+        topics: dict[bytes, list[int]] = {}
+        for key, each in tuple(self._waiting.items()):
+            if not each.stands:
+                del self._waiting[key]
+                topics.setdefault(key[0], []).append(key[1])
+        return [{"topic_id": id, "partitions": indexes} for id, indexes in topics.items()]
+
+    async def _take(self, answer: Message) -> None:
         """Takes an answer. Returns when all its events are on disk."""
         quiet: list[tuple[FollowedPartition, Message]] = []
         busy: list[tuple[FollowedPartition, Message]] = []
         for topic in answer["responses"]:
             for row in topic["partitions"]:
-                key = (topic["topic_id"], row["partition_index"])
-                if key in asked:
-                    (quiet if is_quiet(row) else busy).append((asked.pop(key), row))
-        for without_news in asked.values():
-            without_news.unanswered()
+                found = self._waiting.pop((topic["topic_id"], row["partition_index"]), None)
+                if found is not None:
+                    (quiet if is_quiet(row) else busy).append((found, row))
+        before = [found.port.position() for found, _ in busy]
         await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
-        for found, row in busy:
-            if row["records"] and self._followed.get(found.key) is found:
-                self._followed[found.key] = self._followed.pop(found.key)
+        moved = [found.port.position() != position for (found, _), position in zip(busy, before, strict=True)]
+        for which in (False, True):
+            for (found, _), has_moved in zip(busy, moved, strict=True):
+                if has_moved is which:
+                    self._name_again(found)
+        for found, _ in quiet:
+            self._name_again(found)
+        if not self._session[0]:
+            self._begin_anew()
         if not quiet and not busy and trio.current_time() < self._sent + HELD_S:
             await trio.sleep(HELD_S)  # the leader does not wait, because it stops
 

@@ -107,7 +107,7 @@ class FollowedPartition:
         elif code in DIFFERENT_IMAGES:
             self._wait()
         elif code != Code.NONE:
-            self._fail(KrappyError(f"the leader answers {named(code)}"))
+            self._fail(KrappyError(f"the leader answers {named_code(code)}"))
         elif diverging["end_offset"] >= 0:
             await self._part(diverging["epoch"], diverging["end_offset"], log_start)
         else:
@@ -190,5 +190,5 @@ def whole_batches(records: memoryview | bytes | None) -> memoryview | bytes:
     return records[:position]
 
 
-def named(code: int) -> str:
+def named_code(code: int) -> str:
     return Code(code).name if code in set(Code) else str(code)

@@ -231,18 +231,8 @@ class MemoryBroker:
             find_topic_by_id=lambda id, op: self.topics.get(id), find_topic=lambda name, op: by_name.get(name)
         )
 
-    async def wait_for_moves(
-        self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, told: Callable[[Any], None]
-    ) -> bool:
-        subscribed = [(each.moved, partial(told, each)) for each in parts]
-        for signal, call in subscribed:
-            signal.subscribe(call)
-        try:
-            signals = {id(each.moved): each.moved for each in parts}.values()
-            return await wait_any(signals, lambda: self.stopped or ready(), seconds)
-        finally:
-            for signal, call in subscribed:
-                signal.unsubscribe(call)
+    async def wait_for_moves(self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float) -> bool:
+        return await wait_any([each.moved for each in parts], lambda: self.stopped or ready(), seconds)
 
 
 Message = dict[str, Any]

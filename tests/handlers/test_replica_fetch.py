@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,10 @@ from krappy.wire.kafka import ApiKey, Code, decode_request, encode_request, enco
 from tests.cluster.replication import LEADER, ME, OTHER, MemoryBroker, MemoryLeader, MemoryTopic, Message
 
 ID = bytes(15) + b"\1"
+
+
+class Refused(Exception):
+    """The whole request is."""
 
 
 class Asker:
@@ -40,23 +44,29 @@ class Asker:
         wait_ms: int = 0,
         max_bytes: int = 1 << 20,
         id: bytes = ID,
+        session: tuple[int, int] = (0, -1),
+        forgotten: Sequence[int] = (),
     ) -> list[Message]:
-        """The partitions of the answer."""
+        """The partitions of the answer. `session`: its id and epoch."""
         body = {
             "replica_id": replica,
             "replica_state": {"replica_id": replica, "replica_epoch": epoch},
             "max_wait_ms": wait_ms,
             "min_bytes": 1,
             "max_bytes": max_bytes,
-            "session_epoch": -1,
-            "topics": [{"topic": "t", "topic_id": id, "partitions": asked or (at(0),)}],
+            "session_id": session[0],
+            "session_epoch": session[1],
+            "topics": [{"topic": "t", "topic_id": id, "partitions": asked or (at(0),) if session[1] <= 0 else asked}],
+            "forgotten_topics_data": [{"topic": "t", "topic_id": id, "partitions": list(forgotten)}],
         }
         data = memoryview(encode_request(ApiKey.FETCH, version, 1, "x", body))[4:]
         request = decode_request(ApiKey.FETCH, version, data[parse_header(data).body_at :])
         found: Any = fetch(self.session, request, version)
         answer: Message = found if isinstance(found, dict) else await found
         encode_response(ApiKey.FETCH, version, 1, answer)
-        assert answer["error_code"] == 0
+        if answer["error_code"]:
+            raise Refused(answer["error_code"])
+        assert bool(answer["session_id"]) == (session[1] >= 0)
         return [row for topic in answer["responses"] for row in topic["partitions"]]
 
     async def one(self, *asked: Message, **more: Any) -> Message:
@@ -324,7 +334,7 @@ async def test_the_first_partition_with_events_brings_a_whole_batch() -> None:
         each.produce(b"x" * 500)
     rows = await asker.ask(*(at(0, index=index, most=10) for index in range(3)), max_bytes=100)
     sizes = [len(list(batch.split(row["records"]))) for row in rows]
-    assert sizes == [0, 1, 0]
+    assert sizes == [0, 1]
 
 
 @pytest.mark.parametrize("count", [499, 500, 1200])
@@ -341,3 +351,107 @@ def test_many_partitions_are_read_in_turns(count: int) -> None:
         assert await asker.ask(*(at(1, 5, index=index) for index in range(count)), wait_ms=100) == []
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# --- what is waited for
+
+
+@runs
+async def test_what_is_not_named_again_is_waited_for() -> None:
+    asker = Asker(*map(MemoryLeader, range(4)))
+    first = await asker.ask(*(at(0, index=index) for index in range(4)), session=(0, 0))
+    assert [row["partition_index"] for row in first] == [0, 1, 2, 3]
+    assert await asker.ask(*(at(0, index=index) for index in range(4)), session=(1, 1)) == []
+    asker.leaders[2].produce(b"a")
+    [row] = await asker.ask(session=(1, 2), wait_ms=10_000)
+    assert (row["partition_index"], len(row["records"]) > 0) == (2, True)
+    asker.leaders[2].produce(b"b")  # it was answered, so it must be named first
+    asker.leaders[3].commit(1)
+    [row] = await asker.ask(session=(1, 3), wait_ms=10_000)
+    assert row["partition_index"] == 3
+    [row] = await asker.ask(at(1, 5, index=2), session=(1, 4), wait_ms=10_000)
+    assert row["high_watermark"] == 1
+    asker.leaders[0].lead(6)
+    [row] = await asker.ask(session=(1, 5), wait_ms=10_000)
+    assert (row["partition_index"], row["error_code"]) == (0, Code.FENCED_LEADER_EPOCH)
+
+
+@runs
+async def test_what_is_named_again_replaces_what_was_waited_for() -> None:
+    asker = Asker()
+    await asker.ask(session=(0, 0))
+    await asker.ask(at(0), session=(1, 1))
+    asker.leader.produce(b"a")
+    assert await asker.ask(at(1, 5), session=(1, 2)) != []  # the high watermark
+    assert await asker.ask(at(1, 5), session=(1, 3)) == []
+    assert [offset for _, _, offset in asker.leader.progress] == [0, 0, 1, 1]
+
+
+@runs
+async def test_what_is_forgotten_is_not_waited_for() -> None:
+    asker = Asker(MemoryLeader(), MemoryLeader(1))
+    for epoch in (0, 1):
+        await asker.ask(at(0), at(0, index=1), session=(min(epoch, 1), epoch))
+    asker.leaders[0].produce(b"a")
+    assert await asker.ask(session=(1, 2), forgotten=[0, 7]) == []
+    await asker.ask(session=(1, 3), forgotten=[1])
+    assert not _subscribers(asker)
+
+
+def _subscribers(asker: Asker) -> int:
+    return sum(len(signal._callbacks) for each in asker.leaders for signal in (each.moved, each.grown))
+
+
+@runs
+async def test_only_the_next_request_continues() -> None:
+    asker = Asker()
+    for session in ((1, 1), (0, 5)):
+        with pytest.raises(Refused):
+            await asker.ask(session=session)
+    await asker.ask(session=(0, 0))
+    for session in ((1, 2), (2, 1), (0, 1)):
+        with pytest.raises(Refused):
+            await asker.ask(session=session)
+    await asker.ask(session=(1, 1))
+    await asker.ask(session=(0, 0))
+    with pytest.raises(Refused):
+        await asker.ask(session=(1, 2))
+    await asker.ask(session=(2, 1))
+
+
+@runs
+async def test_nothing_is_waited_for_when_the_connection_has_ended() -> None:
+    asker = Asker(*map(MemoryLeader, range(3)))
+    for epoch in (0, 1):
+        await asker.ask(*(at(0, index=index) for index in range(3)), session=(epoch, epoch))
+    assert _subscribers(asker) == 6
+    asker.session.close()
+    assert _subscribers(asker) == 0
+
+
+@runs
+async def test_a_replica_that_waits_is_noted_now_and_then() -> None:
+    """For it is at the end of the log, however long nothing comes."""
+    asker = Asker()
+    await asker.ask(session=(0, 0))
+    await asker.ask(at(0), session=(1, 1), wait_ms=2000)
+    asker.leader.progress.clear()
+    for epoch in (2, 3, 4):
+        await asker.ask(session=(1, epoch), wait_ms=600, epoch=8)
+    assert asker.leader.progress == [(ME, 8, 0)] * 3
+    asker.leader.epoch = 6
+    await asker.ask(session=(1, 5), wait_ms=600)
+    assert len(asker.leader.progress) == 3
+
+
+@runs
+async def test_who_found_no_room_comes_first_the_next_time() -> None:
+    asker = Asker(*map(MemoryLeader, range(3)))
+    for each in asker.leaders:
+        each.produce(b"x" * 500)
+        each.produce(b"x" * 500)
+    rows = await asker.ask(*(at(0, index=index) for index in range(3)), session=(0, 0), max_bytes=600)
+    assert [row["partition_index"] for row in rows if len(list(batch.split(row["records"])))] == [0]
+    rows = await asker.ask(at(1, 5), session=(1, 1), max_bytes=600)
+    assert rows[0]["partition_index"] in (1, 2)
+    assert len(list(batch.split(rows[0]["records"]))) == 1
