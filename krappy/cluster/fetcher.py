@@ -5,8 +5,6 @@
   the partitions that have some. So the work for a request is as much as there is news.
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
   request is sent meanwhile: the leader would hold it, and could not be told.
-- The leader answers in the order in which partitions were named, and an answer may be full before all have had their
-  turn. So those that got nothing are named first.
 - A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
   its connection, but not earlier than `HELD_S` after it was sent.
 """
@@ -272,14 +270,8 @@ class LeaderFetch:
                 found = self._waiting.pop((topic["topic_id"], row["partition_index"]), None)
                 if found is not None:
                     (quiet if is_quiet(row) else busy).append((found, row))
-        before = [found.port.position() for found, _ in busy]
         await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
-        moved = [found.port.position() != position for (found, _), position in zip(busy, before, strict=True)]
-        for which in (False, True):
-            for (found, _), has_moved in zip(busy, moved, strict=True):
-                if has_moved is which:
-                    self._name_again(found)
-        for found, _ in quiet:
+        for found, _ in (*busy, *quiet):
             self._name_again(found)
         if not self._session[0]:
             self._begin_anew()

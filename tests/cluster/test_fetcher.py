@@ -379,11 +379,14 @@ async def test_a_partition_that_goes_is_left_alone() -> None:
         it.follow()
         it.leaders[0].produce(b"a")
         await it.same()
+        await trio.sleep(0.05)  # until the leader waits for both
         it.fetcher.set(it.followers[:1])
-        it.leaders[1].produce(b"b")
         it.leaders[0].produce(b"b")
         await it.same(0)
+        it.leaders[1].produce(b"b")
+        await trio.sleep(0.05)
         assert it.followers[1].log.end == 0
+        assert [each for each in it.listener.requests if each["forgotten_topics_data"]]
         it.fetcher.set([])
         await trio.sleep(0.05)
         before = len(it.listener.requests)
@@ -648,6 +651,19 @@ async def test_all_partitions_have_their_turn() -> None:
         it.follow()
         await it.same(1, 2)
         assert it.followers[0].synced < 100
+        await it.same()
+
+
+@runs
+async def test_partitions_that_fill_answers_take_turns() -> None:
+    """The answer has room for one batch and a bit of the next partition's."""
+    async with pair(2, FetchSettings(max_bytes=1100, response_max_bytes=1100)) as it:
+        for each in it.leaders:
+            for _ in range(100):
+                each.produce(b"x" * 900)
+        it.follow()
+        await eventually(lambda: it.followers[1].synced + it.followers[0].synced >= 50)
+        assert abs(it.followers[0].synced - it.followers[1].synced) <= 3
         await it.same()
 
 
