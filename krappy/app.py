@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.broker.broker import LocalBroker as Engine
+from krappy.broker.clock import Clock
 from krappy.cluster.fetcher import Fetcher
+from krappy.cluster.lookout import Lookout
 from krappy.cluster.membership import ClusterMembership
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
@@ -103,6 +105,7 @@ class Broker:
         self.engine: Engine
         self.server: Server
         self.history: FigureHistory  # if there is a console
+        self.lookout: Lookout
         self.native_address = ""
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
@@ -164,6 +167,7 @@ class Broker:
             if self._stopped:
                 self.engine.begin_stop()
             self.server = self._make_server()
+            self.lookout = self._make_lookout()
             await nursery.start(self._serve, [])
             if "http" in sockets:  # first: its probes tell how far the start is
                 from krappy.console.history import FigureHistory  # without the console, which takes more memory
@@ -174,6 +178,7 @@ class Broker:
             await nursery.start(self.engine.run)
             if self.http_address:
                 self.engine.spawn(self.history.record, self.engine, self.server)
+            self.lookout.begin(self.engine.store)
             self.engine.dynamic.changed.subscribe(self._take_settings)
             self._take_settings()
         except BaseException:
@@ -196,7 +201,7 @@ class Broker:
         if not servers:
             return Engine(config, self._report)
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
-        cluster = ClusterMembership(connect, config.broker_id, config.rack or None, self._report)
+        cluster = ClusterMembership(connect, config.broker_id, config.rack or None, self._report, Clock().now_ms)
         listener = config.kafka_listeners[0].name
         fetcher = Fetcher(
             *(config.broker_id, listener, lambda: cluster.image, lambda: cluster.epoch),
@@ -232,6 +237,11 @@ class Broker:
             ),
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
+
+    def _make_lookout(self) -> Lookout:
+        engine, listeners = self.engine, self.config.kafka_listeners
+        listener = listeners[0].name if listeners else ""
+        return Lookout(engine.id, listener, lambda at: engine.topic(at.topic).led(at.partition), engine.now_ms)
 
     def _load_console(self) -> http.Application:
         from krappy.console.app import application

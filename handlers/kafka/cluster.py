@@ -256,33 +256,3 @@ def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
     else:
         return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
     return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
-
-
-@serves(ApiKey.DESCRIBE_QUORUM, needs=needs.cluster(Op.DESCRIBE))
-def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The keepers of the cluster's metadata (KIP-595, KIP-853): the controller, always up to date. The metadata is a
-    tree, not a log with offsets, so all offsets are 0."""
-    return {
-        "topics": [
-            {
-                "topic_name": topic["topic_name"],
-                "partitions": [
-                    _quorum(session, topic["topic_name"], each["partition_index"]) for each in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ],
-        "nodes": [
-            {"node_id": node.node_id, "listeners": [{"name": session.listener, "host": node.host, "port": node.port}]}
-            for node in session.nodes().values()
-        ],
-    }
-
-
-def _quorum(session: KafkaSessionPort, topic: str, index: int) -> Message:
-    if (topic, index) != ("__cluster_metadata", 0):
-        code = Code.UNKNOWN_TOPIC_OR_PARTITION
-        return {"partition_index": index, "error_code": code, "leader_id": -1, "leader_epoch": -1, "high_watermark": -1}
-    leader, now = _controller(session), session.broker.now_ms()
-    voter = {"replica_id": leader, "last_fetch_timestamp": now, "last_caught_up_timestamp": now}
-    return {"partition_index": index, "leader_id": leader, "current_voters": [voter]}

@@ -243,7 +243,7 @@ class LocalBroker(Runtime):
             self.report("catalog_lost", changes=lost)
             await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
         store.control()
-        await self.catalog.register(self.endpoints, self.config.rack or None)
+        await self.catalog.register(self.endpoints, self.config.rack or None, self.started_ms)
         self._open_settings()
         defaults = self.dynamic.topic_defaults
         topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in listed]

@@ -7,7 +7,8 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,6 +19,7 @@ from krappy.errors import KrappyError
 
 PORT = 8092  # the console's, where the broker can't be asked for it
 SECONDS = 10.0  # timeout of a request
+SILENT_SECONDS = 40.0  # that a live view may be silent: it shows that it is alive every 15
 PAGE = 1000  # topics or groups per request: the most that the API allows
 CONNECTIONS = 8  # how many are read
 
@@ -53,10 +55,26 @@ class ConsoleFigures:
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON that the API answers for a path. Raises Failure."""
+        with self._asking(path, query) as answer:
+            return json.load(answer)
+
+    def events(self, path: str, **query: Any) -> Iterator[Any]:
+        """The data of each event of a live view, until the broker ends it. Raises Failure."""
+        with self._asking(path, query, SILENT_SECONDS) as answer:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    found = json.loads(line[6:])
+                    if "status" in found:  # a problem
+                        raise Failure(f"the console at {self._url} ends: {found['detail']}")
+                    yield found
+
+    @contextmanager
+    def _asking(self, path: str, query: Mapping[str, Any], seconds: float = SECONDS) -> Iterator[Any]:
+        """The answer for a path; it may be silent for so many seconds. What goes wrong with it is raised as Failure."""
         where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            with self._open(urllib.request.Request(where, headers=self._headers), timeout=SECONDS) as answer:
-                return json.load(answer)
+            with self._open(urllib.request.Request(where, headers=self._headers), timeout=seconds) as answer:
+                yield answer
         except urllib.error.HTTPError as error:
             if error.code == 401:
                 raise Failure(f"the console at {self._url} needs its token: --token or KRAPPY_CONSOLE_TOKEN") from None

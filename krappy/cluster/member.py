@@ -41,11 +41,13 @@ class ClusterMember:
         has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
         told: Callable[[], None] = lambda: None,
         report: Report = lambda event, **facts: None,
+        now_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`directory`: the id of the data folder, whose lock this process holds. `boot`: of the machine, if the folder
         loses events with the machine's memory; else "". `endpoints`: host and port by the listener's name.
         `has_lost(topic, index)`: whether this folder may have lost events of a partition that others count on; `told()`
-        is called once nobody counts on them any more, and the broker is registered."""
+        is called once nobody counts on them any more, and the broker is registered. `now_ms()`: the time of day; people
+        are shown since when a broker is registered."""
         self.epoch = UNREGISTERED
         self.changed = Signal()
         self.lease = ReadLease()
@@ -53,7 +55,7 @@ class ClusterMember:
         self._broker = broker
         self._directory = directory
         self._endpoints, self._rack, self._boot = endpoints, rack, boot
-        self._has_lost, self._told, self._report = has_lost, told, report
+        self._has_lost, self._told, self._report, self._now_ms = has_lost, told, report, now_ms
 
     async def run(self) -> None:
         """Until cancelled. `mirror` must be running; when its session is over, this ends."""
@@ -86,7 +88,8 @@ class ClusterMember:
         await self._make_way()
         found = await store.read(places.epoch(broker))
         epoch, operations = registration.enter(
-            broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot
+            *(broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot),
+            now_ms=self._now_ms(),
         )
         await store.multi(operations)
         self._told()

@@ -33,10 +33,13 @@ class ClusterMembership:
         broker: int,
         rack: str | None = None,
         report: Report = lambda event, **facts: None,
+        now_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`now_ms()`: the time of day."""
         self.image = Image()
         self.changed = Signal()
         self._connect, self._broker, self._rack, self._report = connect, broker, rack, report
+        self._now_ms = now_ms
         self._mirror: Mirror | None = None
         self._member: ClusterMember | None = None
         self._make_member: Callable[[Mirror], ClusterMember] | None = None
@@ -101,6 +104,7 @@ class ClusterMembership:
                 has_lost=has_lost,
                 told=told,
                 report=self._report,
+                now_ms=self._now_ms,
             )
 
         self._make_member = make

@@ -27,7 +27,7 @@ from krappy.console.problems import HttpError
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import Need
-from krappy.ports import AccessPort, BrokerPort, ServerPort
+from krappy.ports import AccessPort, BrokerPort, LookoutPort, ServerPort
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
@@ -154,6 +154,10 @@ class Call:
     @property
     def access(self) -> AccessPort:
         return self.broker.access()
+
+    @property
+    def lookout(self) -> LookoutPort:
+        return self.console.lookout  # type: ignore[no-any-return]
 
     @property
     def server(self) -> ServerPort:

@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from krappy.console import (
+    cluster,
     connections,
     events,
     groups,
@@ -39,11 +40,11 @@ from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.errors import KrappyError
-from krappy.ports import BrokerPort, ServerPort
+from krappy.ports import BrokerPort, LookoutPort, ServerPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
     operation
-    for each in (topics, events, table, tail, groups, connections, history_api, login, health)
+    for each in (topics, events, table, tail, groups, cluster, connections, history_api, login, health)
     for operation in each.routes.operations
 )
 TOGETHER = 16  # requests that are handled at a time; others wait
@@ -61,6 +62,8 @@ class Listening(Protocol):
     def addresses(self) -> Mapping[str, str]: ...
     @property
     def history(self) -> FigureHistory: ...
+    @property
+    def lookout(self) -> LookoutPort: ...
 
 
 class Console:
@@ -90,6 +93,10 @@ class Console:
     @property
     def history(self) -> FigureHistory:
         return self._listening.history
+
+    @property
+    def lookout(self) -> LookoutPort:
+        return self._listening.lookout
 
     def took(self, name: str, began: float) -> None:
         self._times.observe(name, perf_counter() - began)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from prometheus_client import exposition
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from krappy.console.api import room
+from krappy.console.cluster_metrics import cluster_families, gather_cluster
 from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
@@ -40,7 +42,8 @@ class Metrics:
         async with self._console.turns:
             numbers = await gather(self._console.broker, self._console.broker.access(), self._console.server)
             told = MetricsSnapshot(numbers, self._console.broker.version, self._console.live, most)
-            parts = await in_slices(_written(told.collect(), make))
+            cluster = await gather_cluster(self._console.broker, self._console.broker.access(), self._console.lookout)
+            parts = await in_slices(_written(chain(told.collect(), cluster_families(cluster)), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
         await Response(b"".join(parts) + end, headers={"content-type": kind})(scope, receive, send)
 

@@ -25,6 +25,7 @@ from krappy.ports.groups import KafkaOffsetsPort as KafkaOffsetsPort
 from krappy.ports.groups import Listed as Listed
 from krappy.ports.groups import MemberPort as MemberPort
 from krappy.ports.groups import Position as Position
+from krappy.ports.lookout import LookoutPort as LookoutPort
 from krappy.ports.partitions import ActiveProducer as ActiveProducer
 from krappy.ports.partitions import PartitionPort as PartitionPort
 from krappy.ports.partitions import Raw as Raw

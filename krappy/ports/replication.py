@@ -6,8 +6,10 @@ replicas.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from krappy.core.cluster.replica_set import FollowerLag
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
 from krappy.waiting import Signal
@@ -82,6 +84,9 @@ class LeaderPort(Protocol):
 
     def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
         """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
+
+    def lags(self) -> Mapping[int, FollowerLag]:
+        """How far its followers are that have fetched in this leader epoch, by broker id."""
 
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
         """As `SourcePort.fetch_now`, but up to the log's end."""

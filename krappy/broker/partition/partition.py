@@ -24,7 +24,7 @@ from krappy.broker.partition.replica import Lent, Standing
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
 from krappy.core import retention
-from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.replica_set import FollowerLag, ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.stability import marker
@@ -165,6 +165,10 @@ class Partition(Viewed):
         now = trio.current_time() * 1000
         if self.replicas.fetched(replica, broker_epoch, offset, self.log.end_offset, now):
             self.commit.settle()
+
+    def lags(self) -> dict[int, FollowerLag]:
+        """How far its followers are that have fetched in this leader epoch, by broker id; none unless it leads."""
+        return self.replicas.lags(self.log.end_offset, trio.current_time() * 1000)
 
     # --- deletion from its start
 

@@ -68,7 +68,10 @@ class Catalog(StoredTopics):
             await self._in_thread(lambda: self.numbers.forget(self.numbers.known() - {*image.names, *image.deleted}))
 
     async def register(
-        self, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
+        self,
+        endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+        rack: str | None = None,
+        now_ms: int | None = None,
     ) -> Image:
         """Registers this broker, which then leads all partitions in a new leader epoch: writes of the last one that
         were not acknowledged may be lost.
@@ -78,9 +81,10 @@ class Catalog(StoredTopics):
         """
         broker = self._broker
         registered = await self._store.read(places.epoch(broker))
-        epoch, entered = registration.enter(broker, registered, endpoints, rack, self._store.session)
+        session = self._store.session
+        epoch, entered = registration.enter(broker, registered, endpoints, rack, session, now_ms=now_ms)
         controller_epoch = await self._store.read(places.CONTROLLER_EPOCH)
-        entered += registration.control(broker, epoch, controller_epoch, self._store.session)
+        entered += registration.control(broker, epoch, controller_epoch, session)
         for topic in self._store.image.topics.values():
             if any(each.replicas != (broker,) for each in topic.partitions):
                 znode = await self._read(places.topic(topic.name))

@@ -31,13 +31,14 @@ _BROKERS, _EPOCHS, _DELETED = f"{places.BROKERS}/", f"{places.EPOCHS}/", f"{plac
 
 class Registration(NamedTuple):
     """A broker that is registered. `epoch`: rises each time that it registers. `endpoints`: host and port by the
-    listener's name."""
+    listener's name. `since_ms`: when it registered (ms since the epoch), as it has told it."""
 
     id: int
     epoch: int
     endpoints: Mapping[str, tuple[str, int]]
     rack: str | None = None
     draining: bool = False
+    since_ms: int | None = None
 
 
 class DeletedTopic(NamedTuple):
@@ -218,7 +219,8 @@ def _deleted(found: Document) -> DeletedTopic:
 
 def _registration(id: int, found: Document) -> Registration:
     endpoints, rack = znodes.endpoints_of(found), found.text("rack", None)
-    return Registration(id, found.number("broker_epoch"), endpoints, rack, bool(found.fields.get("draining", False)))
+    draining = bool(found.fields.get("draining", False))
+    return Registration(id, found.number("broker_epoch"), endpoints, rack, draining, znodes.registered_ms(found))
 
 
 def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:

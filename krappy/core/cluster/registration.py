@@ -39,17 +39,18 @@ def enter(
     session: int,
     directory: str = "",
     boot: str = "",
+    now_ms: int | None = None,
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `boot`: of the machine, which changes when its memory is lost."""
+    `boot`: of the machine, which changes when its memory is lost. `now_ms`: the time of day, for people."""
     path = places.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
     home = znodes.home(directory, boot)
     write: Operation = Create(path, home) if registered is None else Put(path, home, registered.version)
     return epoch, [
         write,
-        Create(places.broker(broker), znodes.registration(epoch, endpoints, rack, directory), session),
+        Create(places.broker(broker), znodes.registration(epoch, endpoints, rack, directory, now_ms), session),
     ]
 
 

@@ -11,6 +11,7 @@ an event before it is committed (the maximal ISR of KIP-497): the write may have
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -26,6 +27,17 @@ class FollowerProgress(NamedTuple):
     end: int
     fetched: float
     caught_up: float
+
+
+class FollowerLag(NamedTuple):
+    """How far a follower is behind its leader. `offset`: it has everything before on its disk. `lag`: the events that
+    it lacks. `fetched_ms`: since its last fetch. `caught_up_ms`: since it had all that there was; None: it never had.
+    """
+
+    offset: int
+    lag: int
+    fetched_ms: float
+    caught_up_ms: float | None
 
 
 class Proposal(NamedTuple):
@@ -85,6 +97,18 @@ class ReplicaSet:
             caught_up = float("-inf")
         self._followers[replica] = FollowerProgress(offset, broker_epoch, end, now, caught_up)
         return self._advance()
+
+    def lags(self, end: int, now: float) -> dict[int, FollowerLag]:
+        """How far each follower is that has fetched in this leader epoch. `end`: of the leader's log."""
+        return {
+            replica: FollowerLag(
+                each.offset,
+                max(0, end - each.offset),
+                now - each.fetched,
+                None if math.isinf(each.caught_up) else now - each.caught_up,
+            )
+            for replica, each in self._followers.items()
+        }
 
     def take(self, isr: Iterable[int], min_isr: int) -> bool:
         """Takes the ISR as it was read: what was proposed was done, or will never be. Returns whether the high

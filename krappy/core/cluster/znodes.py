@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from krappy.core.cluster.document import Document
 from krappy.types import id_of, text_id
@@ -32,10 +33,19 @@ def deleted(name: str, replicas: Sequence[int]) -> bytes:
     return Document({}).with_fields({"version": 1, "topic": name, "replicas": list(replicas)})
 
 
-def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None, directory: str = "") -> bytes:
-    """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id."""
+def registration(
+    epoch: int,
+    endpoints: Mapping[str, tuple[str, int]],
+    rack: str | None,
+    directory: str = "",
+    now_ms: int | None = None,
+) -> bytes:
+    """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
+    `now_ms`: the time of day; only people read it."""
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
-    fields = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
+    fields: dict[str, Any] = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
+    if now_ms is not None:
+        fields["timestamp"] = str(now_ms)  # as Kafka writes it
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
 
 
@@ -54,6 +64,12 @@ def endpoints_of(registration: Document) -> dict[str, tuple[str, int]]:
             raise ValueError(f"{text!r} is no endpoint")
         found[listener] = (host.strip("[]"), int(port))
     return found
+
+
+def registered_ms(registration: Document) -> int | None:
+    """When the broker registered (ms since the epoch), as it has told it."""
+    told = registration.text("timestamp", None)
+    return int(told) if told is not None and told.isascii() and told.isdigit() else None
 
 
 def home(directory: str, boot: str) -> bytes:

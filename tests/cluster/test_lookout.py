@@ -1,0 +1,169 @@
+"""What people see of a cluster of three processes: `krappy cluster`, the HTTP API and /metrics, while brokers die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from krappy.cli.main import run
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.zookeeper import Missing
+from tests.process import child, wait_until
+
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path_factory.mktemp("lookout")) as made:
+            topic = NewTopic("t", PARTITIONS, 3)
+            made.admin.create_topics([topic])["t"].result(30)
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def state_by(cluster: ClusterProcesses, id: int, **query: Any) -> dict[str, Any]:
+    parameters = "&".join(f"{name}={value}" for name, value in query.items())
+    url = f"http://{cluster.brokers[id].http}/api/v1/cluster/state?{parameters}"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def partitions_by(cluster: ClusterProcesses, id: int) -> list[dict[str, Any]]:
+    [topic] = [each for each in state_by(cluster, id)["topics"] if each["name"] == "t"]
+    found: list[dict[str, Any]] = topic["partitions"]
+    return found
+
+
+def metrics_of(cluster: ClusterProcesses, id: int) -> dict[str, float]:
+    """By the name with its labels."""
+    with urllib.request.urlopen(f"http://{cluster.brokers[id].http}/metrics", timeout=20) as answer:
+        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def until_whole(cluster: ClusterProcesses) -> None:
+    wait_until(lambda: state_by(cluster, 1)["under_replicated"] == 0, "every replica is in sync")
+
+
+@contextlib.contextmanager
+def watching(cluster: ClusterProcesses, id: int, into: Path, *options: str) -> Iterator[Any]:
+    """`krappy cluster watch` at a broker. Gives what it has printed so far, as a function."""
+    command = [sys.executable, "-m", "krappy", "cluster", "watch", *options, "--url", cluster.brokers[id].http]
+    with into.open("wb") as out, child(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT):
+        yield into.read_text
+
+
+def test_every_broker_tells_of_all_with_the_lag_of_each_follower(cluster: ClusterProcesses) -> None:
+    producer = Producer({"bootstrap.servers": cluster.kafka})
+    for number in range(600):
+        producer.produce("t", b"v", f"k{number}")
+    assert producer.flush(30) == 0
+    for id in cluster.brokers:
+        wait_until(
+            lambda id=id: all(  # type: ignore[misc]
+                each["lag"] == 0 and each["offset"] > 0
+                for found in partitions_by(cluster, id)
+                for each in found["replicas"]
+                if each["broker"] != found["leader"]
+            ),
+            f"broker {id} tells that every follower has everything: {partitions_by(cluster, id)}",
+        )
+    state = state_by(cluster, 2)
+    assert [each["id"] for each in state["brokers"]] == [1, 2, 3]
+    assert [each["leads"] for each in state["brokers"]] == [2, 2, 2]
+    assert [each["replicas"] for each in state["brokers"]] == [PARTITIONS] * 3
+    assert all(abs(each["since_ms"] - state["now_ms"]) < 600_000 for each in state["brokers"])
+    assert state["controller"] in (1, 2, 3)
+    assert (state["told_by"], state["alone"], state["partitions"], state["offline"]) == (2, False, PARTITIONS, 0)
+
+
+def test_the_state_comes_in_pages(cluster: ClusterProcesses) -> None:
+    cluster.admin.create_topics([NewTopic("second", 1, 3)])["second"].result(30)
+    for id in cluster.brokers:
+        wait_until(lambda id=id: len(state_by(cluster, id)["topics"]) == 2, f"broker {id} knows both topics")  # type: ignore[misc]
+    page = state_by(cluster, 1, limit=1)
+    assert [each["name"] for each in page["topics"]] == ["second"]
+    assert page["partitions"] == PARTITIONS + 1
+    following = state_by(cluster, 3, limit=1, after=page["after"])
+    assert ([each["name"] for each in following["topics"]], following["after"]) == (["t"], None)
+    assert state_by(cluster, 1, troubled="true")["topics"] == []
+    assert [each["name"] for each in state_by(cluster, 1, filter="SEC")["topics"]] == ["second"]
+
+
+def test_the_command_prints_tables(cluster: ClusterProcesses, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "--url", cluster.brokers[3].http, "--topic", "t"]) == 0
+    told = [[line.split("\t") for line in part.splitlines()] for part in capfd.readouterr().out.split("\n\n")]
+    there, [[counts]], placed = told
+    assert [row[0] for row in there] == ["broker", "1", "2", "3"]
+    assert [row[1] for row in there[1:]].count("yes") == 1
+    assert "0 under replicated" in counts
+    assert placed[0] == ["topic", "partition", "leader", "epoch", "replicas", "isr", "elr", "lag", "trouble"]
+    assert len([row for row in placed if row[0] == "t"]) == PARTITIONS
+    assert run(["cluster", "--address", cluster.brokers[1].address, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["told_by"] == 1
+
+
+def test_what_happens_is_watched_and_counted(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    until_whole(cluster)
+    victim = next(id for id in (2, 3) if id != state_by(cluster, 1)["controller"])
+    led = [each["partition"] for each in partitions_by(cluster, 1) if each["leader"] == victim]
+    with watching(cluster, 1, tmp_path / "lines") as lines, watching(cluster, 1, tmp_path / "json", "--json") as told:
+        wait_until(lambda: "partitions:" in lines(), "the watch has begun")
+        cluster.brokers[victim].kill()
+        for partition in led:
+            wait_until(lambda at=partition: f"t-{at}: broker" in lines(), f"the election for t-{partition} is told")  # type: ignore[misc]
+        wait_until(lambda: f"broker {victim} is gone" in lines(), f"broker {victim} is gone")
+        wait_until(lambda: f"({victim} left)" in lines(), "the shrunk ISRs are told")
+        all_of = PARTITIONS + 1  # and the one of `second`
+        wait_until(lambda: state_by(cluster, 1)["under_replicated"] == all_of, "the whole change has come to broker 1")
+        state = state_by(cluster, 1, troubled="true")
+        assert state["offline"] == state["under_min_isr"] == 0
+        away = [each for topic in state["topics"] for row in topic["partitions"] for each in row["replicas"]]
+        assert {each["broker"] for each in away if not each["alive"]} == {victim}
+        living = [id for id in cluster.brokers if id != victim]
+        wait_until(
+            lambda: sum(metrics_of(cluster, id)["krappy_under_replicated_partitions"] for id in living) == all_of,
+            "it has come to all brokers",
+        )
+        counted = {id: metrics_of(cluster, id) for id in living}
+        assert sum(each["krappy_active_controller"] for each in counted.values()) == 1
+        assert sum(each["krappy_isr_shrinks_total"] for each in counted.values()) >= PARTITIONS
+        assert sum(each["krappy_leader_elections_total"] for each in counted.values()) >= len(led)
+        assert sum(each["krappy_leader_count"] for each in counted.values()) == all_of
+        assert all(each["krappy_brokers"] == 2 for each in counted.values())
+        cluster.brokers[victim].start()
+        wait_until(lambda: f"({victim} came back)" in lines(), "the replicas come back")
+        until_whole(cluster)
+        other = next(id for id in cluster.brokers if id != victim)
+        assert metrics_of(cluster, other)[f'krappy_follower_lag_events{{follower="{victim}"}}'] == 0.0
+    changes = [json.loads(line) for line in told().splitlines()]
+    kinds = {each["kind"] for each in changes}
+    assert {"broker_left", "broker_came", "leader", "isr"} <= kinds
+    [left] = [each for each in changes if each["kind"] == "broker_left"]
+    assert left["broker"] == victim
+
+
+def test_a_new_controller_is_told(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    until_whole(cluster)
+    controller = state_by(cluster, 1)["controller"]
+    other = next(id for id in cluster.brokers if id != controller)
+    with watching(cluster, other, tmp_path / "lines") as lines:
+        wait_until(lambda: "partitions:" in lines(), "the watch has begun")
+        cluster.brokers[controller].kill()
+        wait_until(lambda: "is the controller" in lines(), "the new controller is told")
+    cluster.brokers[controller].start()
+    assert state_by(cluster, other)["controller"] not in (controller, None)
