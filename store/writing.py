@@ -276,6 +276,12 @@ class WritableLog(ReadableLog):
         with self._shaping:
             self._save(self._start)
 
+    def settle(self) -> None:
+        """Syncs and writes the first checkpoint, if there is none yet. Blocks. Raises StorageError."""
+        with self._shaping:
+            if self._first:
+                self._save(self._start)
+
     def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
         """Writes a checkpoint of now, with this start of the log and without the segments in `forget`. `_shaping` is
         held."""

@@ -63,3 +63,21 @@ def test_making_a_log_does_not_wait_for_the_disk() -> None:
     again = Log.open(FOLDER, SMALL, disk=disk)
     assert again.recovery.clean
     again.close()
+
+
+def test_a_new_log_settles_once() -> None:
+    """Its first events have it checkpointed; that the broker does so after a while changes nothing more."""
+    for events in (False, True):
+        disk = FaultyDisk()
+        disk.mkdir(FOLDER)
+        log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+        if events:
+            log.append([made(b"one")], 0, 1)
+            log.sync()
+        before = len(disk.log)
+        log.settle()
+        assert (len(disk.log) > before) is not events
+        before = len(disk.log)
+        log.settle()
+        assert len(disk.log) == before
+        log.close()

@@ -321,7 +321,7 @@ class TopicChanges:
                 if self._runtime.stopped:
                     return
                 with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does this too
-                    log.checkpoint()
+                    log.settle()
 
         await trio.sleep(SETTLE_S)
         await trio.to_thread.run_sync(settle, limiter=self._behind)
