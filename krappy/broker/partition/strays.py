@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Replica")
 
-AT_ONCE = 500  # the most keys that are checked in one go
+AT_ONCE = 1000  # the most keys that are checked in one go
 LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
 
 
@@ -144,10 +144,13 @@ class ViewStrays:
     def _look(self, keys: Sequence[bytes | None]) -> None:
         if (self._some and not self._counting) or self._count <= 1:
             return
-        known = keys if None not in keys else [key for key in keys if key is not None]
-        for start in range(0, len(known), AT_ONCE):
-            some = cast("Sequence[bytes]", known[start : start + AT_ONCE])
-            if any_elsewhere(some, self._count, self._replica.index):
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            try:
+                found = any_elsewhere(cast("Sequence[bytes]", some), self._count, self._replica.index)
+            except TypeError:  # events without a key; to look for them first takes a tenth of the time of all this
+                found = any_elsewhere([key for key in some if key is not None], self._count, self._replica.index)
+            if found:
                 self._some = self._met = True
                 break
 
