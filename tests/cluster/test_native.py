@@ -1,0 +1,163 @@
+"""Native clients of three brokers as processes: a killed leader costs nothing that was acknowledged, and no order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from krappy import blocking
+from krappy.types import Receipt
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.zookeeper import Missing
+from tests.process import wait_until
+
+PARTITIONS = 6
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path_factory.mktemp("cluster")) as made:
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as found:
+        yield found
+
+
+def until_all_are_back(cluster: ClusterProcesses, topic: str) -> None:
+    for each in cluster.brokers.values():
+        if not each.running:
+            each.begin()
+            each.ready()
+    cluster.until_in_sync(topic)
+
+
+class Sender:
+    """Sends numbered events to every partition until it is stopped."""
+
+    def __init__(self, client: blocking.Client, topic: str) -> None:
+        self._client, self._topic = client, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (offset, number), by partition
+        self.failed: list[str] = []
+
+    def __enter__(self) -> Sender:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.acked.values()))
+
+    def _run(self) -> None:
+        number = 0
+        with self._client.producer(self._topic, timeout=90) as producer:
+            while not self._stop.is_set():
+                for partition in range(PARTITIONS):
+                    future = producer.send(b"%d" % number, key=b"k%d" % (number % 100), partition=partition)
+                    future.add_done_callback(lambda done, number=number: self._told(done, number))  # type: ignore[misc]
+                    number += 1
+                time.sleep(0.001)
+
+    def _told(self, done: object, number: int) -> None:
+        assert hasattr(done, "exception")
+        error = done.exception()
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        assert hasattr(done, "result")
+        receipt: Receipt = done.result()
+        self.acked[receipt.partition].append((receipt.offset, number))
+
+
+def until_more(sender: Sender, more: int) -> None:
+    aim = sender.count + more
+    wait_until(lambda: sender.count >= aim, f"{more} more events are acknowledged; failed: {sender.failed[:3]}")
+
+
+def check_log(client: blocking.Client, topic: str, sender: Sender) -> None:
+    """Each acknowledged event is there once, at its offset; each partition's are in the order of their numbers."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    with client.consumer(topic, end="now") as consumer:
+        for event in consumer:
+            assert event.value is not None
+            assert event.offset not in found[event.partition]
+            found[event.partition][event.offset] = int(event.value)
+    assert not sender.failed
+    for partition, acked in sender.acked.items():
+        for offset, number in acked:
+            assert found[partition].get(offset) == number, f"{partition}: {number} at {offset} is lost"
+        numbers = [number for _, number in sorted(found[partition].items())]
+        assert numbers == sorted(set(numbers)), f"{partition}: an event is there twice, or the order is wrong"
+
+
+def leader(client: blocking.Client, topic: str, partition: int) -> int:
+    return client.describe(topic).partitions[partition].leader
+
+
+def test_all_brokers_are_used(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("spread", PARTITIONS, {"cleanup.policy": "compact"})
+    described = client.describe("spread").partitions
+    assert sorted(each.leader for each in described) == [1, 1, 2, 2, 3, 3]
+    assert all(sorted(each.replicas) == [1, 2, 3] for each in described)
+    with client.producer("spread") as producer:
+        producer.send_columns([b"k%d" % n for n in range(3000)], [b"%d" % n for n in range(3000)])
+    table = client.table("spread")
+    for n in range(0, 3000, 301):
+        entry = table.get(b"k%d" % n)
+        assert entry is not None
+        assert entry.value == b"%d" % n
+    entries = table.get_many([b"k%d" % n for n in range(3000)])
+    assert [entry and entry.value for entry in entries] == [b"%d" % n for n in range(3000)]
+    assert sum(client.offsets("spread", "latest").values()) == 3000
+    with client.consumer("spread", end="now") as consumer:
+        assert sorted(int(event.value or b"") for event in consumer) == list(range(3000))
+
+
+def test_a_leader_is_killed_while_events_are_sent(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("killed", PARTITIONS)
+    cluster.until_in_sync("killed")
+    with Sender(client, "killed") as sender:
+        until_more(sender, 3000)
+        cluster.brokers[leader(client, "killed", 0)].kill()
+        until_more(sender, 3000)
+        until_all_are_back(cluster, "killed")
+        until_more(sender, 3000)
+        cluster.brokers[leader(client, "killed", 1)].kill()
+        until_more(sender, 3000)
+    until_all_are_back(cluster, "killed")
+    check_log(client, "killed", sender)
+
+
+def test_a_reader_goes_on_when_a_leader_is_killed(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("read", PARTITIONS)
+    cluster.until_in_sync("read")
+    found: dict[int, list[int]] = defaultdict(list)
+    with Sender(client, "read") as sender, client.consumer("read") as consumer:
+        killed = False
+        while sum(map(len, found.values())) < 9000:
+            for event in consumer.poll(5):
+                found[event.partition].append(int(event.value or b""))
+            if not killed and sum(map(len, found.values())) > 3000:
+                killed = True
+                cluster.brokers[leader(client, "read", 0)].kill()
+    until_all_are_back(cluster, "read")
+    check_log(client, "read", sender)
+    for partition, numbers in found.items():
+        assert numbers == list(range(partition, partition + PARTITIONS * len(numbers), PARTITIONS))
