@@ -45,7 +45,7 @@ class Strays(Generic[P]):
     """Which partitions of a topic may have strays. True where any may."""
 
     def __init__(self, partitions: Mapping[int, P]) -> None:
-        """`partitions`: the topic's, by index; its owner adds to it."""
+        """`partitions`: those of the topic that this broker has, by index; its owner adds to it."""
         self.partitions = partitions
         self.views: dict[int, ViewStrays] = {}  # by partition
         self.count = 0  # the number of partitions for which keys are checked; 0: not begun
@@ -62,9 +62,9 @@ class Strays(Generic[P]):
     def others(self, partition: Replica) -> list[P]:
         return [each for each in self.partitions.values() if each is not partition]
 
-    def begin(self) -> None:
-        """Checks keys for the present number of partitions from now on."""
-        self.count = len(self.partitions)
+    def begin(self, count: int) -> None:
+        """Checks keys for this number of partitions, which the topic has in the cluster, from now on."""
+        self.count = count
         for view in self.views.values():
             view.judge()
 

@@ -125,7 +125,8 @@ class Assignments:
             in_order = sorted(topic.local.items())
             topic.local.clear()
             topic.local.update(in_order)
-            topic.strays.begin()
+        if made or topic.strays.count != topic.count:
+            topic.strays.begin(topic.count)
         for partition in made:
             partition.applier.start()
 

@@ -190,7 +190,7 @@ class TopicChanges:
                 await runtime.attempt(str(log.folder), runtime.in_thread(log.destroy))
             raise
         await self._add([(topic, index, stored.numbers[index]) for index in added], logs)
-        topic.strays.begin()
+        topic.strays.begin(topic.count)
         runtime.spawn(self._settle, logs)
 
     async def delete(self, name: str, uuid: bytes | None) -> None:
@@ -261,7 +261,7 @@ class TopicChanges:
         logs = await self._open_logs(places, new=new)
         await self._add(wanted, logs)
         for topic, _ in topics:
-            topic.strays.begin()
+            topic.strays.begin(topic.count)
 
     async def _add(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> None:
         """Gives each topic its partitions, all in one turn."""
