@@ -129,6 +129,7 @@ class Partition(Viewed):
                 self.commit.begin()
             else:
                 self.role, self.epoch, self.leader = role, state.leader_epoch, state.leader
+                self.strays.tell(self)
                 self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
                 self.epochs.cut(self.log.end_offset)
         if led and role is not Role.LEADER:
@@ -140,6 +141,7 @@ class Partition(Viewed):
         """Takes part in nothing, until the next `take`."""
         led, self.role = self.role is Role.LEADER, Role.OFFLINE
         self.leader = NOBODY
+        self.strays.tell(self)
         if led:
             self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
             self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))

@@ -14,6 +14,8 @@ asked. So strays may be assumed where there are none, but never the reverse:
   then, as for transactions, they are checked when the events are applied; until then the partition may have strays.
 - Of a partition that is out of service its view tells. Without a view it may have strays, so lookups of the topic are
   refused: a key that is in no other partition may stand there.
+- In a cluster, what is not known of a partition that this broker follows is its leader's matter: a follower's view is
+  always a little behind. What is known counts.
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import trio
 
+from krappy.core.cluster.roles import Role
 from krappy.errors import KrappyError
 from krappy.partitioner import any_elsewhere
 from krappy.records.batch import TRANSACTIONAL
@@ -58,6 +61,12 @@ class Strays(Generic[P]):
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""
         return (bool(self.unsure) or self.switching) and self.count > 1
+
+    def tell(self, partition: Replica) -> None:
+        """To be called when the partition's role has changed."""
+        view = self.views.get(partition.index)
+        if view is not None:
+            view.tell()
 
     def others(self, partition: Replica) -> list[P]:
         return [each for each in self.partitions.values() if each is not partition]
@@ -105,13 +114,15 @@ class ViewStrays:
         else:
             self._some = None
             self.tend()
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tells the topic whether this partition may have strays."""
         if self._count <= 1:
             return  # with one partition there are no strays
         replica, unsure = self._replica, self._topic.unsure
-        if self._some is not False or (replica.config.view and self._judged < replica.last_stable_offset):
+        known = self._some is not None and (not replica.config.view or self._judged >= replica.last_stable_offset)
+        if self._some or (not known and replica.role is not Role.FOLLOWER):
             unsure.add(replica.index)
         else:
             unsure.discard(replica.index)
@@ -125,7 +136,7 @@ class ViewStrays:
                 break
             self._look(item.columns.keys)
             self._judged = item.end
-        self._tell()
+        self.tell()
 
     def applying(self, keys: Collection[bytes], applied: int) -> tuple[int, bool] | None:
         """Checks these keys, which are about to be applied up to this offset. Gives what the view is to store: (number
@@ -139,7 +150,7 @@ class ViewStrays:
         self._applied = upto
         if upto > self._judged:
             self._judged = upto
-        self._tell()
+        self.tell()
 
     def _look(self, keys: Sequence[bytes | None]) -> None:
         if (self._some and not self._counting) or self._count <= 1:
@@ -157,7 +168,7 @@ class ViewStrays:
     def expect(self) -> None:
         """A stray may be written soon."""
         self._some = self._stale = True
-        self._tell()
+        self.tell()
 
     def taken_out(self) -> None:
         """Keys were removed from the view."""
@@ -187,7 +198,7 @@ class ViewStrays:
                 replica.report("strays_unknown", error)
         finally:
             self._counting = False
-        self._tell()
+        self.tell()
 
     async def _any(self) -> bool:
         """Whether any key of the view is a stray."""
@@ -195,7 +206,7 @@ class ViewStrays:
         number = replica.number
         self._met = self._stale = False
         self._judged = self._applied  # keys that are applied from now on are checked too
-        self._tell()
+        self.tell()
         at, end, step = view_prefix(number), view_end(number), LEAST
         while not self._met and count == self._count:
             keys, following = replica.views.keys(at, end, step)

@@ -17,6 +17,7 @@ from krappy.broker.partition.replica import Lent, Replica, Standing
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
 from krappy.core import retention
+from krappy.core.cluster.state import PartitionState
 from krappy.entries.entry import entry_offset
 from krappy.errors import KrappyError, StorageError, ViewDisabled
 from krappy.settings.topic import TopicConfig
@@ -61,6 +62,10 @@ class Viewed(Replica):
     def _applier(self, applied: int) -> Applier:
         """An applier that folds from this offset on."""
         return Applier(self, ViewStrays(self, self.strays, applied), applied)
+
+    def lead(self, state: PartitionState, broker: int) -> None:
+        super().lead(state, broker)
+        self.strays.tell(self)
 
     def committed(self, offset: int, batches: Sequence[Pending]) -> None:
         super().committed(offset, batches)
