@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from krappy.clients.receipts import Stored as Stored
     from krappy.clients.snapshots import KeyRange as KeyRange
     from krappy.clients.snapshots import Snapshot as Snapshot
-    from krappy.clients.watching import SnapshotEnd as SnapshotEnd
+    from krappy.clients.watch_progress import SnapshotEnd as SnapshotEnd
     from krappy.errors import BrokerError as BrokerError
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
@@ -106,7 +106,7 @@ _HOMES = {
     "EventBatch": "krappy.clients.events",
     "KeyRange": "krappy.clients.snapshots",
     "Snapshot": "krappy.clients.snapshots",
-    "SnapshotEnd": "krappy.clients.watching",
+    "SnapshotEnd": "krappy.clients.watch_progress",
     "Stored": "krappy.clients.receipts",
 }
 

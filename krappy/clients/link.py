@@ -107,13 +107,14 @@ class Link:
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, seconds: float | None = None) -> None:
         """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at any address
-        in `timeout` seconds: only later losses are retried."""
+        in `seconds` (None: the link's timeout): only later losses are retried."""
         self.begin()
-        tried = await self._tried.wait(self.timeout)
+        limit = self.timeout if seconds is None else min(seconds, self.timeout)
+        tried = await self._tried.wait(limit)
         if self._conversation is None:
-            trouble = self.trouble if tried else f"{self.address} does not answer in {self.timeout:g} s"
+            trouble = self.trouble if tried else f"{self.address} does not answer in {limit:g} s"
             self.close()
             self.trouble = trouble
             raise ConnectionLost(trouble, address=str(self.address))

@@ -36,6 +36,8 @@ from krappy.wire.messages import Answer, Request
 
 A = TypeVar("A", bound=Answer)
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
+KNOWN = 5.0  # seconds for which it counts what the leaders know of a topic's strays
+UNSURE = 1.0  # seconds for which a leader may say that it does not know whether a topic has strays
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
@@ -58,6 +60,7 @@ class Router:
         self._open_link = open_link
         self._random = random
         self._links: dict[int, Link] = {}  # by the broker's id
+        self._scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
@@ -220,6 +223,32 @@ class Router:
             if error is not None:
                 await self.look_again(topic, error, backoff, deadline)
         return found
+
+    async def may_scatter(self, topic: str) -> bool:
+        """Whether all partitions are to be asked for a key, because the topic may have strays: as the leaders knew it
+        a few seconds ago."""
+        now = self.runtime.now()
+        found, until = self._scattered.get(topic, (None, 0.0))
+        if found is None or now >= until:
+            if found is not None:
+                self._scattered[topic] = found, now + KNOWN  # others need not ask at the same time
+            found = await self.scattered(topic, now + self.timeout, 0.0)
+            self._scattered[topic] = found, now + KNOWN
+        return found
+
+    async def scattered(self, topic: str, deadline: float, patience: float = UNSURE) -> bool:
+        """Whether the topic may have strays: keys in other partitions than those that murmur2 gives them. Each leader
+        knows of its own partitions; a new one may need a moment to know."""
+        count = len((await self.topic(topic, deadline)).partitions)
+        backoff, until = self.backoff(), min(deadline, self.runtime.now() + patience)
+        while True:
+            answers = await self.of_leaders(
+                topic, range(count), lambda _: messages.Metadata([topic]), messages.MetadataFound
+            )
+            found = any(each.get("scattered") for _, _, answer in answers for each in answer.topics)
+            if not found or self.runtime.now() >= until:
+                return found
+            await self.runtime.sleep(backoff.pause())
 
     def id_of(self, link: Link) -> int:
         """The id of the broker that a link to a leader leads to; -1: that of `home`, or none."""

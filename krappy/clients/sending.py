@@ -20,10 +20,19 @@ from krappy.clients.link import Link
 from krappy.clients.router import SURPRISES, Router
 from krappy.clients.routes import LeaderRoutes, Route
 from krappy.clients.runtime import ClientSignal
-from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotLeader, RecordTooLarge, RequestTimeout
+from krappy.errors import (
+    ConnectionLost,
+    FrameTooLarge,
+    KrappyError,
+    NotLeader,
+    RecordTooLarge,
+    RequestTimeout,
+    TopicExists,
+)
 from krappy.wire import messages
 
 Registered = messages.ProducerRegistered | messages.Staged
+NEW_TOPIC = 0.05  # seconds after which a broker is asked again for a topic that it does not know yet
 FINDING = 5.0  # seconds that a broker has to take a registration, beside those that take batches meanwhile
 REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
 
@@ -147,6 +156,10 @@ class Sending:
         except ConnectionLost:
             if self._link.closed:
                 raise
+            return False
+        except TopicExists as error:  # another broker has created it, and this one does not have it yet
+            self.trouble = error.text
+            await self._runtime.sleep(NEW_TOPIC)
             return False
         except KrappyError as error:
             if error.retriable:

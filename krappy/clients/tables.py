@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -11,16 +12,13 @@ from krappy import arrow_layout
 from krappy.arrow_layout import Binary
 from krappy.clients import blocks, lookups
 from krappy.clients.blocks import ColumnBlock
-from krappy.clients.link import Link, ReplySlot
 from krappy.clients.router import OthersNeeded, Router
 from krappy.clients.values import Text, encoded, key_bytes
 from krappy.errors import (
-    ConnectionLost,
     InvalidRequest,
     NotLeader,
     PolicyViolation,
     ProtocolError,
-    RequestTimeout,
 )
 from krappy.partitioner import partition_for
 from krappy.types import Entry, Headers
@@ -36,10 +34,10 @@ KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at m
 async def get(router: Router, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
     """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset."""
     wanted = key_bytes(key)
-    try:
-        return await _get(router, topic, wanted, partition, min_offset)
-    except OthersNeeded:
-        count = await lookups.partitions(router, topic)
+    if partition is not None or not router.several or not await router.may_scatter(topic):
+        with suppress(OthersNeeded):
+            return await _get(router, topic, wanted, partition, min_offset)
+    count = await lookups.partitions(router, topic)
     home = partition_for(wanted, count)
     found = [await _get(router, topic, wanted, each, min_offset if each == home else None) for each in range(count)]
     return lookups.newest(found, home)
@@ -95,6 +93,8 @@ async def get_columns(
     if not rows:
         return blocks.merged(0, [])
     try:
+        if await router.scattered(topic, router.runtime.now() + router.timeout):
+            raise OthersNeeded
         parts = await lookups.spread(router, topic, rows, of, messages.ColumnsGot)
     except OthersNeeded as error:
         raise PolicyViolation(
@@ -121,6 +121,8 @@ async def _get_some(router: Router, topic: str, keys: list[bytes], partition: in
         except NotLeader as error:
             router.note(error)
     try:
+        if await router.may_scatter(topic):
+            raise OthersNeeded
         parts = await lookups.spread(
             router, topic, keys, lambda some: messages.MultiGet(topic, some), messages.MultiGot
         )
@@ -182,110 +184,6 @@ class KeyRangeChoice:
         self.end = encoded(end, "end")
 
 
-class Scanning:
-    """The pages of a scan. It asks for the next page before the caller has gone through the last one.
-
-    The broker drops the scan with the connection; after that, `page` raises ConnectionLost.
-    """
-
-    def __init__(
-        self,
-        link: Link,
-        topic: str,
-        chosen: KeyRangeChoice,
-        partitions: Sequence[int] | None,
-        tombstones: bool,
-        page_entries: int = PAGE_ENTRIES,
-    ) -> None:
-        self._link = link
-        self._first = messages.Scan(
-            topic,
-            chosen.prefix,
-            chosen.start,
-            chosen.end,
-            None if partitions is None else list(partitions),
-            tombstones,
-            page_entries,
-            PAGE_BYTES,
-        )
-        self._begun = self._ended = False
-        self._generation = 0
-        self._cursor: int | None = None
-        self._ahead: ReplySlot | None = None
-        self.offsets: dict[int, int] = {}  # by partition: the scan includes exactly the events before this offset
-
-    async def page(self) -> list[Entry] | None:
-        """The next entries, of one partition, in the order of keys. None: there are no more."""
-        while not self._ended:
-            scanned = await (self._next() if self._begun else self._open())
-            self._cursor = scanned.cursor
-            if scanned.cursor is None:
-                self._ended = True
-            else:
-                self._ask()
-            found = entries(scanned.partition, scanned.entries)
-            if found:
-                return found
-        return None
-
-    async def _open(self) -> messages.Scanned:
-        deadline = self._link.runtime.now() + self._link.timeout
-        while True:
-            self._generation = await self._link.ready(deadline)
-            try:
-                scanned = await self._link.ask(
-                    self._first,
-                    messages.Scanned,
-                    generation=self._generation,
-                    timeout=max(0.0, deadline - self._link.runtime.now()),
-                    abandoned=lambda scanned: self._give_up(scanned.cursor),
-                )
-            except ConnectionLost:
-                if self._link.closed or self._link.runtime.now() >= deadline:
-                    raise
-                continue
-            self._begun = True
-            self.offsets = dict(scanned.offsets)
-            return scanned
-
-    def _ask(self) -> None:
-        slot = ReplySlot(self._link.runtime.signal())
-        request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
-        try:
-            self._link.post(request, messages.Scanned, slot, self._generation, self._link.timeout)
-        except (ConnectionLost, RequestTimeout) as error:
-            slot(error)
-        self._ahead = slot
-
-    async def _next(self) -> messages.Scanned:
-        ahead = self._ahead
-        if ahead is None:
-            raise ConnectionLost("this scan is closed")
-        if self._link.closed and not ahead.is_set():
-            raise ConnectionLost(self._link.trouble)
-        if not await ahead.wait(self._link.timeout):
-            raise RequestTimeout(f"no answer to Scan in {self._link.timeout:g} s")
-        result = ahead.result
-        if isinstance(result, messages.Scanned):
-            return result
-        self._ended = True
-        if isinstance(result, ConnectionLost):
-            raise ConnectionLost(
-                "the connection was lost, and the scan's snapshot with it: scan again", **result.details
-            )
-        raise result
-
-    def close(self) -> None:
-        """Lets the broker drop the scan."""
-        if self._begun and not self._ended:
-            self._ended = True
-            self._give_up(self._cursor)
-
-    def _give_up(self, cursor: int | None) -> None:
-        if cursor is not None:
-            self._link.tell(messages.Unregister(cursor), messages.Unregistered, self._generation)
-
-
 class KeyHistory:
     """The events of one key that the log still has, oldest first, a page at a time."""
 
@@ -296,6 +194,8 @@ class KeyHistory:
 
     async def page(self) -> list[Entry] | None:
         """The next entries. None: there are no more now."""
+        if self._partition is None and self._router.several and await self._router.may_scatter(self._topic):
+            raise InvalidRequest("the topic has keys in several partitions, which several brokers lead: say which")
         while self._next is not None:
             request = messages.History(self._topic, self._key, self._partition, self._next)
             found = await self._router.ask(request, messages.HistoryFound, self._topic, self._partition, self._key)

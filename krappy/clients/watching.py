@@ -1,147 +1,165 @@
-"""A watch that survives its connection: a table as it is, then every change to it, without gaps or duplicates.
+"""A watch that survives its connections: a table as it is, then every change to it, without gaps or duplicates.
 
 After a lost connection it goes on from the offsets that have arrived, if the topic is the same. If the topic was
-deleted, or another one has its name, the watch ends with UnknownTopic. If the connection is lost before the snapshot is
-complete, the watch takes a new snapshot and leaves out what was handed out and has not changed since: entries whose key
-had its turn and whose offset is below the old snapshot's. It asks for the new snapshot with tombstones, because the
-caller must see that a key which was handed out has been deleted since. While keys are scattered, the tombstone may come
-from another partition than the key's value did.
+deleted, or another one has its name, the watch ends with UnknownTopic.
 
-A watch has its own connection, which is not read while the caller is behind. Then the broker holds back, so no buffer
+It consists of parts. While the cluster has one broker there is one part, of all partitions. Of several brokers each
+leader has a part, of the partitions that it leads. When a part ends, because its connection was lost or a partition has
+another leader now, its partitions are without a part until their leaders are known; then they go on where they were, in
+new parts. The changes of parts whose snapshot is complete wait until those of all are: then the snapshot ends.
+
+Each part has its own connection, which is not read while the caller is behind. Then the broker holds back, so no buffer
 grows without bound.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
-from krappy.clients.runtime import ClientSignal
-from krappy.clients.tables import KeyRangeChoice, entries
-from krappy.errors import ConnectionLost, KrappyError, ProtocolError, UnknownTopic
+from krappy.clients.router import SURPRISES, Router
+from krappy.clients.tables import KeyRangeChoice
+from krappy.clients.values import Address
+from krappy.clients.watch_progress import Piece, Progress, SnapshotEnd
+from krappy.errors import (
+    ConnectionLost,
+    KrappyError,
+    NotLeader,
+    PolicyViolation,
+    UnknownPartition,
+    UnknownTopic,
+)
 from krappy.types import Entry
 from krappy.wire import messages
 
-ROOM = 8  # so many answers may wait for the caller; then the connection is not read until it has taken some
+ROOM = 8  # so many answers of a part may wait for the caller; then its connection is not read until it has taken some
+CONNECTING = 5.0  # seconds that a leader has to accept a part's connection
+LOOKING = 0.2  # seconds between two looks for the leaders of some partitions, while others are watched
+REFRESH = 60.0  # seconds between two checks for new partitions; a single broker does that itself
 
 
-class SnapshotEnd(NamedTuple):
-    """The mark between a watch's snapshot and its changes. `offsets`: by partition, the snapshot includes all events
-    before this offset."""
-
-    offsets: dict[int, int]
-
-
-class Progress:
-    """Tracks what a watch has handed out, so that a repeated snapshot brings only what is new. No I/O.
-
-    For each partition it keeps levels. A level (key, offset) says: every key up to this one was handed out as it was
-    before that offset. A key of None stands for all keys. Levels ascend by key; the first one that reaches a key counts
-    for it.
-    """
-
-    def __init__(self, tombstones: bool) -> None:
-        self._tombstones = tombstones
-        self.live: dict[int, int] | None = None  # by partition, the next offset; None while the snapshot is incomplete
-        self._levels: dict[int, list[tuple[bytes | None, int]]] = {}
-        self._turn: tuple[int, int] | None = None  # the partition whose entries come now, and its snapshot's offset
-        self._again = False
-
-    def restart(self) -> None:
-        """To be called when the stream begins anew."""
-        self._again = self.live is None and bool(self._levels)
-        self._turn = None
-
-    @property
-    def tombstones(self) -> bool:
-        """Whether to ask for tombstones: the caller wants them, or the snapshot is a repeated one."""
-        return self._tombstones or self._again
-
-    def take(self, watched: messages.Watched) -> list[Entry] | SnapshotEnd:
-        """The new entries of an answer, or the end of the snapshot. Raises ProtocolError."""
-        found = entries(watched.partition, watched.entries)
-        if watched.event == "changes":
-            if self.live is None:
-                raise ProtocolError("changes before the end of a snapshot")
-            self.live[watched.partition] = watched.next_offset
-            return found
-        if watched.event == "end_of_snapshot":
-            self.live = dict(watched.offsets or ())
-            return SnapshotEnd(dict(self.live))
-        if watched.event != "snapshot":
-            raise ProtocolError(f"a watch with an event {watched.event!r:.40}")
-        return self._snapshot(watched.partition, watched.next_offset, found, watched.scattered)
-
-    def _snapshot(self, partition: int, exact: int, found: list[Entry], scattered: bool) -> list[Entry]:
-        if self._turn is not None and self._turn[0] != partition:
-            before, offset = self._turn
-            self._levels[before] = [(None, offset)]
-        self._turn = partition, exact
-        fresh = [entry for entry in found if self._is_new(entry, scattered)] if self._again else found
-        if found:
-            last = found[-1].key
-            further = [each for each in self._levels.get(partition, ()) if each[0] is None or each[0] > last]
-            self._levels[partition] = [(last, exact), *further]
-        return fresh
-
-    def _is_new(self, entry: Entry, scattered: bool) -> bool:
-        offset = self._had_turn(entry.partition, entry.key)
-        if offset is not None:
-            return entry.offset >= offset
-        if self._tombstones or entry.value is not None:
-            return True
-        return scattered and any(self._had_turn(other, entry.key) is not None for other in self._levels)
-
-    def _had_turn(self, partition: int, key: bytes) -> int | None:
-        """The offset of the snapshot that handed out this key's range in this partition; None: it had no turn yet."""
-        return next((offset for upto, offset in self._levels.get(partition, ()) if upto is None or key <= upto), None)
-
-
-class Watching:
-    """The stream of one watch, over its own link."""
+class WatchPart:
+    """`partitions`: None: all. `arrived`: answers that the caller has not taken."""
 
     def __init__(
         self,
         link: Link,
+        request: messages.Watch,
+        tombstones: bool,
+        pieces: Mapping[int, Piece],
+        news: Callable[[], None],
+    ) -> None:
+        self.link = link
+        self.request = request
+        self.progress = Progress(tombstones, pieces)
+        self.arrived: deque[messages.Watched | KrappyError] = deque()
+        self.asked = False  # the broker was asked, and has not ended the stream
+        self._news = news
+        self._asks = 0
+
+    def ask(self, generation: int) -> None:
+        """Raises ConnectionLost."""
+        self.progress.restart()
+        live = self.progress.live
+        if live is not None:
+            self.request.offsets = list(live.items())
+        self.request.tombstones = self.progress.tombstones
+        with self.link.runtime.lock:
+            self._asks += 1
+            self.arrived.clear()
+        self.link.post(self.request, messages.Watched, partial(self._answered, self._asks), generation)
+        self.asked = True
+
+    def _answered(self, ask: int, result: Any) -> None:
+        with self.link.runtime.lock:
+            if ask != self._asks:
+                return  # of a call that was interrupted, after which it was asked again
+            self.arrived.append(result)
+            if len(self.arrived) >= ROOM:
+                self.link.pause()
+            self._news()
+
+    def pieces(self, partitions: Sequence[int]) -> dict[int, Piece]:
+        return {each: self.progress.piece(each) for each in partitions}
+
+
+class Watching:
+    """`open_link` makes a connection to the first of some addresses that answers; of the client's if there are none."""
+
+    def __init__(
+        self,
+        router: Router,
+        open_link: Callable[[Sequence[Address]], Link],
         topic: str,
         chosen: KeyRangeChoice,
         partitions: Sequence[int] | None,
         tombstones: bool,
-        random: Callable[[], float],
     ) -> None:
-        some = None if partitions is None else list(partitions)
-        self._link = link
-        self._request = messages.Watch(topic, chosen.prefix, chosen.start, chosen.end, some, tombstones)
-        self._progress = Progress(tombstones)
+        self._router = router
+        self._runtime = router.runtime
+        self._open_link = open_link
+        self._topic, self._chosen, self._tombstones = topic, chosen, tombstones
+        self._some = None if partitions is None else list(partitions)
         self.items: Iterator[Entry | SnapshotEnd] = iter(())  # to be handed out
-        self._arrived: deque[messages.Watched | KrappyError] = deque()
-        self._news: ClientSignal = link.runtime.signal()
-        self._backoff = Backoff(random)
+        self._parts: list[WatchPart] = []
+        self._without: dict[int, Piece] = {}  # partitions without a part
+        self._spread = False  # there is a part for each leader, instead of one for all
+        self._told = False  # the end of the snapshot was handed out
+        self._news = self._runtime.signal()
+        self._backoff = router.backoff()
+        self._missed = 0.0  # since when some partitions have been without a part, while others were watched
+        self._surprises = 0
+        self._refresh = 0.0
         self._closed = False
-        self._connected = False
-        self._asks = 0
-        self._asked = False  # the broker was asked, and has not ended the stream
         self._topic_id: str | None = None  # None: not known yet
+
+    def _tell(self) -> None:
+        self._news.set()
 
     async def open(self) -> None:
         """Connects and asks, unless that is done. A cancelled caller may call it again. Raises ConnectionLost; the
-        broker's errors come from `take`."""
+        broker's errors come from `more`."""
         if self._closed:
             raise ConnectionLost("this watch is closed")
-        if not self._connected:
-            await self._link.open()
-            self._connected = True
-        if not self._asked:
-            await self._ask()
+        if self._router.several and not self._spread:
+            await self._divide()
+        if self._spread:
+            await self._place()
+        else:
+            await self._open_alone()
+
+    async def _open_alone(self) -> None:
+        if not self._parts:
+            self._parts = [self._part(self._open_link(()), self._some, {})]
+        [part] = self._parts
+        if not part.link.generation:
+            await part.link.open()
+        deadline = self._runtime.now() + self._router.timeout
+        while not part.asked:
+            generation = await part.link.ready(deadline)
+            try:
+                part.ask(generation)
+            except ConnectionLost:
+                if part.link.closed or self._runtime.now() >= deadline:
+                    raise
+
+    def _part(self, link: Link, partitions: list[int] | None, pieces: Mapping[int, Piece]) -> WatchPart:
+        chosen = self._chosen
+        request = messages.Watch(self._topic, chosen.prefix, chosen.start, chosen.end, partitions, self._tombstones)
+        return WatchPart(link, request, self._tombstones, pieces, self._tell)
 
     @property
     def offsets(self) -> dict[int, int] | None:
         """By partition, the offset after the last event received; None while the snapshot is incomplete."""
-        return None if self._progress.live is None else dict(self._progress.live)
+        if not self._told:
+            return None
+        found = {partition: piece.live or 0 for partition, piece in self._without.items()}
+        for part in self._parts:
+            found |= part.progress.live or {}
+        return dict(sorted(found.items()))
 
     async def more(self) -> None:
         """Waits for the next entries or the end of the snapshot, and puts them in `items`; opens the watch first if
@@ -149,72 +167,169 @@ class Watching:
         an interrupt: an answer is removed when its items are there, and without a call, with which one could come."""
         while True:
             await self.open()
-            while not self._arrived:
-                if self._link.closed:  # nothing comes any more, not even that: in a process that was forked off
-                    raise ConnectionLost(self._link.trouble)
-                await self._news.wait()
-                with self._link.runtime.lock:
-                    if not self._arrived:
-                        self._news = self._link.runtime.signal()
-            with self._link.runtime.lock:
-                arrived = self._arrived[0]
-                if len(self._arrived) <= ROOM // 2:
-                    self._link.resume()
+            with self._runtime.lock:
+                if self._news.is_set():
+                    self._news = self._runtime.signal()
+                news = self._news
+                part = self._next()
+            if part is None:
+                if any(each.link.closed for each in self._parts) or self._router.closed:
+                    # Nothing comes any more, not even that: in a process that was forked off.
+                    raise ConnectionLost(self._router.trouble)
+                await news.wait(LOOKING if self._without else REFRESH if self._spread else None)
+                continue
+            with self._runtime.lock:
+                arrived = part.arrived[0]
+                if len(part.arrived) <= ROOM // 2:
+                    part.link.resume()
             if self._closed:
                 raise ConnectionLost("this watch is closed")
             if isinstance(arrived, messages.Watched):
                 self._backoff.reset()
                 self._check_topic(arrived.topic_id)
-                new = self._progress.take(arrived) if arrived.more else []
-                self.items = iter([new] if isinstance(new, SnapshotEnd) else new)
-                del self._arrived[0]
-                if new:
+                new: list[Entry] | SnapshotEnd = part.progress.take(arrived) if arrived.more else []
+                if isinstance(new, SnapshotEnd):
+                    self.items = iter(self._end_of_snapshot())
+                else:
+                    self.items = iter(new)
+                del part.arrived[0]
+                if new and (self._told or not isinstance(new, SnapshotEnd)):
                     return
                 continue
-            del self._arrived[0]
-            self._asked = False  # before the first wait, in which the caller may be cancelled
-            if not arrived.retriable or self._link.closed:
-                raise arrived
-            await self._link.runtime.sleep(self._backoff.pause())
+            del part.arrived[0]
+            part.asked = False  # before the first wait, in which the caller may be cancelled
+            await self._ended(part, arrived)
+
+    def _next(self) -> WatchPart | None:
+        """A part whose answer is to be taken: before the end of the snapshot none with changes; then in turns."""
+        for at, part in enumerate(self._parts):
+            if part.arrived and (self._told or not _has_changes(part.arrived[0])):
+                if self._told and len(self._parts) > 1:
+                    self._parts = [*self._parts[:at], *self._parts[at + 1 :], part]
+                return part
+        return None
+
+    def _end_of_snapshot(self) -> list[Entry | SnapshotEnd]:
+        """The end, if that was the last part's: once, but for an interrupt after which the answer is taken again."""
+        if self._without or any(part.progress.live is None for part in self._parts):
+            return []
+        self._told = True
+        return [SnapshotEnd(self.offsets or {})]
 
     def _check_topic(self, id: str | None) -> None:
         """Ends the watch and raises UnknownTopic when the name now belongs to another topic."""
         if id is not None and self._topic_id not in (None, id):
             self.close()
-            raise UnknownTopic(f"the topic '{self._request.topic}' was deleted, and made anew")
+            raise UnknownTopic(f"the topic '{self._topic}' was deleted, and made anew")
         self._topic_id = id or self._topic_id
 
-    async def _ask(self) -> None:
-        self._progress.restart()
-        live = self._progress.live
-        if live is not None:
-            self._request.offsets = list(live.items())
-        self._request.tombstones = self._progress.tombstones
-        deadline = self._link.runtime.now() + self._link.timeout
-        while True:
-            generation = await self._link.ready(deadline)
-            with self._link.runtime.lock:
-                self._asks += 1
-                self._arrived.clear()
-            try:
-                reply = partial(self._answered, self._asks)
-                self._link.post(self._request, messages.Watched, reply, generation)
-                self._asked = True
-                return
-            except ConnectionLost:
-                if self._link.closed or self._link.runtime.now() >= deadline:
-                    raise
+    async def _ended(self, part: WatchPart, error: KrappyError) -> None:
+        """Prepares that a part's partitions are asked for again. Raises the error if that would be in vain."""
+        self._router.note(error)
+        if self._spread:
+            unknown = isinstance(error, UnknownTopic | UnknownPartition)
+            self._surprises += unknown
+            if (not error.retriable and not (unknown and self._surprises <= SURPRISES)) or self._router.closed:
+                raise error
+            self._dissolve(part)
+        elif not error.retriable or part.link.closed:
+            raise error
+        elif not (isinstance(error, NotLeader) and self._router.several):
+            await self._runtime.sleep(self._backoff.pause())
 
-    def _answered(self, ask: int, result: Any) -> None:
-        with self._link.runtime.lock:
-            if ask != self._asks:
-                return  # of a call that was interrupted, after which it was asked again
-            self._arrived.append(result)
-            if len(self._arrived) >= ROOM:
-                self._link.pause()
-            self._news.set()
+    # --- several leaders ----------------------------------------------------------------------------------------
+
+    def _dissolve(self, part: WatchPart) -> None:
+        with self._runtime.lock:
+            self._parts.remove(part)
+            self._without |= part.pieces(part.request.partitions or ())
+        part.link.close()
+
+    async def _divide(self) -> None:
+        """From now on there is a part for each leader."""
+        deadline = self._runtime.now() + self._router.timeout
+        if await self._router.scattered(self._topic, deadline):
+            raise PolicyViolation(
+                f"'{self._topic}' has keys in other partitions than those that murmur2 gives them, and several brokers "
+                "lead it: then no broker can tell which rows are a key's latest"
+            )
+        count = len((await self._router.topic(self._topic, deadline)).partitions)
+        every = list(range(count)) if self._some is None else self._some
+        self._spread = True
+        self._refresh = self._runtime.now() + REFRESH
+        if not self._parts:
+            self._without = {each: Piece() for each in every}
+        for part in list(self._parts):
+            part.request.partitions = every
+            self._dissolve(part)
+
+    async def _place(self) -> None:
+        """Makes parts for the partitions that have none. Raises why one still has none, after the client's timeout."""
+        await self._look_for_partitions()
+        until = self._runtime.now() + self._router.timeout
+        while self._without:
+            missing = await self._place_some()
+            if missing is None:
+                break
+            if self._parts:
+                self._missed = self._missed or self._runtime.now()
+                until = self._missed + self._router.timeout
+            await self._router.look_again(self._topic, missing, self._backoff, until)
+            if self._parts:
+                return
+        self._missed = 0.0
+
+    async def _place_some(self) -> KrappyError | None:
+        """Makes parts for partitions whose leaders are known and answer. Returns why one could not be made."""
+        missing: KrappyError | None = None
+        wanted: dict[tuple[Address, bool], list[int]] = {}
+        for index, piece in sorted(self._without.items()):
+            await self._router.topic(self._topic, self._runtime.now() + self._router.timeout)
+            broker = self._router.known.leader(self._topic, index)
+            if broker is None or broker.address is None:
+                missing = NotLeader(f"{self._topic}-{index}: no broker leads it now")
+            else:
+                wanted.setdefault((broker.address, piece.live is not None), []).append(index)
+        for (address, _), some in wanted.items():
+            link = self._open_link([address])
+            part = self._part(link, some, {each: self._without[each] for each in some})
+            try:
+                await link.open(CONNECTING)
+                part.ask(link.generation)
+            except BaseException as error:
+                link.close()
+                if not isinstance(error, ConnectionLost) or self._router.closed:
+                    raise
+                missing = error
+            else:
+                with self._runtime.lock:
+                    self._parts.append(part)
+                    for each in some:
+                        del self._without[each]
+                if self._closed:
+                    link.close()
+        return missing
+
+    async def _look_for_partitions(self) -> None:
+        """Takes up partitions that were added since: all their events are new."""
+        now = self._runtime.now()
+        if self._some is not None or not self._told or now < self._refresh:
+            return
+        self._refresh = now + REFRESH
+        await self._router.refresh([self._topic], now + self._router.timeout)
+        found = self._router.known.topics.get(self._topic)
+        there = self.offsets or {}
+        for index in range(0 if found is None else len(found.partitions)):
+            if index not in there:
+                self._without[index] = Piece(0)
 
     def close(self) -> None:
-        """Ends the watch, and its connection."""
+        """Ends the watch, and its connections."""
         self._closed = True
-        self._link.close()
+        for part in list(self._parts):
+            part.link.close()
+        self._news.set()
+
+
+def _has_changes(answer: messages.Watched | KrappyError) -> bool:
+    return isinstance(answer, messages.Watched) and answer.event == "changes"

@@ -17,7 +17,7 @@ import pytest
 from krappy import blocking
 from krappy.clients.sync import connection
 from krappy.clients.sync.io import ThreadRuntime, ThreadSignal
-from krappy.clients.watching import SnapshotEnd
+from krappy.clients.watch_progress import SnapshotEnd
 from krappy.errors import (
     ConnectionLost,
     InvalidRecord,

@@ -359,7 +359,10 @@ def test_a_watch_loses_nothing_wherever_an_interrupt_comes(address: str, topic: 
         for number in itertools.count(1):
             watch = client.table(topic).watch()
             came: list[Any] = []
-            with InterruptedAt(number, "watching.py", "table.py", "tables.py") as interrupt, suppress(Interrupt):
+            with (
+                InterruptedAt(number, "watching.py", "watch_progress.py", "table.py", "tables.py") as interrupt,
+                suppress(Interrupt),
+            ):
                 while len(came) < 4:
                     for item in watch:
                         came.append(item)

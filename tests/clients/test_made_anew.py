@@ -7,7 +7,7 @@ import pytest
 
 import krappy
 from krappy.client import Watch
-from krappy.clients.watching import SnapshotEnd
+from krappy.clients.watch_progress import SnapshotEnd
 from krappy.errors import ConnectionLost, LeaseLost, UnknownTopic
 from krappy.types import Entry
 from tests.clients.helpers import fill

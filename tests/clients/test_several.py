@@ -10,6 +10,7 @@ import pytest
 
 import krappy
 from krappy import blocking
+from krappy.errors import PolicyViolation
 from tests.clients.several import Cluster, cluster
 
 pytestmark = pytest.mark.anyio
@@ -191,3 +192,87 @@ async def test_a_reader_finds_partitions_that_are_added(several: Cluster, monkey
             await producer.send(b"new", partition=2)
         with anyio.fail_after(10):
             assert (await anext(consumer)).value == b"new"
+
+
+async def test_a_scan_goes_over_all_leaders(several: Cluster) -> None:
+    several.create("t", 5)
+    async with krappy.connect(several.addresses, timeout=5) as client:
+        table = client.table("t")
+        async with client.producer("t") as producer:
+            await producer.send_columns([b"k%03d" % n for n in range(500)], [b"%d" % n for n in range(500)])
+        found = [entry async for entry in table.scan(page_entries=20)]
+        assert sorted(int(entry.value or b"") for entry in found) == list(range(500))
+        several.lead("t", 2, 1)
+        scan = table.scan(prefix=b"k1", page_entries=7)
+        found = [entry async for entry in scan]
+        assert len(found) == 100
+        assert sorted(scan.offsets) == [0, 1, 2, 3, 4]
+        parts: dict[int, list[bytes]] = {}
+        for entry in found:
+            parts.setdefault(entry.partition, []).append(entry.key)
+        assert all(keys == sorted(keys) for keys in parts.values())
+        assert [entry async for entry in table.scan(partitions=[4, 1])] == [
+            entry async for entry in table.scan() if entry.partition in (1, 4)
+        ] or {entry.partition async for entry in table.scan(partitions=[4, 1])} == {1, 4}
+
+
+async def test_what_a_topic_with_strays_can_not_tell_is_not_told(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=5) as client:
+        table = client.table("t")
+        home = 0
+        async with client.producer("t") as producer:
+            for n in range(30):
+                home = (await producer.send(b"old", key=b"k%d" % n, timestamp=1000)).partition
+            await producer.send(b"new", key=b"k29", partition=(home + 1) % 3, timestamp=2000)
+        found = await table.get(b"k29")
+        assert found is not None
+        assert found.value == b"new"
+        many = await table.get_many([b"k29", b"k1"])
+        assert [each and each.value for each in many] == [b"new", b"old"]
+        for reading in (table.scan(), table.watch()):
+            with pytest.raises(PolicyViolation, match="other partitions"):
+                await anext(reading)
+        with pytest.raises(PolicyViolation):
+            await table.get_columns([b"k29"])
+
+
+async def test_a_watch_follows_the_leaders(several: Cluster) -> None:
+    several.create("t", 4)
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
+        for n in range(100):
+            await producer.post(b"%d" % n, key=b"k%d" % n)
+        await producer.flush()
+        table: dict[bytes, bytes | None] = {}
+        ended = 0
+        async with client.table("t").watch() as watch:
+
+            async def until(count: int) -> None:
+                nonlocal ended
+                with anyio.fail_after(20):
+                    while count:
+                        item = await anext(watch)
+                        if isinstance(item, krappy.SnapshotEnd):
+                            ended += 1
+                            assert sum(item.offsets.values()) == 100
+                        else:
+                            table[item.key] = item.value
+                        count -= 1
+
+            await until(101)
+            assert ended == 1
+            for round in range(4):
+                several.lead("t", round, 1 + round % 2)
+                if round == 2:
+                    several.kill(3)
+                    for partition in range(4):
+                        if several.leaders["t", partition][0] == 3:
+                            several.lead("t", partition, 1)
+                for n in range(100):
+                    await producer.post(b"%d.%d" % (round, n), key=b"k%d" % n)
+                await producer.flush()
+                await until(100)
+            assert table == {b"k%d" % n: b"3.%d" % n for n in range(100)}
+            assert ended == 1
+            assert watch.offsets is not None
+            assert sum(watch.offsets.values()) == 500

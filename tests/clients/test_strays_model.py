@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from krappy.blocking import Client
-from krappy.clients.watching import SnapshotEnd
+from krappy.clients.watch_progress import SnapshotEnd
 from krappy.errors import ConnectionLost, InvalidRequest, OffsetMismatch, ShuttingDown
 from krappy.partitioner import partition_for
 from krappy.records import batch

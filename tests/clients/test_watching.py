@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from krappy.clients.watching import Progress, SnapshotEnd
+from krappy.clients.watch_progress import Progress, SnapshotEnd
 from krappy.errors import ProtocolError
 from krappy.types import Entry
 from krappy.wire.messages import Watched

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
+from krappy.clients.watch_progress import SnapshotEnd
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
@@ -161,3 +163,41 @@ def test_a_reader_goes_on_when_a_leader_is_killed(cluster: ClusterProcesses, cli
     check_log(client, "read", sender)
     for partition, numbers in found.items():
         assert numbers == list(range(partition, partition + PARTITIONS * len(numbers), PARTITIONS))
+
+
+def test_tables_are_read_over_all_brokers(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("table", PARTITIONS, {"cleanup.policy": "compact"})
+    cluster.until_in_sync("table")
+    table = client.table("table")
+    with client.producer("table") as producer:
+        producer.send_columns([b"k%03d" % n for n in range(300)], [b"0"] * 300)
+        assert len(list(table.scan())) == 300
+        assert len(list(table.scan(prefix="k1"))) == 100
+        with table.watch() as watch:
+            seen: dict[bytes, bytes | None] = {}
+            for item in watch:
+                if isinstance(item, SnapshotEnd):
+                    break
+                seen[item.key] = item.value
+            assert len(seen) == 300
+            cluster.brokers[leader(client, "table", 2)].kill()
+            for round in (b"1", b"2"):
+                producer.send_columns([b"k%03d" % n for n in range(300)], [round] * 300)
+                for _ in range(300):
+                    item = next(watch)
+                    assert not isinstance(item, SnapshotEnd)
+                    seen[item.key] = item.value
+                assert set(seen.values()) == {round}
+                until_all_are_back(cluster, "table")
+
+
+def test_a_broker_with_some_of_the_partitions_sees_no_strays(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    [made] = cluster.admin.create_topics([NewTopic("single", PARTITIONS, 1)]).values()
+    made.result(30)
+    with client.producer("single") as producer:
+        producer.send_columns([b"k%03d" % n for n in range(300)], [b"0"] * 300)
+    assert not client.describe("single").scattered
+    assert len(list(client.table("single").scan())) == 300
+    assert None not in client.table("single").get_many([b"k%03d" % n for n in range(300)])

@@ -53,7 +53,7 @@ def watch(
       krappy watch users --prefix u1 --json
       krappy watch users --max 1
     """
-    from krappy.clients.watching import SnapshotEnd
+    from krappy.clients.watch_progress import SnapshotEnd
 
     chosen = chosen_keys(prefix, start, end)
     live, left = False, limit

@@ -10,15 +10,17 @@ from contextlib import suppress
 from typing import Self, Unpack
 
 from krappy.arrow_layout import Binary
-from krappy.clients import tables, watching
+from krappy.clients import tables
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.runtime import run
+from krappy.clients.scanning import Scanning
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.items import Items
 from krappy.clients.values import EventOptions, Text, key_bytes
-from krappy.clients.watching import SnapshotEnd
+from krappy.clients.watch_progress import SnapshotEnd
+from krappy.clients.watching import Watching
 from krappy.errors import OffsetMismatch
 from krappy.types import Entry, Receipt
 
@@ -150,7 +152,7 @@ class Table:
         lists of entries, which is faster. A lost connection ends the snapshot: then it raises ConnectionLost.
         """
         chosen = tables.KeyRangeChoice(prefix, start, end)
-        return Scan(tables.Scanning(self._connection.link, self.topic, chosen, partitions, tombstones, page_entries))
+        return Scan(Scanning(self._connection.router, self.topic, chosen, partitions, tombstones, page_entries))
 
     def watch(
         self,
@@ -164,11 +166,11 @@ class Table:
         """The table as it is, then a `SnapshotEnd`, then every change as it happens: no gap, no duplicate.
 
         `for item in table.watch()` gives entries; a deletion is an entry whose value is None. The watch goes on
-        after a lost connection. It has its own connection, so a slow watcher delays nobody else.
+        after a lost connection. It has its own connections, so a slow watcher delays nobody else.
         """
         chosen = tables.KeyRangeChoice(prefix, start, end)
-        link = self._connection.new_link()
-        return Watch(watching.Watching(link, self.topic, chosen, partitions, tombstones, random.random))
+        connection = self._connection
+        return Watch(Watching(connection.router, connection.new_link, self.topic, chosen, partitions, tombstones))
 
     def history(self, key: Text, *, partition: int | None = None, start: int = 0) -> History:
         """Every event of a key that the log still has, oldest first, from offset `start` on. Raises InvalidRequest
@@ -179,7 +181,7 @@ class Table:
 class KeyedEntries:
     """KeyedEntries one by one: `for entry in entries`; `pages` gives lists of them."""
 
-    def __init__(self, core: tables.Scanning | tables.KeyHistory) -> None:
+    def __init__(self, core: Scanning | tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
 
@@ -203,11 +205,12 @@ class KeyedEntries:
 class Scan(KeyedEntries):
     """The entries of a snapshot."""
 
-    _core: tables.Scanning
+    _core: Scanning
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition: the snapshot includes all events before this offset. Empty until the first entry came."""
+        """By partition: the snapshot includes all events before this offset. Empty until the first entry came; of a
+        cluster, the partitions of the brokers that the scan has come to."""
         return self._core.offsets
 
     def __enter__(self) -> Scan:
@@ -227,7 +230,7 @@ class History(KeyedEntries):
 class Watch:
     """Gives entries, then one `SnapshotEnd`, then entries. Leaving the loop, `with` or `close` end it."""
 
-    def __init__(self, core: watching.Watching) -> None:
+    def __init__(self, core: Watching) -> None:
         self._core = core
 
     def __enter__(self) -> Watch:

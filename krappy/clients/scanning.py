@@ -1,0 +1,153 @@
+"""The scan of a table, a page at a time.
+
+Of several brokers each scans the partitions that it leads, one broker after the other: a scan that waits for the others
+to end could be dropped by its broker meanwhile. So each partition's snapshot is taken when the scan comes to its
+leader, and includes all that was committed before the scan began, and maybe more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from krappy.clients.link import Link, ReplySlot
+from krappy.clients.router import Router
+from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
+from krappy.errors import ConnectionLost, NotLeader, PolicyViolation, RequestTimeout
+from krappy.types import Entry
+from krappy.wire import messages
+
+
+class Scanning:
+    """The pages of a scan. It asks for the next page before the caller has gone through the last one.
+
+    The broker drops the scan with the connection; after that, `page` raises ConnectionLost.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        chosen: KeyRangeChoice,
+        partitions: Sequence[int] | None,
+        tombstones: bool,
+        page_entries: int = PAGE_ENTRIES,
+    ) -> None:
+        self._router, self._topic = router, topic
+        self._runtime = router.runtime
+        self._link = router.home  # to the broker that has the scan now
+        self._left: list[int] | None = None  # partitions that are still to be scanned, once there are several leaders
+        self._first = messages.Scan(
+            topic,
+            chosen.prefix,
+            chosen.start,
+            chosen.end,
+            None if partitions is None else list(partitions),
+            tombstones,
+            page_entries,
+            PAGE_BYTES,
+        )
+        self._begun = self._ended = False
+        self._generation = 0
+        self._cursor: int | None = None
+        self._ahead: ReplySlot | None = None
+        # By partition: the scan includes exactly the events before this offset. Of several leaders, those begun with.
+        self.offsets: dict[int, int] = {}
+
+    async def page(self) -> list[Entry] | None:
+        """The next entries, of one partition, in the order of keys. None: there are no more."""
+        while not self._ended:
+            scanned = await (self._next() if self._begun else self._open())
+            self._cursor = scanned.cursor
+            if scanned.cursor is not None:
+                self._ask()
+            elif self._left:
+                self._begun = False  # the next leader's
+            else:
+                self._ended = True
+            found = entries(scanned.partition, scanned.entries)
+            if found:
+                return found
+        return None
+
+    async def _open(self) -> messages.Scanned:
+        """The first page of a broker's scan."""
+        deadline = self._runtime.now() + self._router.timeout
+        backoff = self._router.backoff()
+        while True:
+            request = self._first
+            if self._router.several:
+                self._link, request.partitions = await self._leader(deadline)
+            self._generation = await self._link.ready(deadline)
+            try:
+                scanned = await self._link.ask(
+                    request,
+                    messages.Scanned,
+                    generation=self._generation,
+                    timeout=max(0.0, deadline - self._runtime.now()),
+                    abandoned=lambda scanned: self._give_up(scanned.cursor),
+                )
+            except (ConnectionLost, NotLeader) as error:
+                if self._link.closed or self._runtime.now() >= deadline:
+                    raise
+                self._router.note(error)
+                if self._router.several:
+                    await self._router.look_again(self._topic, error, backoff, deadline)
+                continue
+            self._begun = True
+            self.offsets |= dict(scanned.offsets)
+            if self._left is not None:
+                self._left = [each for each in self._left if each not in self.offsets]
+            return scanned
+
+    async def _leader(self, deadline: float) -> tuple[Link, list[int]]:
+        """The leader of the next partition, and all partitions that it can scan."""
+        if self._left is None:
+            if await self._router.scattered(self._topic, deadline):
+                raise PolicyViolation(
+                    f"'{self._topic}' has keys in other partitions than those that murmur2 gives them, and several "
+                    "brokers lead it: then no broker can tell which rows of a scan are a key's latest"
+                )
+            count = len((await self._router.topic(self._topic, deadline)).partitions)
+            chosen = self._first.partitions
+            self._left = list(range(count)) if chosen is None else sorted(set(chosen))
+        if not self._left:
+            return self._router.home, []
+        link = await self._router.leader(self._topic, self._left[0], deadline)
+        return link, [each for each in self._left if self._router.leader_now(self._topic, each) is link]
+
+    def _ask(self) -> None:
+        slot = ReplySlot(self._runtime.signal())
+        request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
+        try:
+            self._link.post(request, messages.Scanned, slot, self._generation, self._link.timeout)
+        except (ConnectionLost, RequestTimeout) as error:
+            slot(error)
+        self._ahead = slot
+
+    async def _next(self) -> messages.Scanned:
+        ahead = self._ahead
+        if ahead is None:
+            raise ConnectionLost("this scan is closed")
+        if self._link.closed and not ahead.is_set():
+            raise ConnectionLost(self._link.trouble)
+        if not await ahead.wait(self._link.timeout):
+            raise RequestTimeout(f"no answer to Scan in {self._link.timeout:g} s")
+        result = ahead.result
+        if isinstance(result, messages.Scanned):
+            return result
+        self._ended = True
+        if isinstance(result, ConnectionLost):
+            raise ConnectionLost(
+                "the connection was lost, and the scan's snapshot with it: scan again", **result.details
+            )
+        raise result
+
+    def close(self) -> None:
+        """Lets the broker drop the scan."""
+        if self._begun and not self._ended:
+            self._ended = True
+            self._give_up(self._cursor)
+
+    def _give_up(self, cursor: int | None) -> None:
+        if cursor is not None:
+            self._link.tell(messages.Unregister(cursor), messages.Unregistered, self._generation)
