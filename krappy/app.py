@@ -265,15 +265,17 @@ class Broker:
 
     def begin_stop(self) -> None:
         """Takes no new requests from now on. If the broker is still starting, the start ends with ShuttingDown as soon
-        as it can; the next start does the rest of recovery."""
+        as it can; the next start does the rest of recovery. In a cluster it serves until others have taken over."""
         self._stopped = True
-        if hasattr(self, "engine"):
+        if hasattr(self, "engine") and not (self.listening and self.engine.replication is not None):
             self.engine.begin_stop()
 
     async def _stop(self, nursery: trio.Nursery) -> None:
         """Stops gracefully: answers the requests in flight, ends connections, then closes the files cleanly."""
         with trio.CancelScope(shield=True):
             if hasattr(self, "server"):
+                if self.listening:
+                    await self.engine.leave()
                 self.engine.begin_stop()
                 self.server.stop_accepting()
                 await self.server.finish()

@@ -82,6 +82,7 @@ INFO = {
     "catalog_reopened",
     "controller",
     "data_folder_closed_to_others",
+    "draining",
     "events_taken_again",
     "http_connection_ended",
     "isr_changed",

@@ -343,6 +343,11 @@ class LocalBroker(Runtime):
             self.check_taking()
             return await backup.take(self, self.staging.files)
 
+    async def leave(self) -> None:
+        """In a cluster, before the broker stops: others take over what it leads."""
+        if self.replication is not None and self.opened:
+            await self.replication.leave()
+
     # --- topics
 
     def topic(self, name: str) -> Topic:

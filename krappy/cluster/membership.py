@@ -44,14 +44,17 @@ class ClusterMembership:
         self._member: ClusterMember | None = None
         self._make_member: Callable[[Mirror], ClusterMember] | None = None
         self._joined = trio.Event()
+        self._closed = False
 
     # --- life
 
     async def run(self, started: Callable[[], None]) -> None:
         try:
-            while True:
+            while not self._closed:
                 await self._session(started)
                 started = _nothing
+                if self._closed:
+                    return
                 self._report("zookeeper_session_ended", broker=self._broker)
                 await trio.sleep(PAUSE_S)
         finally:
@@ -109,6 +112,11 @@ class ClusterMembership:
 
         self._make_member = make
         self._joined.set()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._mirror is not None:
+            await self._mirror.client.close()
 
     # --- as it stands
 

@@ -37,6 +37,9 @@ class MembershipPort(Store, Protocol):
     ) -> None:
         """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""
 
+    async def close(self) -> None:
+        """Ends the session, so that others see at once that this broker is gone."""
+
 
 class FetcherPort(Protocol):
     """Copies the partitions that this broker follows from their leaders."""

@@ -52,9 +52,8 @@ class Writer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (number, offset)
         self.failed: list[str] = []
-        self.last = time.monotonic()  # when the last acknowledgement came
-        self.gaps: list[float] = []  # pauses of more than 0.2 s between two of them, of partition 0
-        self._last_of_0 = time.monotonic()
+        self._last = dict.fromkeys(range(PARTITIONS), time.monotonic())  # when each partition's last one came
+        self.longest_pause = 0.0  # seconds between two of one partition
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -83,8 +82,10 @@ class Writer:
         if error is not None:
             self.failed.append(str(error))
             return
-        self.acked[message.partition()].append((number, message.offset()))
-        self.last = time.monotonic()
+        partition, now = message.partition(), time.monotonic()
+        self.acked[partition].append((number, message.offset()))
+        self.longest_pause = max(self.longest_pause, now - self._last[partition])
+        self._last[partition] = now
 
     @property
     def count(self) -> int:
@@ -147,6 +148,23 @@ def test_a_killed_leader_costs_nothing_that_was_acknowledged(cluster: ClusterPro
             cluster.brokers[id].kill()
             wait_until(lambda id=id: id not in leaders(cluster, "t"), f"broker {id} leads nothing")  # type: ignore[misc]
             until_acked(writer, 5_000)
+            cluster.brokers[id].start()
+            cluster.until_in_sync("t")
+    assert not writer.failed
+    check(cluster, "t", writer)
+
+
+def test_a_broker_that_stops_hands_over_first(cluster: ClusterProcesses) -> None:
+    """Nobody waits for the end of its session, or of its lease."""
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as writer:
+        for id in (1, 2, 3):
+            until_acked(writer, 3_000)
+            writer.longest_pause = 0.0
+            assert cluster.brokers[id].stop() == 0
+            until_acked(writer, 3_000)
+            assert writer.longest_pause < 2.0, "the others had to find out that it is gone"
+            assert id not in leaders(cluster, "t")
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed

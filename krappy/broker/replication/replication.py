@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.partition.partition import Partition
 from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
+from krappy.core.cluster import places, znodes
+from krappy.core.cluster.isr import leave_isr
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.tree import Put, RefusedMulti
+from krappy.errors import ConnectionLost, StorageError
 from krappy.store.catalog import LocalCatalog
 from krappy.store.local_replicas import LocalReplicas
 from krappy.waiting import wait_any
@@ -19,6 +26,10 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
     from krappy.ports.cluster import FetcherPort, MembershipPort
+
+DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
+CLOSE_S = 1.0
+TRIES = 10  # at a state that its leader changes at the same time
 
 
 class Replication:
@@ -66,6 +77,49 @@ class Replication:
             async with trio.open_nursery() as nursery:
                 for run in (self._assignments.run, IsrKeeper(self._runtime, self.cluster).run, self._fetcher.run):
                     nursery.start_soon(run)
+
+    async def leave(self) -> None:
+        """Before the broker stops: others take over what it leads, and nobody waits for it any more. After
+        `DRAIN_S` seconds it stops as if it were killed."""
+        runtime, cluster = self._runtime, self.cluster
+        if cluster.epoch < 0:
+            return
+        runtime.report("draining", leads=len(self._movable()))
+        with trio.move_on_after(DRAIN_S), suppress(ConnectionLost, StorageError, RefusedMulti):
+            path = places.broker(runtime.id)
+            found = await cluster.read(path)
+            if found is None:
+                return
+            await cluster.multi([Put(path, znodes.draining(found.data), found.version)])
+            await wait_any([cluster.changed, runtime.topics.changed], lambda: not self._movable() or cluster.epoch < 0)
+            await self._leave_isrs()
+        self._replicating.cancel()
+        with trio.move_on_after(CLOSE_S):
+            await cluster.close()
+
+    def _movable(self) -> list[Partition]:
+        """What it leads, or has not handed on yet, that another broker can take over."""
+        image, own = self.cluster.image, self._runtime.id
+        others = {id for id, each in image.brokers.items() if id != own and not each.draining}
+        return [
+            partition
+            for topic in self._runtime.topics.values()
+            for index, partition in topic.local.items()
+            if others & set(topic.image.partitions[index].state.isr)
+            and (partition.role is Role.LEADER or topic.image.partitions[index].state.leader == own)
+        ]
+
+    async def _leave_isrs(self) -> None:
+        for topic in list(self._runtime.topics.values()):
+            for index in topic.local:
+                for _ in range(TRIES):
+                    found = self.cluster.image.topics.get(topic.name)
+                    if found is None or not (
+                        wanted := leave_isr(topic.name, index, found.partitions[index], self._runtime.id)
+                    ):
+                        break
+                    with suppress(RefusedMulti):
+                        await self.cluster.multi(wanted)
 
     def end(self) -> None:
         self._replicating.cancel()

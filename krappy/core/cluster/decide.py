@@ -6,7 +6,7 @@ made again, by this controller or the next. Each partition's operations stand to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
@@ -73,7 +73,9 @@ def _decide(
     gone = [each for each in before.isr if presence.gone(each)]
     least = min_insync(image, topic.name, len(replicas))
     after = normalise(without(before, gone), replicas, least)
-    if not led:
+    if led and image.brokers[before.leader].draining:
+        after = _moved(image, after, replicas, presence)
+    elif not led:
         leader, isr = elected(after, replicas, presence.alive)
         if leader != NOBODY:
             epoch = image.brokers[leader].epoch
@@ -85,3 +87,13 @@ def _decide(
         return []
     fences = [check for each in {*gone, *([] if led else [before.leader])} for check in presence.fence(each)]
     return [*fences, Put(places.state(topic.name, index), write_state(after), partition.version)]
+
+
+def _moved(image: Image, state: PartitionState, replicas: Sequence[int], presence: Presence) -> PartitionState:
+    """The state after the leader, which is about to stop, has given its place to another replica in sync, if one can
+    take it. It stays in the ISR, so the new leader commits nothing without it while it may hold a read lease."""
+    for each in replicas:
+        if each in state.isr and each in presence.alive and not image.brokers[each].draining:
+            epoch = image.brokers[each].epoch
+            return state._replace(leader=each, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
+    return state

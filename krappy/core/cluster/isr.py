@@ -1,4 +1,4 @@
-"""The leader's change of the ISR: what it writes."""
+"""Changes of the ISR by the leader, and by a broker that is about to stop: what they write."""
 
 from __future__ import annotations
 
@@ -19,3 +19,13 @@ def change_isr(topic: str, index: int, partition: PartitionImage, proposal: Prop
     after = normalise(without(before, proposal.gone)._replace(isr=proposal.isr), partition.replicas, before.min_isr)
     checks: list[Operation] = [Check(places.epoch(each), epoch) for each, epoch in proposal.added.items()]
     return [*checks, Put(places.state(topic, index), write_state(after), partition.version)]
+
+
+def leave_isr(topic: str, index: int, partition: PartitionImage, broker: int) -> list[Operation]:
+    """What takes a broker out of the ISR that is about to stop, so that nobody waits for it; nothing if it leads, or is
+    the only one. If the others are too few to acknowledge events, it stays a candidate (in the ELR)."""
+    before = partition.state
+    if broker == before.leader or broker not in before.isr or len(before.isr) == 1:
+        return []
+    after = normalise(without(before, [broker]), partition.replicas, before.min_isr)
+    return [Put(places.state(topic, index), write_state(after), partition.version)]

@@ -49,6 +49,11 @@ def registration(
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
 
 
+def draining(registered: bytes) -> bytes:
+    """The registration of a broker that is about to stop. Raises ValueError."""
+    return Document.of(registered).with_fields({"draining": True})
+
+
 def endpoints(data: bytes) -> dict[str, tuple[str, int]]:
     """Host and port of a registered broker, by the listener's name. Raises ValueError."""
     return endpoints_of(Document.of(data))
