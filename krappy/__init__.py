@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from krappy.errors import BrokerError as BrokerError
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
+    from krappy.errors import CoordinatorNotAvailable as CoordinatorNotAvailable
     from krappy.errors import CorruptBatch as CorruptBatch
     from krappy.errors import FrameTooLarge as FrameTooLarge
     from krappy.errors import GroupFull as GroupFull
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from krappy.errors import InvalidTransactionTimeout as InvalidTransactionTimeout
     from krappy.errors import KrappyError as KrappyError
     from krappy.errors import LeaseLost as LeaseLost
+    from krappy.errors import NotCoordinator as NotCoordinator
     from krappy.errors import NotEnoughReplicas as NotEnoughReplicas
     from krappy.errors import NotEnoughReplicasAfterAppend as NotEnoughReplicasAfterAppend
     from krappy.errors import NotLeader as NotLeader
@@ -87,15 +89,15 @@ if TYPE_CHECKING:
     from krappy.types import TopicPartition as TopicPartition
 
 _ERRORS = (
-    "BrokerError ConfigError ConnectionLost CorruptBatch FrameTooLarge GroupFull GroupNotEmpty InvalidConfig "
-    "InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest InvalidTimestamp InvalidTopic "
-    "InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost NotEnoughReplicas "
-    "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
-    " PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
-    "StagingCommitted StagingExpired StagingFenced StagingFull StorageError TopicDiffers TopicExists "
-    "TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
-    "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnsupportedCompression ViewDisabled "
-    "WrongGroupKind"
+    "BrokerError ConfigError ConnectionLost CoordinatorNotAvailable CorruptBatch FrameTooLarge GroupFull "
+    "GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest "
+    "InvalidTimestamp InvalidTopic InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost "
+    "NotCoordinator NotEnoughReplicas NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange "
+    "OutOfOrderSequence Overloaded PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout "
+    "ShuttingDown SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StorageError "
+    "TopicDiffers TopicExists TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle "
+    "UnknownMember UnknownPartition UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic "
+    "UnsupportedCompression ViewDisabled WrongGroupKind"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),

@@ -12,7 +12,7 @@
     │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions,
     │   │   InvalidReplicationFactor, InvalidConfig, PolicyViolation
     │   ├── NotLeader            retry    another broker leads this partition, or none does now
-    │   ├── NotEnoughReplicas, NotEnoughReplicasAfterAppend (retry)
+    │   ├── NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotCoordinator, CoordinatorNotAvailable (retry)
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
     │   ├── InvalidRecord
@@ -110,6 +110,18 @@ class NotLeader(BrokerError):
     leader_epoch, as far as this broker knows."""
 
     code, name, retriable = 6, "NOT_LEADER_OR_FOLLOWER", True
+
+
+class CoordinatorNotAvailable(BrokerError):
+    """The broker that coordinates this group, transactional id or job is away, or not chosen yet."""
+
+    code, name, retriable = 15, "COORDINATOR_NOT_AVAILABLE", True
+
+
+class NotCoordinator(BrokerError):
+    """Another broker coordinates this group, transactional id or job. `details`: coordinator, its id."""
+
+    code, name, retriable = 16, "NOT_COORDINATOR", True
 
 
 class NotEnoughReplicas(BrokerError):

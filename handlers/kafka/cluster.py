@@ -239,20 +239,23 @@ async def find_coordinator(session: KafkaSessionPort, request: Message, version:
     """The broker that coordinates a group or a transactional id."""
     kind = request["key_type"]
     if version < _SEVERAL_SINCE:
-        return _coordinator(session, request["key"], kind)
+        return await _coordinator(session, request["key"], kind)
     found = []
     for number, key in enumerate(request["coordinator_keys"], 1):
-        found.append(_coordinator(session, key, kind))
+        found.append(await _coordinator(session, key, kind))
         if number % FEW == 0:
             await session.pause()
     return {"coordinators": found}
 
 
-def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
-    if kind not in INTERNAL:
-        error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
-    elif (node := session.nodes().get(session.broker.coordinator(INTERNAL[kind], key))) is None:
+async def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
+    error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
+    if kind in INTERNAL:
         error, text = Code.COORDINATOR_NOT_AVAILABLE, "the coordinator is away, or has no listener of this name"
-    else:
-        return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
+        try:
+            node = session.nodes().get(await session.broker.coordinator(INTERNAL[kind], key))
+        except KrappyError as failed:
+            node, text = None, failed.text
+        if node is not None:
+            return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
     return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}

@@ -157,7 +157,7 @@ def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
         found = session.access.kafka_group(name, Op.DESCRIBE).admin.describe(name)
     except KrappyError as error:
         answer["group_state"] = "Dead"
-        if version >= NOT_FOUND_SINCE:
+        if version >= NOT_FOUND_SINCE or group_code(error) != Fault.GROUP_ID_NOT_FOUND:
             answer |= {"error_code": group_code(error), "error_message": error.text}
         return answer
     return answer | {

@@ -126,19 +126,19 @@ class ReplicaWatch:
 def watch_of(session: KafkaSessionPort, request: Message) -> ReplicaWatch | None:
     """What the connection waits for, when the request begins anew or continues; None: it can't continue."""
     state, epoch = session.state, request["session_epoch"]
-    found: ReplicaWatch | None = state.get("replica_watch")
+    found: ReplicaWatch | None = state.get("REPLICA_WATCH")
     if epoch > 0:
         if found is None or (found.id, found.epoch) != (request["session_id"], epoch):
             return None
         found.epoch = epoch % LAST_EPOCH + 1
         return found
     if found is None:
-        session.on_close.append(lambda: state["replica_watch"].close())
+        session.on_close.append(lambda: state["REPLICA_WATCH"].close())
     else:
         found.close()
     id, told = (1, {}) if found is None else (found.id + 1, found.told)
     made = ReplicaWatch(id, told, session.broker.clock.steady_ms())
-    state["replica_watch"] = made
+    state["REPLICA_WATCH"] = made
     return made
 
 

@@ -203,9 +203,12 @@ async def describe_transactions(session: KafkaSessionPort, request: Message, ver
 
 
 def _state(session: KafkaSessionPort, name: str) -> Message:
-    found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
+    code: int = Code.TRANSACTIONAL_ID_NOT_FOUND
+    try:
+        found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
+    except KrappyError as error:
+        found, code = None, group_code(error)
     if found is None:
-        code = Code.TRANSACTIONAL_ID_NOT_FOUND
         return {"error_code": code, "transactional_id": name, "producer_id": -1, "producer_epoch": -1}
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(found.partitions):

@@ -38,7 +38,7 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
         else:
             index = partition_for(request.key, topic.count)
     partition = topic.led(index)
-    if partition.view_ready(request.min_offset):
+    if partition.is_sure and partition.view_ready(request.min_offset):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
     return _get_later(session, partition, request)
 
@@ -68,7 +68,7 @@ def multi_get(
     keys = request.keys
     if request.partition is not None or topic.count == 1:
         partition = topic.led(request.partition or 0)
-        if len(keys) <= QUICK and partition.view_ready(None):
+        if len(keys) <= QUICK and partition.is_sure and partition.view_ready(None):
             entries: list[bytes] = []
             size = 0
             while len(entries) < len(keys):

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
+from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
 from krappy.errors import UnknownTopic
@@ -105,16 +107,18 @@ class Access:
     # --- groups
 
     def group(self, name: str, op: Op) -> GroupCoordinator:
-        """The coordinator of the native group of this name."""
+        """The coordinator of the native group of this name. Raises NotCoordinator, CoordinatorNotAvailable."""
+        self._check_coordinated(OFFSETS, name)
         return self._broker.groups
 
     def each_group(self, op: Op) -> Iterator[dict[str, Any]]:
         """All groups of either protocol, described."""
         return self._broker.groups.each_group()
 
-    def kafka_group(self, name: str, op: Op) -> KafkaGroups:
-        """The coordinator of the Kafka group of this name."""
-        return self._broker.kafka_groups
+    def kafka_group(self, name: str, op: Op) -> KafkaGroups | GroupsElsewhere:
+        """The coordinator of the Kafka group of this name; one that refuses everything if it is another broker."""
+        why = self._broker.coordinators.elsewhere(OFFSETS, name)
+        return self._broker.kafka_groups if why is None else GroupsElsewhere(self._broker.kafka_groups, why)
 
     def kafka_groups(self, op: Op) -> KafkaGroups:
         """The coordinator of all Kafka groups of this broker."""
@@ -123,7 +127,8 @@ class Access:
     # --- what is published all or nothing
 
     def transactional_id(self, name: str, op: Op) -> TransactionCoordinator:
-        """The coordinator of this transactional id."""
+        """The coordinator of this transactional id. Raises NotCoordinator, CoordinatorNotAvailable."""
+        self._check_coordinated(TRANSACTIONS, name)
         return self._broker.transactions
 
     def transactional_ids(self, op: Op) -> TransactionCoordinator:
@@ -131,11 +136,17 @@ class Access:
         return self._broker.transactions
 
     def job(self, name: str, op: Op) -> StagingCoordinator:
-        """The coordinator of the staged job of this name."""
+        """The coordinator of the staged job of this name. Raises NotCoordinator, CoordinatorNotAvailable."""
+        self._check_coordinated(TRANSACTIONS, name)
         return self._broker.staging
 
     def jobs(self, op: Op) -> StagingCoordinator:
         return self._broker.staging
+
+    def _check_coordinated(self, topic: str, name: str) -> None:
+        why = self._broker.coordinators.elsewhere(topic, name)
+        if why is not None:
+            raise why
 
     # --- the rest
 

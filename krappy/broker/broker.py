@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import trio
 
 from krappy.broker.access import Access
+from krappy.broker.coordinators import Coordinators
 from krappy.broker.dynamic import DynamicSettings
 from krappy.broker.groups.groups import GroupCoordinator
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
@@ -51,7 +52,6 @@ from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
-from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.placement import Placement
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort
@@ -66,7 +66,6 @@ from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
-from krappy.store.privacy import close_to_others
 from krappy.store.refusals import refusals
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
@@ -129,6 +128,10 @@ class LocalBroker(Runtime):
         """Raises StorageError when the disk has no room for events of `size` bytes."""
         self.room.check(size)
 
+    def may_read(self) -> bool:
+        """Whether nobody can have taken this broker's place as a leader."""
+        return self.replication is None or self.replication.cluster.may_read()
+
     # --- life
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -138,7 +141,7 @@ class LocalBroker(Runtime):
         take long after a crash: cancelling ends it, and so does `begin_stop`, which makes it raise ShuttingDown.
         """
         lock = FolderLock(self.config.data)
-        self._close_folder()
+        self.close_folder()
         stop = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
@@ -147,16 +150,6 @@ class LocalBroker(Runtime):
                 task_status.started()
         finally:
             lock.release()
-
-    def _close_folder(self) -> None:
-        folder = self.config.data
-        try:
-            before = close_to_others(folder)
-        except OSError as error:
-            self.report("data_folder_open_to_others", folder=str(folder), error=str(error))
-        else:
-            if before is not None:
-                self.report("data_folder_closed_to_others", folder=str(folder), mode_before=f"{before:04o}")
 
     async def _until_cancelled(self, stop: trio.Event) -> None:
         try:
@@ -262,7 +255,7 @@ class LocalBroker(Runtime):
             self.report("catalog_lost", changes=lost)
         await self._open_views([number for id in local.numbers.known() for number in local.numbers.of(id)])
         self._open_settings()
-        await replication.open(self.endpoints)
+        await replication.open(self.endpoints, self.internal)
 
     async def _open_views(self, numbers: Sequence[int]) -> None:
         """`numbers`: of the views that may be there."""
@@ -277,6 +270,8 @@ class LocalBroker(Runtime):
             self, OverrideStore(self.store, self.meta, self.in_thread, "brokers"), self.changes.locks
         )
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
+        changes = self.changes if isinstance(self.changes, ClusterTopicChanges) else None
+        self.coordinators = Coordinators(self, self.internal, changes)
 
     def _make_folders(self) -> None:
         """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
@@ -354,12 +349,10 @@ class LocalBroker(Runtime):
         """Raises UnknownTopic."""
         return self.topics.find(name)
 
-    def coordinator(self, topic: str, key: str) -> int:
+    async def coordinator(self, topic: str, key: str) -> int:
         """The id of the broker that coordinates `key`: a group (`__consumer_offsets`) or a transactional id
-        (`__transaction_state`). From now on that internal topic is listed."""
-        self.internal.use(topic)
-        partitions = self.internal.by_name[topic].image.partitions
-        return partitions[partition_of(key, len(partitions))].state.leader
+        (`__transaction_state`); −1: it is away. From now on that internal topic is listed."""
+        return await self.coordinators.find(topic, key)
 
     def access(self) -> Access:
         """The door for one connection."""

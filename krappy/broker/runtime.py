@@ -23,6 +23,7 @@ from krappy.measures import StoreMeasures
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
 from krappy.store.meta import Meta
+from krappy.store.privacy import close_to_others
 from krappy.store.views import Views
 from krappy.waiting import Later, Signal
 
@@ -104,6 +105,17 @@ class Runtime:
 
     def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
+
+    def close_folder(self) -> None:
+        """Lets nobody but this user read the data folder."""
+        folder = self.config.data
+        try:
+            before = close_to_others(folder)
+        except OSError as error:
+            self.report("data_folder_open_to_others", folder=str(folder), error=str(error))
+        else:
+            if before is not None:
+                self.report("data_folder_closed_to_others", folder=str(folder), mode_before=f"{before:04o}")
 
     def begin_stop(self) -> None:
         """Ends all waits for events, and refuses new work."""

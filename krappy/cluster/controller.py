@@ -1,12 +1,12 @@
 """The controller: of all members one, chosen through ZooKeeper, that elects leaders.
 
 It makes what krappy.core.cluster.decide finds due. Each of its writes demands the controller epoch that it took, so one
-that is not the controller any more writes nothing.
+that is not the controller any more writes nothing. Every broker looks which others are there, so that the next
+controller knows it at once. A controller that does not renew its lease is replaced as soon as a silent leader is.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,11 +14,11 @@ import trio
 
 from krappy.cluster.member import RETRY_S, UNREGISTERED, ClusterMember
 from krappy.cluster.mirror import Mirror
-from krappy.core.cluster import places, registration
+from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.presence import Presence
-from krappy.core.cluster.tree import Check, Operation, RefusedMulti
+from krappy.core.cluster.tree import Check, Delete, Operation, RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import wait_any
 
@@ -37,6 +37,7 @@ class Controller:
         self.version = NOT
         self._mirror, self._member, self._broker = mirror, member, broker
         self._presence = Presence()
+        self._leases: dict[int, int] = {}  # the version of each broker's lease, as read last
         self._report = report
 
     @property
@@ -48,52 +49,61 @@ class Controller:
         while not self._mirror.is_over:
             image = self._mirror.image
             try:
+                await self._look()
                 await self._take_control()
                 if self.controls:
                     await self._decide()
             except (ConnectionLost, StorageError, RefusedMulti):
                 await trio.sleep(RETRY_S)
                 continue
-            seconds = LOOK_S if self.controls else math.inf
             signals = [self._mirror.changed, self._member.changed]
-            await wait_any(signals, partial(self._is_due, image), seconds)
+            await wait_any(signals, partial(self._is_due, image), LOOK_S)
         self.version = NOT
 
     def _is_due(self, seen: Image) -> bool:
-        return self._mirror.image is not seen or self._is_free()
+        return self._mirror.is_over or self._mirror.image is not seen
 
-    def _is_free(self) -> bool:
-        """Whether this broker may try to become the controller."""
-        free = self._mirror.image.controller is None and self._member.epoch != UNREGISTERED
-        return self._mirror.is_over or (free and not self.controls)
+    async def _look(self) -> None:
+        store = self._mirror
+        found = await store.client.read([places.lease(each) for each in store.image.brokers])
+        self._leases = {int(path.rpartition("/")[2]): each.version for path, each in found.items() if each is not None}
+        self._presence.look(store.image, self._leases, trio.current_time() * 1000)
 
     async def _take_control(self) -> None:
-        """Becomes the controller if there is none. Learns that it is the one, if the answer to that was lost."""
+        """Becomes the controller if there is none, or if that is silent. Learns that it is the one, if the answer to
+        that was lost."""
         store, broker = self._mirror, self._broker
         controller = store.image.controller
-        if controller not in (None, broker) or self._member.epoch == UNREGISTERED:
+        if self._member.epoch == UNREGISTERED:
             self.version = NOT
             return
-        if controller == broker and self.controls:
+        deposing: list[Operation] = []
+        if controller not in (None, broker):
+            self.version = NOT
+            deposing = [*self._presence.fence(controller)]
+            if not deposing:
+                return
+            deposing.append(Delete(places.CONTROLLER))
+        elif controller == broker and self.controls:
             return
-        found, epoch = await store.read(places.CONTROLLER), await store.read(places.CONTROLLER_EPOCH)
-        if found is not None:
+        # In this order: if another broker becomes the controller between the two, the write is refused.
+        epoch, found = await store.read(places.CONTROLLER_EPOCH), await store.read(places.CONTROLLER)
+        if deposing and (found is None or znodes.controlled_by(found.data) != controller):
+            return  # another was quicker
+        if found is not None and not deposing:
             if found.owner == store.session and epoch is not None:
                 self._begin(epoch.version)
             return
-        await store.multi([*registration.control(broker, self._member.epoch, epoch, store.session)])
+        await store.multi([*deposing, *registration.control(broker, self._member.epoch, epoch, store.session)])
         self._begin(0 if epoch is None else epoch.version + 1)
 
     def _begin(self, version: int) -> None:
-        self.version, self._presence = version, Presence()
+        self.version = version
         self._report("controller", broker=self._broker, epoch=version + 1)
 
     async def _decide(self) -> None:
-        store = self._mirror
-        found = await store.client.read([places.lease(each) for each in store.image.brokers])
-        leases = {int(path.rpartition("/")[2]): znode.version for path, znode in found.items() if znode is not None}
-        image = store.image
-        self._presence.look(image, leases, trio.current_time() * 1000)
+        image = self._mirror.image
+        self._presence.look(image, self._leases, trio.current_time() * 1000)  # it may be a newer image
         due = decide(image, image.topics.values(), self._presence)
         for first in range(0, len(due), TOGETHER):
             await self._write(due[first : first + TOGETHER])

@@ -85,7 +85,13 @@ class ClusterMembership:
         self._member = member = self._make_member(mirror)
         member.changed.subscribe(self.changed.fire)
         nursery.start_soon(member.run)
-        nursery.start_soon(Controller(mirror, member, self._broker, self._report).run)
+        controller = Controller(mirror, member, self._broker, self._report)
+        while not mirror.is_over:
+            try:
+                await controller.run()
+            except Exception:  # a bug of ours, which must not end the membership
+                self._report("internal_error", task="Controller.run", exc_info=True)
+                await trio.sleep(PAUSE_S)
 
     def _see(self) -> None:
         mirror = self._mirror

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
-from tests.process import BrokerProcess, Launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
 
 
 class ClusterProcesses:
@@ -61,9 +63,23 @@ class ClusterProcesses:
         return self.brokers[id].events(name)
 
     def partitions(self, topic: str) -> dict[int, PartitionMetadata]:
-        """A topic's partitions, each with leader, replicas and isrs, as Kafka's Metadata tells."""
-        found: dict[int, PartitionMetadata] = self.admin.list_topics(topic, 30).topics[topic].partitions
-        return found
+        """A topic's partitions, each with leader, replicas and isrs, as Kafka's Metadata tells. librdkafka asks one
+        broker; if that is killed meanwhile, it waits for it."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                found: dict[int, PartitionMetadata] = self.admin.list_topics(topic, 3).topics[topic].partitions
+                return found
+            except KafkaException:
+                assert time.monotonic() < end, "no broker answers"
+
+    def coordinator(self, group: str) -> int:
+        """The id of the broker that coordinates a group; −1: it is away."""
+        [described] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
+        try:
+            return int(described.result(60).coordinator.id)
+        except KafkaException:
+            return -1
 
     def until_in_sync(self, topic: str) -> None:
         wait_until(

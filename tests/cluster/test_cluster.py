@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy.records import batch as batches
@@ -52,8 +52,6 @@ class Writer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (number, offset)
         self.failed: list[str] = []
-        self._last = dict.fromkeys(range(PARTITIONS), time.monotonic())  # when each partition's last one came
-        self.longest_pause = 0.0  # seconds between two of one partition
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -65,6 +63,12 @@ class Writer:
         assert self._producer.flush(60) == 0
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except (KafkaException, BufferError) as error:
+            self.failed.append(f"the writer ended: {error}")
+
+    def _write(self) -> None:
         number = 0
         while not self._stop.is_set():
             for partition in range(PARTITIONS):
@@ -82,10 +86,7 @@ class Writer:
         if error is not None:
             self.failed.append(str(error))
             return
-        partition, now = message.partition(), time.monotonic()
-        self.acked[partition].append((number, message.offset()))
-        self.longest_pause = max(self.longest_pause, now - self._last[partition])
-        self._last[partition] = now
+        self.acked[message.partition()].append((number, message.offset()))
 
     @property
     def count(self) -> int:
@@ -160,12 +161,62 @@ def test_a_broker_that_stops_hands_over_first(cluster: ClusterProcesses) -> None
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
             until_acked(writer, 3_000)
-            writer.longest_pause = 0.0
             assert cluster.brokers[id].stop() == 0
+            there = cluster.partitions("t").values()
+            assert all(each.leader not in (id, -1) and id not in each.isrs for each in there)
             until_acked(writer, 3_000)
-            assert writer.longest_pause < 2.0, "the others had to find out that it is gone"
-            assert id not in leaders(cluster, "t")
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed
     check(cluster, "t", writer)
+
+
+def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    options = {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": cluster.kafka, **options})
+    consumer.subscribe(["t"])
+    read: dict[int, list[int]] = defaultdict(list)
+
+    def until_read(count: int) -> None:
+        end = time.monotonic() + 60
+        while sum(map(len, read.values())) < count:
+            assert time.monotonic() < end, f"read {sum(map(len, read.values()))} of {count}"
+            for message in consumer.consume(500, 0.2):
+                if not message.error():
+                    read[message.partition()].append(int(message.value()))
+
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 2_000)
+        until_read(1_000)
+        consumer.commit(asynchronous=False)
+        coordinator = cluster.coordinator("g")
+        victim = next(id for id in cluster.brokers if id != coordinator)
+        cluster.brokers[victim].kill()
+        until_acked(writer, 2_000)
+        until_read(3_000)
+        consumer.commit(asynchronous=False)
+    until_read(writer.count)
+    consumer.close()
+    for partition, acked in writer.acked.items():
+        assert read[partition] == [number for number, _ in sorted(acked, key=lambda each: each[1])]
+
+
+def test_a_group_is_not_begun_anew_while_its_coordinator_is_away(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 600)
+    consumer = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+    coordinator = cluster.coordinator("g")
+    cluster.brokers[coordinator].kill()
+    wait_until(lambda: coordinator not in leaders(cluster, "t"), "others lead the topic")
+    with pytest.raises(KafkaException) as refused:
+        consumer.committed([TopicPartition("t", 0)], 5)
+    assert refused.value.args[0].retriable() or refused.value.args[0].code() == KafkaError._TIMED_OUT
+    cluster.brokers[coordinator].start()
+    wait_until(lambda: cluster.coordinator("g") == coordinator, "the coordinator is back")
+    assert [
+        each.offset for each in consumer.committed([TopicPartition("t", index) for index in range(PARTITIONS)], 30)
+    ] == [7] * 6
+    consumer.close()

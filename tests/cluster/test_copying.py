@@ -280,9 +280,6 @@ async def test_a_compacted_log_is_copied(tmp_path: Path) -> None:
         assert not it.events
 
 
-@pytest.mark.xfail(
-    reason="a small read for a replica leaves out batches whose records compaction has removed", strict=True
-)
 @runs
 async def test_a_copy_of_a_compacted_log_knows_its_producers(tmp_path: Path) -> None:
     """A batch without records tells how far its producer is: a retry at a new leader must be known as one."""

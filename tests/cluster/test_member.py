@@ -158,6 +158,27 @@ async def test_a_controller_that_is_gone_is_replaced(shared_zookeeper: ZooKeeper
 
 
 @trio_test
+async def test_a_killed_controller_that_leads_costs_no_more_than_another_leader(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    """Every broker looks at the leases, so the next controller knows at once who is silent."""
+    async with cluster(shared_zookeeper, chroot) as made:
+        first = await made.start(1)
+        await until(lambda: first.controller.controls)
+        others = [await made.start(broker) for broker in (2, 3)]
+        await until(lambda: all(len(node.mirror.image.brokers) == 3 for node in others))
+        await make_topic(first, [1, 2, 3])
+        await until(lambda: others[0].partition().version == 0)
+        await until(lambda: first.member.lease.holds(trio.current_time() * 1000))
+        began = trio.current_time()
+        await first.kill()
+        await until(lambda: others[0].partition().state.leader == 2)
+        assert trio.current_time() - began < SESSION_MS / 1000, "its session has not ended yet"
+        assert 1 in others[0].mirror.image.brokers
+        assert [node.controller.controls for node in others].count(True) == 1
+
+
+@trio_test
 async def test_the_same_folder_registers_at_once_and_another_waits(
     shared_zookeeper: ZooKeeperServer, chroot: str
 ) -> None:

@@ -46,6 +46,7 @@ Transactional = tuple[
 # 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
 SENDFILE = 16 << 10
 NOTHING = Raw(b"", 0)
+SURE_S, SURE_LOOK_S = 2.0, 0.01  # how long a lookup waits for the read lease, and how often it looks
 
 
 class Lent(Protocol):
@@ -61,6 +62,7 @@ class Lent(Protocol):
     def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def check_room(self, size: int) -> None: ...
+    def may_read(self) -> bool: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
     def report(self, event: str, **facts: Any) -> None: ...
@@ -161,6 +163,24 @@ class Replica:
         if not self.replicas.enough:
             have, needed = len(self.replicas.isr), self.replicas.min_isr
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether this broker knows all that was acknowledged, here or by earlier leaders, and nobody has taken its
+        place. Only then may it tell what is true now. Raises NotLeader."""
+        if self.role is not Role.LEADER:
+            raise NotLeader(f"{self}: this broker does not lead it any more", **self._place())
+        return self.replicas.knows_end and self._lent.may_read()
+
+    async def until_sure(self) -> None:
+        """Waits until it `is_sure`. Raises NotLeader if that lasts longer than a lease: this broker may have been
+        deposed, and not know it."""
+        end = trio.current_time() + SURE_S
+        while not self.is_sure:
+            if trio.current_time() > end:
+                raise NotLeader(f"{self}: this broker leads it, but can't be sure of that now", **self._place())
+            await trio.sleep(SURE_LOOK_S)
+            self._alive()
 
     def _place(self) -> dict[str, Any]:
         return {"topic": self.topic, "partition": self.index, "leader": self.leader, "leader_epoch": self.epoch}
@@ -317,7 +337,7 @@ class Replica:
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
         """As `fetch_now`, but for a replica: up to the log's end."""
         self._alive()
-        return self._fetch(offset, max_bytes, self.log.end_offset, min_one, nowait=True)
+        return self._fetch(offset, max_bytes, self.log.end_offset, min_one, nowait=True, whole=True)
 
     async def fetch_all(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
         """As `fetch_all_now`, but waits for the disk in a thread where it must."""
@@ -325,7 +345,7 @@ class Replica:
             return self.fetch_all_now(offset, max_bytes, min_one=min_one)
         except BlockingIOError:
             end = self.log.end_offset
-            fetch = partial(self._fetch, offset, max_bytes, end, min_one, nowait=False)
+            fetch = partial(self._fetch, offset, max_bytes, end, min_one, nowait=False, whole=True)
             return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
 
     async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
@@ -335,7 +355,10 @@ class Replica:
         except BlockingIOError:
             return await self._in_thread(offset, lambda: self._fetch(offset, max_bytes, limit, min_one, nowait=False))
 
-    def _fetch(self, offset: int, max_bytes: int, limit: int, min_one: bool, *, nowait: bool) -> Raw:
+    def _fetch(
+        self, offset: int, max_bytes: int, limit: int, min_one: bool, *, nowait: bool, whole: bool = False
+    ) -> Raw:
+        """`whole`: also batches that compaction has emptied: they tell the last sequences of producers."""
         if max_bytes >= SENDFILE and offset < limit:
             places = self.log.locate(offset, max_bytes, limit, nowait=nowait)
             if places and places[0][2] >= SENDFILE:
@@ -346,7 +369,7 @@ class Replica:
                 return Raw(part, limit)
         while offset < limit:
             span = self.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
-            if not span.data or span.records or span.next_offset >= limit:
+            if whole or not span.data or span.records or span.next_offset >= limit:
                 return Raw(span.data, span.next_offset)
             # Compaction has emptied these batches, and others follow: kafkajs does not move on from an answer without a
             # record, and a whole segment may be like that.

@@ -16,6 +16,7 @@ import trio
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
+from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, TopicImage
@@ -45,9 +46,11 @@ class Assignments:
         cluster: MembershipPort,
         changes: ClusterTopicChanges,
         logs: ReplicaLogs,
+        internal: InternalTopics,
         follow: Callable[[Iterable[FollowerPort]], None],
     ) -> None:
         self._runtime, self._cluster, self._changes, self._logs = runtime, cluster, changes, logs
+        self._internal = internal
         self._follow = follow
         self._followers: dict[ReplicaId, Follower] = {}
         self._taken: dict[ReplicaId, tuple[int, int]] = {}  # (version of the state, broker epoch) of the last role
@@ -57,7 +60,8 @@ class Assignments:
         """Opens all topics, before this broker registers. Raises StorageError."""
         for image in list(self._cluster.image.topics.values()):
             self._runtime.check_taking()
-            await self._add(image)
+            if image.name not in INTERNAL:
+                await self._add(image)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -75,6 +79,9 @@ class Assignments:
         for name in [name for name, topic in topics.items() if image.names.get(topic.id) != name]:
             done &= await self._try(name, self._remove(topics[name], image))
         for found in image.topics.values():
+            if found.name in INTERNAL:
+                self._internal.see(found)
+                continue
             topic = topics.get(found.name)
             if topic is None:
                 done &= await self._try(found.name, self._add(found))

@@ -44,7 +44,7 @@ class IsrKeeper:
         cluster, now = self._cluster, trio.current_time() * 1000
         if not cluster.is_current or cluster.epoch < 0:
             return []
-        alive = {id: each.epoch for id, each in cluster.image.brokers.items()}
+        alive = {id: each.epoch for id, each in cluster.image.brokers.items() if not each.draining}
         lag = self._runtime.config.replica_lag_time_max_ms
         found = []
         for partition in self._runtime.topics.local():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,12 @@ from krappy.waiting import wait_any
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
+    from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.ports.cluster import FetcherPort, MembershipPort
 
 DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
 CLOSE_S = 1.0
+PAUSE_S = 1.0  # after a part of it has failed
 TRIES = 10  # at a state that its leader changes at the same time
 
 
@@ -56,12 +58,14 @@ class Replication:
     def _may_go_on(self) -> bool:
         return self.cluster.is_current or self._runtime.stopped
 
-    async def open(self, endpoints: Mapping[str, tuple[str, int]]) -> None:
+    async def open(self, endpoints: Mapping[str, tuple[str, int]], internal: InternalTopics) -> None:
         """Opens this broker's replicas, and registers. `endpoints`: host and port by the listener's name. Raises
         StorageError."""
         runtime, cluster, replicas = self._runtime, self.cluster, self._changes.replicas
         logs = ReplicaLogs(runtime, replicas)
-        self._assignments = assignments = Assignments(runtime, cluster, self._changes, logs, self._fetcher.set)
+        self._assignments = assignments = Assignments(
+            *(runtime, cluster, self._changes, logs, internal), self._fetcher.set
+        )
         await assignments.open()
         directory = await runtime.in_thread(replicas.directory)
         boot = "" if runtime.fsync else joining.boot_id()
@@ -76,7 +80,16 @@ class Replication:
         with self._replicating:
             async with trio.open_nursery() as nursery:
                 for run in (self._assignments.run, IsrKeeper(self._runtime, self.cluster).run, self._fetcher.run):
-                    nursery.start_soon(run)
+                    nursery.start_soon(self._keep_up, run)
+
+    async def _keep_up(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Runs it until cancelled. A bug of ours in it must not end this broker's part."""
+        while True:
+            try:
+                await run()
+            except Exception:
+                self._runtime.report("internal_error", task=getattr(run, "__qualname__", str(run)), exc_info=True)
+            await trio.sleep(PAUSE_S)
 
     async def leave(self) -> None:
         """Before the broker stops: others take over what it leads, and nobody waits for it any more. After

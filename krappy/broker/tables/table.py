@@ -71,16 +71,24 @@ class Folded:
     """
 
     def __init__(self, partitions: Sequence[Partition], min_offset: int | None) -> None:
-        self._wanted = [
-            (each, each.last_stable_offset - 1 if min_offset is None else min_offset) for each in partitions
-        ]
+        self._partitions, self._min_offset = partitions, min_offset
+        self._wanted = self._now()
+
+    def _now(self) -> list[tuple[Partition, int]]:
+        least = self._min_offset
+        return [(each, each.last_stable_offset - 1 if least is None else least) for each in self._partitions]
 
     async def wait(self) -> None:
-        """Raises RequestTimeout, and why a view never will include it."""
+        """Raises RequestTimeout, NotLeader, and why a view never will include it."""
         waited = True
         while waited:
             waited = False
             for partition, offset in self._wanted:
+                if not partition.is_sure:
+                    waited = True
+                    await partition.until_sure()
+                    self._wanted = self._now()
+                    break
                 if not partition.view_ready(offset):
                     waited = True
                     if not await partition.view_wait(offset, VIEW_PATIENCE):

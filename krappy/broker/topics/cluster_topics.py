@@ -58,6 +58,15 @@ class ClusterTopicChanges(TopicChanges):
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 
+    async def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes an internal topic, with one replica of each partition. Returns when each has its leader. Raises
+        TopicExists, RequestTimeout."""
+        runtime = self._runtime
+        await runtime.catalog.create(name, partitions, config, self.place(partitions, 1))
+        await wait_any(
+            [runtime.topics.changed, runtime.stopping], lambda: _all_led(runtime.image.topics.get(name)), 5.0
+        )
+
     def place(self, partitions: int, factor: int = DEFAULT) -> Placement:
         """The brokers of each new partition. Raises InvalidReplicationFactor."""
         chosen = self._runtime.config.default_replication_factor if factor == DEFAULT else factor
@@ -152,7 +161,9 @@ class ClusterTopicChanges(TopicChanges):
 
 
 def _is_led(topic: Topic | None) -> bool:
-    """Whether all its partitions have a leader."""
-    return topic is not None and all(
-        each.version >= 0 and each.state.leader != NOBODY for each in topic.image.partitions
-    )
+    return topic is not None and _all_led(topic.image)
+
+
+def _all_led(image: TopicImage | None) -> bool:
+    """Whether all partitions have a leader."""
+    return image is not None and all(each.version >= 0 and each.state.leader != NOBODY for each in image.partitions)

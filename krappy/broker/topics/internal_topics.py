@@ -87,6 +87,10 @@ class InternalTopic:
         moved = Signal()
         self._partitions = [InternalPartition(name, index, moved) for index in range(PARTITIONS)]
 
+    def see(self, image: TopicImage) -> None:
+        """Takes what the cluster knows of it."""
+        self.id, self.image, self.count = image.id, image, len(image.partitions)
+
     def is_offline(self, index: int) -> bool:
         return False
 
@@ -102,8 +106,16 @@ class InternalTopics:
         """`broker`: the broker's id. `changed`: fired when another topic is listed."""
         self._changed = changed
         self.by_name = {name: InternalTopic(name, cluster_id, broker) for name in INTERNAL}
-        self.by_id = {topic.id: topic for topic in self.by_name.values()}
         self._used: set[str] = set()
+
+    @property
+    def by_id(self) -> dict[bytes, InternalTopic]:
+        return {topic.id: topic for topic in self.by_name.values()}
+
+    def see(self, image: TopicImage) -> None:
+        """Takes what the cluster knows of one of them."""
+        self.by_name[image.name].see(image)
+        self.use(image.name)
 
     def use(self, name: str) -> None:
         """From now on it is listed."""

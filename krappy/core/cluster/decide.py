@@ -73,13 +73,14 @@ def _decide(
     gone = [each for each in before.isr if presence.gone(each)]
     least = min_insync(image, topic.name, len(replicas))
     after = normalise(without(before, gone), replicas, least)
-    if led and image.brokers[before.leader].draining:
+    leader = image.brokers.get(before.leader)
+    if led and leader is not None and leader.draining:
         after = _moved(image, after, replicas, presence)
     elif not led:
-        leader, isr = elected(after, replicas, presence.alive)
-        if leader != NOBODY:
-            epoch = image.brokers[leader].epoch
-            after = after._replace(leader=leader, leader_epoch=before.leader_epoch + 1, leader_inc=epoch, isr=isr)
+        chosen, isr = elected(after, replicas, presence.alive)
+        if chosen != NOBODY:
+            epoch = image.brokers[chosen].epoch
+            after = after._replace(leader=chosen, leader_epoch=before.leader_epoch + 1, leader_inc=epoch, isr=isr)
         elif before.leader != NOBODY:
             after = after._replace(leader=NOBODY, leader_epoch=before.leader_epoch + 1, leader_inc=-1)
         after = normalise(after, replicas, least)

@@ -126,7 +126,7 @@ class _Fold:
                     id = id_of(path[len(_DELETED) :])
                     _set(self._map("deleted"), id, None if znode is None else _deleted(Document.of(znode.data)))
                 elif path == places.CONTROLLER:
-                    controller = None if znode is None else Document.of(znode.data).number("brokerid")
+                    controller = None if znode is None else znodes.controlled_by(znode.data)
                 elif path == places.PRODUCER_IDS and znode is not None:
                     producer_ids = max(producer_ids, znodes.producer_ids_following(znode.data))
             except ValueError:

@@ -119,10 +119,10 @@ class ReplicaSet:
     def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
         """The change of the ISR that is due, None: none. After it was written, or refused for certain, `take` tells.
 
-        `alive`: the epochs of the brokers that are registered. A follower that was not at the end of the log for
-        `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold a read lease. A
-        follower comes back when it has all that is committed, and was at the end of the log: so it has all that earlier
-        leaders may have committed, too."""
+        `alive`: the epochs of the brokers that are registered, and not about to stop. A follower that was not at the
+        end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
+        a read lease. A follower comes back when it has all that is committed, and was at the end of the log: so it has
+        all that earlier leaders may have committed, too."""
         if self.proposed is not None:
             return None
         gone = [each for each in self.isr if each != self.leader and self._lags(each, now, lag_ms)]

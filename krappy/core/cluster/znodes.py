@@ -96,6 +96,11 @@ def controller(broker: int, epoch: int) -> bytes:
     return Document({}).with_fields({"version": 2, "brokerid": broker, "broker_epoch": epoch})
 
 
+def controlled_by(data: bytes) -> int:
+    """The id of the broker that is the controller. Raises ValueError."""
+    return Document.of(data).number("brokerid")
+
+
 def producer_ids(following: int) -> bytes:
     """The last block of producer ids that was reserved. `following`: the first id behind it."""
     start = max(0, following - PRODUCER_BLOCK)

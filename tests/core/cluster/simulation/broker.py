@@ -14,6 +14,7 @@ from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state, write_state
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
+from krappy.core.cluster.znodes import controlled_by
 from tests.core.cluster.simulation.rules import Violation
 from tests.core.cluster.simulation.zookeeper import TOPIC, Link
 
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 ASK_MS = 1_000  # a fetch without an answer is sent again
 Event = tuple[int, int]  # (epoch, value)
-
-
-class Control:
-    """What a broker has while it believes to be the controller."""
-
-    def __init__(self, version: int, presence: Presence) -> None:
-        self.version = version  # of the znode with the controller's epoch
-        self.presence = presence
-        self.asking = False
 
 
 class Broker:
@@ -75,8 +67,9 @@ class Broker:
         self._noted = self._seen = 0
         self.epoch_of = 0  # its broker epoch; 0: not registered
         self.lease = self.world.rules.lease()
-        self.control: Control | None = None
-        self._registering = self._controlling = False
+        self.control: int | None = None  # as the controller: the version of the znode with its epoch
+        self.presence: Presence = self.world.rules.presence()
+        self._looking = self._registering = self._controlling = False
         self._offline()
 
     def _offline(self) -> None:
@@ -124,9 +117,7 @@ class Broker:
         self._sync()
         link = self.link
         if not link.number and link.open():
-            self._registering = self._controlling = False
-            if self.control is not None:
-                self.control.asking = False
+            self._looking = self._registering = self._controlling = False
             self._settle()  # the answer to a proposal may be lost
         link.alive()
         if link.number:
@@ -223,46 +214,56 @@ class Broker:
     # --- controller
 
     def _control(self) -> None:
-        if self.image.controller not in (None, self.id):
-            self.control = None
-        elif self.control is None and self.is_current and not self._controlling:
-            self._controlling = True
-            tree = self.world.zookeeper.tree
-            self.link.ask(lambda: (tree.get(places.CONTROLLER), tree.get(places.CONTROLLER_EPOCH)), self._take_control)
-        if self.control is not None and not self.control.asking:
-            self.control.asking = True
-            self.link.ask(self._leases, self._decide)
-
-    def _take_control(self, found: tuple[Znode | None, Znode]) -> None:
-        """Becomes the controller if there is none; or learns that it is the one, if the answer to that was lost."""
-        controller, epoch = found
-        session = self.link.session
-
-        def done(answer: Any) -> None:
-            self._controlling = False
-            if not isinstance(answer, RefusedMulti):
-                self.control = Control(epoch.version + 1, self.world.rules.presence())
-
-        if controller is None:
-            self.link.ask(list(registration.control(self.id, self.epoch_of, epoch, session)), done)
-        else:
-            self._controlling = False
-            if controller.owner == session:
-                self.control = Control(epoch.version, self.world.rules.presence())
+        """Looks who is there; becomes the controller if there is none, or if that is silent; decides."""
+        if not self._looking:
+            self._looking = True
+            self.link.ask(self._leases, self._look)
 
     def _leases(self) -> dict[int, int]:
         tree = self.world.zookeeper.tree
         return {int(each): tree._znodes[f"{places.LEASES}/{each}"].version for each in tree.children(places.LEASES)}
 
-    def _decide(self, leases: dict[int, int]) -> None:
-        control = self.control
-        if control is None:
-            return
-        control.asking = False
-        control.presence.look(self.image, leases, self.clock())
-        for operations in decide(self.image, self.image.topics.values(), control.presence):
-            self.world.count("decisions")
-            self.link.ask([Check(places.CONTROLLER_EPOCH, control.version), *operations], lambda answer: None)
+    def _look(self, leases: dict[int, int]) -> None:
+        self._looking = False
+        self.presence.look(self.image, leases, self.clock())
+        controller = self.image.controller
+        if controller not in (None, self.id):
+            self.control = None
+            deposing: list[Operation] = [*self.presence.fence(controller)]
+            if deposing and not self._controlling:
+                self.world.count("deposed controllers")
+                self._seek_control(controller, [*deposing, Delete(places.CONTROLLER)])
+        elif self.control is None and self.is_current and not self._controlling:
+            self._seek_control(None, [])
+        if self.control is not None:
+            for operations in decide(self.image, self.image.topics.values(), self.presence):
+                self.world.count("decisions")
+                self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
+
+    def _seek_control(self, silent: int | None, deposing: list[Operation]) -> None:
+        """Becomes the controller, in the place of a silent one; or learns that it is the one, if the answer to that was
+        lost."""
+        self._controlling = True
+        tree, session = self.world.zookeeper.tree, self.link.session
+
+        def take(found: tuple[Znode | None, Znode]) -> None:
+            controller, epoch = found
+            if controller is not None and deposing and controlled_by(controller.data) != silent:
+                self._controlling = False
+            elif controller is None or deposing:
+                wanted = [*deposing, *registration.control(self.id, self.epoch_of, epoch, session)]
+                self.link.ask(wanted, lambda answer: done(answer, epoch.version + 1))
+            else:
+                self._controlling = False
+                if controller.owner == session:
+                    self.control = epoch.version
+
+        def done(answer: Any, version: int) -> None:
+            self._controlling = False
+            if not isinstance(answer, RefusedMulti):
+                self.control = version
+
+        self.link.ask(lambda: (tree.get(places.CONTROLLER), tree.get(places.CONTROLLER_EPOCH)), take)
 
     def move_leader(self) -> None:
         """As a preferred election does: a replica in sync takes over from a leader that lives."""
@@ -276,7 +277,7 @@ class Broker:
         to = self.world.chance.choice(others)
         after = state._replace(leader=to, leader_epoch=state.leader_epoch + 1, leader_inc=self.image.brokers[to].epoch)
         put = Put(places.state(TOPIC, 0), write_state(after), partition.version)
-        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control.version), put], lambda answer: None)
+        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), put], lambda answer: None)
 
     # --- what ZooKeeper tells
 

@@ -113,27 +113,27 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "commits with fewer than min.insync.replicas": Mutant(3, Rules(replica_set=CommitsWithTooFew)),
-    "goes on to lead in its old epoch after a restart": Mutant(1, Rules(role=leads_again)),
-    "does not exclude itself when its disk was replaced": Mutant(0, Rules(excludes=False)),
-    "excludes itself before it raises its broker epoch": Mutant(286, Rules(bumps_first=False)),
-    "asks for more before what it has is on its disk": Mutant(0, Rules(asks_when_synced=False)),
+    "commits with fewer than min.insync.replicas": Mutant(1, Rules(replica_set=CommitsWithTooFew)),
+    "goes on to lead in its old epoch after a restart": Mutant(2, Rules(role=leads_again)),
+    "does not exclude itself when its disk was replaced": Mutant(1, Rules(excludes=False)),
+    "excludes itself before it raises its broker epoch": Mutant(187, Rules(bumps_first=False)),
+    "asks for more before what it has is on its disk": Mutant(1, Rules(asks_when_synced=False)),
     "finds no divergence": Mutant(3, Rules(epochs=FindsNoDivergence)),
-    "keeps epochs in which it wrote nothing": Mutant(268, Rules(forgets_empty_epochs=False)),
+    "keeps epochs in which it wrote nothing": Mutant(52, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
     "keeps the ELR beside an ISR that is large enough": Mutant(0, min_isr=1, patches={"normalise": keeps_elr}),
-    "takes a follower back that lacks committed events": Mutant(7, Rules(replica_set=TakesBackBelowItsHighWatermark)),
+    "takes a follower back that lacks committed events": Mutant(1, Rules(replica_set=TakesBackBelowItsHighWatermark)),
     "takes a follower back that lacks what earlier leaders had": Mutant(
         8, Rules(replica_set=TakesBackWhoWasNeverAtTheEnd)
     ),
-    "commits by the new ISR before its write is answered": Mutant(0, Rules(replica_set=AsksTheNewIsrOnly)),
-    "reads without a lease": Mutant(6, Rules(lease=HoldsForEver)),
-    "trusts what was told to have changed": Mutant(19, Rules(suspects=False)),
-    "shrinks the ISR as soon as it leads": Mutant(73, Rules(replica_set=ShrinksAtOnce)),
-    "elects without a grace period": Mutant(21, Rules(presence=HasNoGrace)),
-    "takes silence for death too soon": Mutant(135, Rules(presence=TakesSilenceForDeathTooSoon)),
-    "does not demand the lease that it saw": Mutant(238, Rules(presence=DoesNotFence)),
-    "reads before it knows what earlier leaders acknowledged": Mutant(2, Rules(waits_for_end=False)),
+    "commits by the new ISR before its write is answered": Mutant(2, Rules(replica_set=AsksTheNewIsrOnly)),
+    "reads without a lease": Mutant(11, Rules(lease=HoldsForEver)),
+    "trusts what was told to have changed": Mutant(932, Rules(suspects=False)),
+    "shrinks the ISR as soon as it leads": Mutant(42, Rules(replica_set=ShrinksAtOnce)),
+    "elects without a grace period": Mutant(170, Rules(presence=HasNoGrace)),
+    "takes silence for death too soon": Mutant(39, Rules(presence=TakesSilenceForDeathTooSoon)),
+    "does not demand the lease that it saw": Mutant(63, Rules(presence=DoesNotFence)),
+    "reads before it knows what earlier leaders acknowledged": Mutant(1, Rules(waits_for_end=False)),
 }
 
 
