@@ -39,7 +39,7 @@ def address_option(command: F) -> F:
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
-        help="The broker to connect to.",
+        help="The broker to connect to; several of a cluster with commas between them.",
     )(command)
 
 

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
+from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, brokers
@@ -201,3 +203,14 @@ def test_a_broker_with_some_of_the_partitions_sees_no_strays(
     assert not client.describe("single").scattered
     assert len(list(client.table("single").scan())) == 300
     assert None not in client.table("single").get_many([b"k%03d" % n for n in range(300)])
+
+
+def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("described", 3)
+    cluster.until_in_sync("described")
+    done = CliRunner().invoke(cli, ["topic", "describe", "described", "--address", cluster.native])
+    assert done.exit_code == 0
+    heads, *rows = [line.split("\t") for line in done.output.splitlines()[:4]]
+    assert heads[:4] == ["partition", "leader", "replicas", "in sync"]
+    assert sorted(row[1] for row in rows) == ["1", "2", "3"]
+    assert all(sorted(row[2].split(",")) == sorted(row[3].split(",")) == ["1", "2", "3"] for row in rows)

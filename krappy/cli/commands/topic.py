@@ -20,6 +20,7 @@ from krappy.cli.options import (
     json_option,
     partition_option,
 )
+from krappy.clients.admin import PartitionInfo
 from krappy.errors import TopicDiffers
 from krappy.settings import units
 from krappy.settings.topic_table import FOREVER, SETTINGS, Setting
@@ -165,7 +166,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 
     `events` counts offsets; after compaction there are fewer events. `view lag` is the number of offsets that the table
     does not include yet. `scattered`: some keys are in other partitions than murmur2 gives them, because partitions
-    were added or producers use another partitioner; then lookups ask all partitions.
+    were added or producers use another partitioner; then lookups ask all partitions. Of a cluster it tells the ids of
+    the broker that leads a partition (none: nobody does now), of its replicas, and of those in sync.
 
     \b
     Examples:
@@ -181,11 +183,14 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
         scattered = {"scattered": found.scattered}
         output.emit_json({"topic": found.name, "id": found.id, **config, **scattered, "partitions": partitions})
         return
+    several = len({broker for each in found.partitions for broker in (each.leader, *each.replicas)}) > 1
+    places = ["leader", "replicas", "in sync"] if several else []
     output.table(
-        ["partition", "first offset", "next offset", "events", "view lag", "segments", "size"],
+        ["partition", *places, "first offset", "next offset", "events", "view lag", "segments", "size"],
         [
             [
                 each.partition,
+                *(_place(each) if several else ()),
                 each.start,
                 each.high_watermark,
                 each.high_watermark - each.start,
@@ -343,3 +348,9 @@ def delete_records(name: str, before: Any, partitions: tuple[int, ...], yes: boo
         output.emit_json({"topic": name, "partitions": found})
         return
     output.table(["partition", "first offset"], [[partition, start] for partition, start in sorted(starts.items())])
+
+
+def _place(found: PartitionInfo) -> list[str]:
+    """Who leads a partition, who has it, and who has all that is acknowledged."""
+    leader = "none" if found.leader < 0 else str(found.leader)
+    return [leader, *(",".join(map(str, ids)) for ids in (found.replicas, found.isr))]
