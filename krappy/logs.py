@@ -100,6 +100,7 @@ INFO = {
     "topic_altered",
     "topic_created",
     "topic_deleted",
+    "topics_joined",
     "view_swept",
     "views_reopened",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -11,14 +12,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
-from tests.process import wait_until
+from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 
@@ -220,3 +221,41 @@ def test_a_group_is_not_begun_anew_while_its_coordinator_is_away(cluster: Cluste
         each.offset for each in consumer.committed([TopicPartition("t", index) for index in range(PARTITIONS)], 30)
     ] == [7] * 6
     consumer.close()
+
+
+def test_a_folder_of_a_broker_that_was_alone_joins(tmp_path: Path) -> None:
+    """It is not copied: its topics, its tables and its groups are the cluster's."""
+    try:
+        with brokers(tmp_path) as cluster:
+            first = cluster.brokers[1]
+            first.stop()
+            shutil.rmtree(first.data)
+            with BrokerProcess(first.data, listen_kafka=first.settings["listen_kafka"]) as alone:
+                admin = AdminClient({"bootstrap.servers": alone.kafka})
+                [made] = admin.create_topics(
+                    [NewTopic("old", PARTITIONS, 1, config={"retention.ms": "900000000"})]
+                ).values()
+                made.result(30)
+                with Writer(cluster, "old", **{"bootstrap.servers": alone.kafka}) as writer:
+                    until_acked(writer, 600)
+                member = Consumer({"bootstrap.servers": alone.kafka, "group.id": "old group"})
+                member.commit(offsets=[TopicPartition("old", 3, 5)], asynchronous=False)
+                member.close()
+                assert alone.stop() == 0
+            first.settings["broker_id"] = 7  # broker 1 of the cluster had another folder
+            first.start()
+            wait_until(lambda: leaders(cluster, "old") == [7] * PARTITIONS, "the folder's broker leads its topic")
+            with Writer(cluster, "old") as more:
+                until_acked(more, 600)
+            [described] = cluster.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "old")]).values()
+            assert described.result(30)["retention.ms"].value == "900000000"
+            member = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "old group"})
+            assert [each.offset for each in member.committed([TopicPartition("old", 3)], 30)] == [5]
+            member.close()
+            assert first.stop() == 0
+            for index in range(PARTITIONS):
+                found = read(first.data, "old", index)
+                for number, offset in (*writer.acked[index], *more.acked[index]):
+                    assert found[offset] == str(number).encode()
+    except Missing as reason:
+        pytest.skip(str(reason))

@@ -7,14 +7,20 @@ not start, and nothing is changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, TRANSACTIONS
+from krappy.broker.tree_changes import change
 from krappy.core.cluster import places, znodes
-from krappy.core.cluster.tree import Create, RefusedMulti
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.state import NOBODY, PartitionState, write_state
+from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti
 from krappy.errors import StorageError
-from krappy.store.catalog import LocalCatalog
+from krappy.settings.topic_table import GENERATION
+from krappy.store.catalog import LocalCatalog, new_id
 from krappy.store.local_replicas import LocalReplicas
 from krappy.types import id_of, text_id
 
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
 
 PATIENCE_S = 10.0  # between two words that ZooKeeper is still waited for
+# The internal topics, and what in the meta database is coordinated by their leaders (see store/FORMAT.md).
+COORDINATED = {OFFSETS: (b"g/", b"s/", b"kg/", b"ko/"), TRANSACTIONS: (b"x/", b"sj/", b"so/")}
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -45,14 +53,79 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
             f"{id}. Nothing is changed"
         )
     if not replicas.cluster:
-        if local.tree.image.topics:
-            names = ", ".join(sorted(local.tree.image.topics)[:5])
-            raise StorageError(
-                f"{runtime.config.data} has topics of a broker that was alone ({names}): this version can't give them "
-                "to a cluster yet"
-            )
+        await _give(runtime, cluster, local, replicas)
         await runtime.in_thread(lambda: replicas.join(id))
     return id
+
+
+async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> None:
+    """Gives the cluster what the folder has from its time alone. Each topic gets this broker as its only replica, and
+    goes on in the next leader epoch. If this is interrupted, the next start does what is left.
+
+    Groups, transactions and jobs are in this folder, so this broker coordinates all names from then on. Raises
+    StorageError, before anything is changed, if the cluster has another topic of one of the names."""
+    image, broker = local.tree.image, runtime.id
+    for topic in image.topics.values():
+        there = cluster.image.topics.get(topic.name)
+        if there is not None and there.id != topic.id:
+            raise StorageError(
+                f"{runtime.config.data} has a topic '{topic.name}', and the cluster has another one of that name: "
+                "delete one of them. Nothing is changed"
+            )
+    made = [(topic.id, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
+    await runtime.in_thread(lambda: replicas.note(made))
+    for topic in image.topics.values():
+        if topic.name not in cluster.image.topics:
+            await cluster.multi([*_topic(topic, local, broker), *_config(local, places.config("topics", topic.name))])
+    for id, gone in image.deleted.items():
+        if id not in cluster.image.deleted:
+            await cluster.multi([Create(places.deleted(id), znodes.deleted(gone.name, [broker]))])
+    for kind in (places.BROKER_CONFIG, places.GROUP_CONFIG):
+        for name in image.configs.get(kind, {}):
+            if name not in cluster.image.configs.get(kind, {}):
+                await cluster.multi(_config(local, places.config(kind, name)))
+    for name, prefixes in COORDINATED.items():
+        if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
+            data = znodes.topic(new_id(), [(broker,)] * PARTITIONS, GENERATION)
+            await cluster.multi([Create(places.topic(name), data), Create(places.partitions(name))])
+    await _skip_producer_ids(cluster, image.producer_ids)
+    if made:
+        runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
+
+
+def _topic(topic: TopicImage, local: LocalCatalog, broker: int) -> Iterator[Operation]:
+    znode = local.tree.get(places.topic(topic.name))
+    before = b"{}" if znode is None else znode.data
+    alone = [(broker,)] * len(topic.partitions)
+    yield Create(places.topic(topic.name), znodes.topic(topic.id, alone, topic.generation, before))
+    yield Create(places.partitions(topic.name))
+    for index, partition in enumerate(topic.partitions):
+        state = PartitionState(NOBODY, max(0, partition.state.leader_epoch), isr=(broker,))
+        yield Create(places.partition(topic.name, index))
+        yield Create(places.state(topic.name, index), write_state(state))
+
+
+def _config(local: LocalCatalog, path: str) -> list[Operation]:
+    found = local.tree.get(path)
+    return [] if found is None else [Create(path, found.data)]
+
+
+def _has(runtime: Runtime, prefix: bytes) -> bool:
+    return any(True for _ in runtime.meta.items(prefix))
+
+
+async def _skip_producer_ids(cluster: MembershipPort, given: int) -> None:
+    """Lets the cluster give no producer id that this broker may have given."""
+    path = places.PRODUCER_IDS
+
+    async def made() -> list[Operation]:
+        found = await cluster.read(path)
+        if not given or (found is not None and znodes.producer_ids_following(found.data) >= given):
+            return []
+        data = znodes.producer_ids(given)
+        return [Create(path, data) if found is None else Put(path, data, found.version)]
+
+    await change(cluster, made)
 
 
 def boot_id() -> str:
