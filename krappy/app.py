@@ -22,10 +22,7 @@ import trio
 
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
-from krappy.cluster.fetcher import Fetcher
 from krappy.cluster.lookout import Lookout
-from krappy.cluster.membership import ClusterMembership
-from krappy.cluster.zk.client import ZooKeeper
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -200,6 +197,10 @@ class Broker:
         servers, chroot = config.zookeeper
         if not servers:
             return Engine(config, self._report)
+        from krappy.cluster.fetcher import Fetcher
+        from krappy.cluster.membership import ClusterMembership
+        from krappy.cluster.zk.client import ZooKeeper
+
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
         cluster = ClusterMembership(connect, config.broker_id, config.rack or None, self._report, Clock().now_ms)
         listener = config.kafka_listeners[0].name
