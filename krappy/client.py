@@ -386,17 +386,22 @@ class Client:
         config: Mapping[str, Setting] | None = None,
         *,
         if_absent: bool = False,
+        replication_factor: int | None = None,
     ) -> bool:
         """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
-        It has one partition unless `partitions` says how many.
+        It has one partition unless `partitions` says how many. `replication_factor`: how many brokers have each
+        partition; by default three, or all if there are fewer, unless the broker is configured otherwise.
 
         With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
         of the given settings, a TopicDiffers tells: a warning, which Python prints.
 
-        Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
-        when the connection is lost before the answer: then the topic may have been created.
+        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` also
+        TopicExists, and ConnectionLost when the connection is lost before the answer: then the topic may have been
+        created.
         """
-        created, differs = await admin.create_topic(self._router, topic, partitions, config, if_absent)
+        created, differs = await admin.create_topic(
+            self._router, topic, partitions, config, if_absent, replication_factor
+        )
         if differs:
             warnings.warn(TopicDiffers(topic, differs), stacklevel=2)
         return created

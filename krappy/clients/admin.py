@@ -101,11 +101,17 @@ class Moved(NamedTuple):
 
 
 async def create_topic(
-    router: Router, topic: str, partitions: int | None, config: Mapping[str, Setting] | None, if_absent: bool
+    router: Router,
+    topic: str,
+    partitions: int | None,
+    config: Mapping[str, Setting] | None,
+    if_absent: bool,
+    replication_factor: int | None,
 ) -> tuple[bool, Differences]:
     """Returns whether the topic was created. False: it exists (`if_absent`); then also in what it differs. Raises
     TopicExists, InvalidConfig."""
-    request = messages.CreateTopic(topic, partitions or 1, None if config is None else dict(config), if_absent)
+    settings = None if config is None else dict(config)
+    request = messages.CreateTopic(topic, partitions or 1, settings, if_absent, replication_factor)
     answer = await router.home.ask(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:

@@ -167,3 +167,16 @@ def test_a_new_controller_is_told(cluster: ClusterProcesses, tmp_path: Path) -> 
         wait_until(lambda: "is the controller" in lines(), "the new controller is told")
     cluster.brokers[controller].start()
     assert state_by(cluster, other)["controller"] not in (controller, None)
+
+
+def test_a_topic_is_made_with_replicas_by_the_command(
+    cluster: ClusterProcesses, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = ["--address", cluster.brokers[1].address]
+    assert run(["topic", "create", "pairs", "-p", "3", "--replication-factor", "2", *address]) == 0
+    assert run(["topic", "describe", "pairs", *address]) == 0
+    names, *rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    assert names[:4] == ["partition", "leader", "replicas", "in sync"]
+    assert all(len(row[2].split(", ")) == 2 and row[1] in row[2].split(", ") for row in rows)
+    assert run(["topic", "create", "many", "--replication-factor", "4", *address]) == 1
+    assert "replication factor of 4" in capfd.readouterr().err

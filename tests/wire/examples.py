@@ -400,7 +400,14 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "CreateTopic",
-        {"id": 1, "topic": "users", "partitions": 3, "config": {"cleanup.policy": "compact"}, "if_absent": False},
+        {
+            "id": 1,
+            "topic": "users",
+            "partitions": 3,
+            "config": {"cleanup.policy": "compact"},
+            "if_absent": False,
+            "replication_factor": 3,
+        },
     ),
     ("TopicCreated", {"id": 1, "created": True, "partitions": 3}),
     (

@@ -51,9 +51,9 @@ REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
     (m.Get("t", b""), 5, {"topic": "t", "key": b"", "partition": None, "min_offset": None}),
     (m.MultiGet("t", [b"a", b"b"], 0), 5, {"topic": "t", "keys": [b"a", b"b"], "partition": 0}),
     (
-        m.CreateTopic("t", 3, {"a": 1, "b": None}, True),
+        m.CreateTopic("t", 3, {"a": 1, "b": None}, True, 2),
         6,
-        {"topic": "t", "partitions": 3, "config": {"a": 1, "b": None}, "if_absent": True},
+        {"topic": "t", "partitions": 3, "config": {"a": 1, "b": None}, "if_absent": True, "replication_factor": 2},
     ),
     (m.DescribeTopics(None), 7, {"topics": None}),
     (m.CommitStaged("j", ["a", "b"]), 8, {"job": "j", "tokens": ["a", "b"], "max_wait": 0}),

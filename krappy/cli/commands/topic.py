@@ -78,6 +78,13 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 1]")
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many brokers have each partition.  [default: 3, or all if there are fewer]",
+)
 @RETENTION
 @CONFIG
 @click.option("--if-absent", is_flag=True, help="Do not fail when the topic exists already; say how it differs.")
@@ -86,6 +93,7 @@ def topic() -> None:
 def create(
     name: str,
     partitions: int | None,
+    replication_factor: int | None,
     retention: int | None,
     config: tuple[tuple[str, str], ...],
     if_absent: bool,
@@ -101,12 +109,15 @@ def create(
     Examples:
       krappy topic create clicks --retention 7d
       krappy topic create users --partitions 3 --config cleanup.policy=compact
+      krappy topic create orders --partitions 6 --replication-factor 3
       krappy topic create audit --config view.enable=false --retention forever
     """
     settings = _settings(config, retention)
     with connect(address) as client, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", TopicDiffers)
-        created = client.create_topic(name, partitions=partitions, config=settings, if_absent=if_absent)
+        created = client.create_topic(
+            *(name, partitions, settings), if_absent=if_absent, replication_factor=replication_factor
+        )
     told = [each.message for each in warned if isinstance(each.message, TopicDiffers)]
     if as_json:
         differs = {setting: {"asked": a, "is": b} for each in told for setting, (a, b) in each.differs.items()}

@@ -17,6 +17,7 @@ class CreateTopic(Request, kind=16):
     partitions: Positive = 1  # how many
     config: dict[str, Any] | None = None  # settings
     if_absent: bool = False  # an existing topic is no error
+    replication_factor: Positive | None = None  # replicas of each partition; nil: the broker's default
 
 
 class TopicCreated(Answer, kind=16):
