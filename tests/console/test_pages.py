@@ -49,7 +49,7 @@ def test_the_overview(page: Page, loaded: RunningBroker) -> None:
     for name in ("Events in", "Group lag", "Disk", "Memory"):
         expect(page.locator("dt", has_text=re.compile(f"^{name}$"))).to_be_visible()
     expect(page.get_by_role("region", name="Requests").locator("tbody tr").first).to_be_visible()
-    for place in ("Topics", "Groups", "Connections"):
+    for place in ("Topics", "Groups", "Cluster", "Connections"):
         page.get_by_role("navigation", name="Pages").get_by_role("link", name=place).click()
         expect(page.get_by_role("heading", level=1, name=place)).to_be_visible()
 

@@ -2,6 +2,7 @@
 import { LOGGED_OUT, ask, useAnswer } from "./api.js";
 import { EventPage } from "./event.js";
 import { html, render, useEffect, useRef, useState } from "./lib.js";
+import { Cluster } from "./pages/cluster.js";
 import { Connections } from "./pages/connections.js";
 import { Group } from "./pages/group.js";
 import { Groups } from "./pages/groups.js";
@@ -12,11 +13,12 @@ import { Topics } from "./pages/topics.js";
 import { Dialog, Empty, Heading, Remarks } from "./parts.js";
 import { link, useRoute } from "./routes.js";
 
-const PLACES = [["", "Overview", "o"], ["topics", "Topics", "t"], ["groups", "Groups", "g"], ["connections", "Connections", "c"]];
+const PLACES = [["", "Overview", "o"], ["topics", "Topics", "t"], ["groups", "Groups", "g"], ["cluster", "Cluster", "l"], ["connections", "Connections", "c"]];
 
 function page({ parts, query }) {
   const [place = "", name, ...rest] = parts;
   if (place === "") return html`<${Overview} />`;
+  if (place === "cluster") return html`<${Cluster} />`;
   if (place === "connections") return html`<${Connections} />`;
   if (place === "topics" && name === undefined) return html`<${Topics} query=${query} />`;
   if (place === "groups") return name === undefined ? html`<${Groups} query=${query} />` : html`<${Group} key=${name} name=${name} />`;
@@ -52,7 +54,7 @@ function Theme() {
 }
 
 function Keys({ close }) {
-  const keys = [["/", "search field"], ["g o", "overview"], ["g t", "topics"], ["g g", "groups"], ["g c", "connections"], ["?", "this list"], ["Esc", "close the dialog"]];
+  const keys = [["/", "search field"], ["g o", "overview"], ["g t", "topics"], ["g g", "groups"], ["g l", "cluster"], ["g c", "connections"], ["?", "this list"], ["Esc", "close the dialog"]];
   return html`<${Dialog} title="Keys" close=${close}>
     <dl class="facts keys">${keys.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
   <//>`;
