@@ -16,6 +16,7 @@ from krappy.cli.errors import Failure
 from krappy.demos import bank, broadcast, flights, work
 from krappy.demos.show import Show
 from krappy.testing.running import RunningBroker
+from tests.cluster.zookeeper import Missing, jars, java
 
 LIMIT = 12_000  # flights: enough for the killed worker to have some
 
@@ -117,3 +118,14 @@ def test_a_check_that_does_not_hold_ends_the_demo_with_1(tmp_path: Path) -> None
     with pytest.raises(Failure, match="one is two; it is not"):
         show.check("one is two", False, "it is not")
     assert show.checks == ["one is one"]
+
+
+def test_a_cluster() -> None:
+    try:
+        folder = jars()
+        java()
+    except Missing as reason:
+        pytest.skip(str(reason))
+    said = demo("cluster", "--limit", "5000", "--jars", str(folder))
+    assert said["events"] == 5000
+    assert len(said["checks"]) == 6

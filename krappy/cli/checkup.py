@@ -272,6 +272,11 @@ def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iter
         offset = max(offset + 1, span.next_offset)
 
 
+def view_problems(log: Log, views: Views, number: int) -> list[str]:
+    """What is wrong with the view of this log, as text."""
+    return _check_view(log, views, number, CheckedPartition("", 0), lambda name, count: None)
+
+
 def _check_view(log: Log, views: Views, number: int, found: CheckedPartition, tell: Tell) -> list[str]:
     """The problems of a partition's view, as text."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -87,10 +87,17 @@ def read_state(console: ConsoleFigures, query: Mapping[str, str]) -> dict[str, A
 
 
 class ClusterWatch:
-    """The cluster's changes, from one broker after the other. `state`: the cluster when a broker was asked first."""
+    """The cluster's changes, from one broker after the other. `state`: the cluster when a broker was asked first.
+    `note(line)` is called when another broker is asked."""
 
-    def __init__(self, console: ConsoleFigures, token: str | None, query: Mapping[str, str]) -> None:
-        self._console, self._token, self._query = console, token, query
+    def __init__(
+        self,
+        console: ConsoleFigures,
+        token: str | None,
+        query: Mapping[str, str],
+        note: Callable[[str], None] = output.note,
+    ) -> None:
+        self._console, self._token, self._query, self._note = console, token, query, note
         self.state = read_state(console, query)
         self._told: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)  # (at_ms, text) of the last changes
 
@@ -110,12 +117,12 @@ class ClusterWatch:
                                 continue
                         self._told.append((each["at_ms"], each["text"]))
                         yield each
-                output.note(f"broker {state['told_by']} has ended its answer")
+                self._note(f"broker {state['told_by']} has ended its answer")
             except Failure as failure:
-                output.note(failure.format_message())
+                self._note(failure.format_message())
             state, after = self._next(state), 0
             since = max((at_ms for at_ms, _ in self._told), default=since)
-            output.note(f"watching by broker {state['told_by']}; {counts(state)}")
+            self._note(f"watching by broker {state['told_by']}; {counts(state)}")
 
     def _next(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state as another broker tells it, which is watched from now on; or the same one, once it is back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,6 +27,7 @@ def demo() -> None:
       krappy demo flights      # 336,776 flights: log, table, scan, a group whose worker is killed
       krappy demo broadcast    # one event, three services
       krappy demo work         # a task queue of which one worker is killed
+      krappy demo cluster      # three brokers, of which some are killed: nothing is lost
       krappy demo bank         # balances from deposits, now and as of an earlier offset
     """
 
@@ -86,6 +88,35 @@ def bank(address: str | None, as_json: bool) -> None:
       krappy demo bank --json
     """
     _run("bank", address, as_json)
+
+
+@demo.command()
+@json_option
+@click.option("--limit", type=click.IntRange(min=1000), metavar="N", help="Only the first N flights.")
+@click.option("--zookeeper", metavar="HOST:PORT", help="A ZooKeeper that runs; it stays up.  [default: start one]")
+@click.option(
+    "--jars",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="ZooKeeper's jars, to start one.  [default: where they usually are]",
+)
+def cluster(as_json: bool, limit: int | None, zookeeper: str | None, jars: Path | None) -> None:
+    """Stream flights through three brokers while a leader, the controller and ZooKeeper are killed.
+
+    It starts a ZooKeeper (which needs java and ZooKeeper's jars) and three brokers on 127.0.0.1, with a topic of 6
+    partitions and 3 replicas, and tells what happens. At the end it compares every replica with the file: every event
+    is there once, in order. It exits with 1 if anything is not so. It takes about a minute.
+
+    \b
+    Examples:
+      krappy demo cluster
+      krappy demo cluster --limit 20000 --zookeeper localhost:2181
+    """
+    from krappy.demos.cluster import run
+    from krappy.demos.show import Show
+
+    show = Show(as_json)
+    run(show, limit, zookeeper, jars)
+    show.end()
 
 
 def _run(name: str, address: str | None, as_json: bool, **given: Any) -> None:
