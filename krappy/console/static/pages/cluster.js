@@ -4,7 +4,8 @@ import { count, dayTime, duration, plural } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Check, Empty, Field, Grid, Heading, Trouble, Waiting } from "../parts.js";
 
-const SHOWN = 200; // changes in the list
+const KEPT = 1000; // changes that are remembered, as many as the broker does
+const SHOWN = 200; // of them in the list
 
 /** The last changes, the newest first. Each connection begins with all that the broker remembers. */
 function useChanges() {
@@ -15,7 +16,7 @@ function useChanges() {
       changes: ({ changes }) => setState((old) => {
         const goesOn = old.live && old.changes.length > 0 && changes[0].number > old.changes[0].number;
         const all = [...changes].reverse().concat(goesOn ? old.changes : []);
-        return { changes: all.slice(0, SHOWN), live: true, error: null };
+        return { changes: all.slice(0, KEPT), live: true, error: null };
       }),
       broken: () => setState((old) => ({ ...old, live: false })),
       problem: (error) => setState((old) => ({ ...old, live: false, error })),
@@ -75,6 +76,8 @@ export function Cluster() {
   const settled = useSettled(filter);
   const { data, error, again } = useAnswer("/cluster/state", { filter: settled, troubled }, { every: 2000 });
   const changes = useChanges();
+  const [withIsrs, setWithIsrs] = useState(false);
+  const shown = changes.changes.filter((each) => withIsrs || each.kind !== "isr").slice(0, SHOWN);
   return html`<${Heading} title="Cluster" />
     <${Trouble} error=${error} again=${again} />
     ${!data && !error && html`<${Waiting} />`}
@@ -91,9 +94,10 @@ export function Cluster() {
       ${data.topics.length ? html`<${Partitions} state=${data} />` : html`<${Empty} title="No such partition." />`}
       ${data.after !== null && html`<p class="faint">There are more: filter by topic, or see krappy cluster.</p>`}`}
     <h2>Changes</h2>
+    <div class="bar"><${Check} label="With changes of ISRs" checked=${withIsrs} onChange=${(event) => setWithIsrs(event.target.checked)} /></div>
     <${Trouble} error=${changes.error} again=${changes.again} />
-    ${changes.changes.length === 0 && html`<${Empty} title="Nothing has changed since this broker started." />`}
-    ${changes.changes.length > 0 && html`<${Grid} label="Changes" head=${["Time", "What"]}>
-      ${changes.changes.map((each) => html`<tr key=${each.number}><td>${dayTime(each.at_ms)}</td><td><bdi>${each.text}</bdi></td></tr>`)}
+    ${shown.length === 0 && html`<${Empty} title="Nothing has changed since this broker started." />`}
+    ${shown.length > 0 && html`<${Grid} label="Changes" head=${["Time", "What"]}>
+      ${shown.map((each) => html`<tr key=${each.number}><td>${dayTime(each.at_ms)}</td><td><bdi>${each.text}</bdi></td></tr>`)}
     <//>`}`;
 }
