@@ -34,6 +34,7 @@ from krappy.server.server import Listener, Server, bind
 from krappy.settings import server as settings
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, parse_address
 from krappy.settings.server import ServerConfig
+from krappy.settings.topic_table import inherited
 
 if TYPE_CHECKING:
     from krappy.console.history import FigureHistory
@@ -197,12 +198,20 @@ class Broker:
         servers, chroot = config.zookeeper
         if not servers:
             return Engine(config, self._report)
+        from krappy.cluster.controller import ControllerSettings
         from krappy.cluster.fetcher import Fetcher
         from krappy.cluster.membership import ClusterMembership
         from krappy.cluster.zk.client import ZooKeeper
 
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
-        cluster = ClusterMembership(connect, config.broker_id, config.rack or None, self._report, Clock().now_ms)
+        settings = ControllerSettings(
+            config.auto_leader_rebalance_enable,
+            config.leader_imbalance_check_interval_seconds,
+            config.leader_imbalance_per_broker_percentage,
+            inherited(config.topic_defaults),
+        )
+        about = (config.broker_id, config.rack or None, self._report, Clock().now_ms)
+        cluster = ClusterMembership(connect, *about, settings)
         listener = config.kafka_listeners[0].name
         fetcher = Fetcher(
             *(config.broker_id, listener, lambda: cluster.image, lambda: cluster.epoch),

@@ -57,6 +57,10 @@ class LocalReplicas:
         """Whether the replica (topic id, partition) was made here."""
         return replica in self._made
 
+    def all(self) -> frozenset[ReplicaId]:
+        """The replicas that were made here, and not removed since."""
+        return frozenset(self._made)
+
     def note(self, replicas: Iterable[ReplicaId]) -> None:
         """Notes these replicas, before their folders are made."""
         with self._lock:

@@ -1,18 +1,20 @@
 """Where partitions are, and who leads them.
 
-There is one broker with one folder, which leads every partition. So a partition can only be told to stay: what asks for
-that is done, everything else is refused, as by a Kafka of one broker.
+Each broker has one folder. A broker that is alone leads every partition: then a partition can only be told to stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from krappy.core.cluster.elections import NotElected
+from krappy.core.cluster.reassign import is_moving
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
+from krappy.waiting import side_by_side
 from krappy.wire.kafka import ApiKey, Code
 
 _UNKNOWN = "This server does not host this topic-partition."
@@ -47,9 +49,30 @@ async def describe_log_dirs(session: KafkaSessionPort, request: Message, version
 
 
 @serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE))
-def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """There are none (KIP-455)."""
-    return {"error_code": 0, "error_message": None, "topics": []}
+async def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """The partitions that are being reassigned (KIP-455): of all topics, or of those that are named."""
+    chosen: Mapping[str, Collection[int] | None]
+    if request["topics"] is None:
+        chosen = dict.fromkeys(session.broker.image.topics)
+    else:
+        chosen = {asked["name"]: set(asked["partition_indexes"]) for asked in request["topics"]}
+    topics = []
+    for name, indexes in chosen.items():
+        topic = session.broker.image.topics.get(name)
+        rows = [
+            {
+                "partition_index": index,
+                "replicas": each.replicas,
+                "adding_replicas": each.adding,
+                "removing_replicas": each.removing,
+            }
+            for index, each in enumerate(() if topic is None else topic.partitions)
+            if is_moving(each) and (indexes is None or index in indexes)
+        ]
+        if rows:
+            topics.append({"name": name, "partitions": rows})
+        await session.pause()
+    return {"error_code": 0, "error_message": None, "topics": topics}
 
 
 @serves(ApiKey.ALTER_REPLICA_LOG_DIRS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
@@ -74,43 +97,84 @@ async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, ve
 
 @serves(ApiKey.ALTER_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """KIP-455. A cancellation is refused as well, since no move is in progress."""
-    session.access.cluster(Op.ALTER)
+    """Begins reassignments, and cancels them (KIP-455)."""
     responses = []
     for asked in request["topics"]:
-        count = _count(session, asked["name"])
-        rows = []
-        for each in asked["partitions"]:
-            index = each["partition_index"]
-            try:
-                _check_move(index, count, each["replicas"], session.broker.image.brokers)
-                rows.append({"partition_index": index, **DONE})
-            except NO as error:
-                rows.append({"partition_index": index, **refusal(error)})
+        rows = await _reassign(session, asked["name"], asked["partitions"])
         responses.append({"name": asked["name"], "partitions": rows})
         await session.pause()
     return {"responses": responses}
 
 
+async def _reassign(session: KafkaSessionPort, name: str, asked: Sequence[Message]) -> list[Message]:
+    """The answers for some partitions of a topic."""
+    count, answers = _count(session, name), list[Message]()
+    wanted: dict[int, Sequence[int] | None] = {}
+    twice = more_than_once(each["partition_index"] for each in asked)
+    for each in asked:
+        index = each["partition_index"]
+        try:
+            if index in twice:
+                raise RefusedApi(Code.INVALID_REQUEST, "the request names the partition twice")
+            _check_move(session, name, index, count, each["replicas"])
+            wanted[index] = each["replicas"]
+        except NO as error:
+            answers.append({"partition_index": index, **refusal(error)})
+    try:
+        idle = await session.access.moves(Op.ALTER).reassign(name, wanted) if wanted else set()
+    except NO as error:
+        return [*answers, *({"partition_index": index, **refusal(error)} for index in wanted)]
+    none = refusal(RefusedApi(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."))
+    return [*answers, *({"partition_index": index, **(none if index in idle else DONE)} for index in wanted)]
+
+
+PREFERRED, UNCLEAN = 0, 1  # types of elections
+AT_ONCE = 10  # elections of one request
+_NO_LEADER = {
+    PREFERRED: (Code.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
+    UNCLEAN: (Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."),
+}
+
+
 @serves(ApiKey.ELECT_LEADERS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """KIP-183, KIP-460. ELECTION_NOT_NEEDED for each partition named; if the request means all, the answer is empty."""
-    session.access.cluster(Op.ALTER)
-    results = []
-    for asked in request["topic_partitions"] or ():
-        count = _count(session, asked["topic"])
-        rows = [_not_elected(index, 0 <= index < count) for index in asked["partitions"]]
-        results.append({"topic": asked["topic"], "partition_result": rows})
-        await session.pause()
-    return {"replica_election_results": results}
-
-
-def _not_elected(index: int, known: bool) -> Message:
-    if known:
-        code, text = Code.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    """Gives partitions their preferred leaders, or those without a leader one that may lack events (KIP-183, KIP-460).
+    If the request means all, the answer leaves out those that need no election."""
+    kind, everything = request["election_type"], request["topic_partitions"] is None
+    if kind not in _NO_LEADER:
+        return {"error_code": Code.INVALID_REQUEST, "replica_election_results": []}
+    moves = session.access.moves(Op.ALTER)
+    chosen: Mapping[str, Iterable[int]]
+    if everything:
+        chosen = {name: range(topic.count) for name, topic in session.access.topics(Op.DESCRIBE).items()}
     else:
-        code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
-    return {"partition_id": index, "error_code": code, "error_message": text}
+        chosen = {asked["topic"]: dict.fromkeys(asked["partitions"]) for asked in request["topic_partitions"]}
+    results = []
+    for name, indexes in chosen.items():
+        count = _count(session, name)
+
+        async def elect(index: int, name: str = name, count: int = count) -> Message:
+            try:
+                if not 0 <= index < count:
+                    raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN)
+                why = await moves.elect(name, index, unclean=kind == UNCLEAN)
+                if why is NotElected.NOT_NEEDED:
+                    text = "Leader election not needed for topic partition."
+                    raise RefusedApi(Code.ELECTION_NOT_NEEDED, text)
+                if why is NotElected.NOT_AVAILABLE:
+                    raise RefusedApi(*_NO_LEADER[kind])
+                return {"partition_id": index, **DONE}
+            except NO as error:
+                return {"partition_id": index, **refusal(error)}
+            finally:
+                await session.pause()
+
+        rows = await side_by_side(elect, indexes, AT_ONCE)
+        if everything:
+            rows = [row for row in rows if row["error_code"] != Code.ELECTION_NOT_NEEDED]
+        if rows or not everything:
+            results.append({"topic": name, "partition_result": rows})
+    return {"replica_election_results": results}
 
 
 def _count(session: KafkaSessionPort, name: str) -> int:
@@ -119,10 +183,10 @@ def _count(session: KafkaSessionPort, name: str) -> int:
     return 0 if topic is None else topic.count
 
 
-def _check_move(index: int, count: int, assigned: Sequence[int] | None, brokers: Collection[int]) -> None:
+def _check_move(session: KafkaSessionPort, name: str, index: int, count: int, assigned: Sequence[int] | None) -> None:
     """`assigned`: the brokers that are to have partition `index` of `count`; None cancels a move. Raises RefusedApi."""
-    if not 0 <= index < count:
+    image = session.broker.image
+    if not 0 <= index < count or name not in image.topics or index >= len(image.topics[name].partitions):
         raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN)
-    if assigned is None:
-        raise RefusedApi(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    replicas(assigned, brokers)
+    if assigned is not None:
+        replicas(assigned, {*image.brokers, *image.topics[name].partitions[index].replicas})

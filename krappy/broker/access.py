@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
 from krappy.errors import UnknownTopic
@@ -152,6 +153,10 @@ class Access:
 
     def snapshots(self, op: Op) -> Snapshots:
         return self._broker.snapshots
+
+    def moves(self, op: Op) -> Moves:
+        """For changes of where partitions are, and who leads them."""
+        return Moves(self._broker)
 
     def cluster(self, op: Op) -> LocalBroker:
         """For operations on the cluster, or on this broker, as a whole."""

@@ -1,14 +1,18 @@
-"""The controller: of all members one, chosen through ZooKeeper, that elects leaders.
+"""The controller: of all members one, chosen through ZooKeeper, that elects leaders and takes the steps of
+reassignments.
 
-It makes what krappy.core.cluster.decide finds due. Each of its writes demands the controller epoch that it took, so one
-that is not the controller any more writes nothing. Every broker looks which others are there, so that the next
-controller knows it at once. A controller that does not renew its lease is replaced as soon as a silent leader is.
+It makes what krappy.core.cluster.decide finds due, and from time to time brings leaders back to where they are
+preferred. Each of its writes demands the controller epoch that it took, so one that is not the controller any more
+writes nothing. Every broker looks which others are there, so that the next controller knows it at once. A controller
+that does not renew its lease is replaced as soon as a silent leader is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -16,7 +20,8 @@ from krappy.cluster.member import RETRY_S, UNREGISTERED, ClusterMember
 from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import places, registration, znodes
 from krappy.core.cluster.decide import decide
-from krappy.core.cluster.image import Image
+from krappy.core.cluster.elections import rebalance
+from krappy.core.cluster.image import NOTHING, Image
 from krappy.core.cluster.presence import Presence
 from krappy.core.cluster.tree import Check, Delete, Operation, RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
@@ -28,13 +33,30 @@ NOT = -1  # as a version: another broker is the controller
 Report = Callable[..., None]
 
 
+class ControllerSettings(NamedTuple):
+    """The settings auto.leader.rebalance.enable, leader.imbalance.check.interval.seconds, and
+    leader.imbalance.per.broker.percentage. `topics`: this broker's defaults for topics' settings."""
+
+    rebalances: bool = True
+    check_s: float = 300
+    percentage: int = 10
+    topics: Mapping[str, str] = NOTHING
+
+
 class Controller:
     """`version`: of the controller epoch's znode since this broker took control, or NOT."""
 
     def __init__(
-        self, mirror: Mirror, member: ClusterMember, broker: int, report: Report = lambda event, **facts: None
+        self,
+        mirror: Mirror,
+        member: ClusterMember,
+        broker: int,
+        report: Report = lambda event, **facts: None,
+        settings: ControllerSettings = ControllerSettings(),  # noqa: B008  (a constant)
     ) -> None:
         self.version = NOT
+        self._settings = settings
+        self._rebalance_at = math.inf
         self._mirror, self._member, self._broker = mirror, member, broker
         self._presence = Presence()
         self._leases: dict[int, int] = {}  # the version of each broker's lease, as read last
@@ -99,14 +121,25 @@ class Controller:
 
     def _begin(self, version: int) -> None:
         self.version = version
+        self._rebalance_at = trio.current_time() + self._settings.check_s
         self._report("controller", broker=self._broker, epoch=version + 1)
 
     async def _decide(self) -> None:
         image = self._mirror.image
         self._presence.look(image, self._leases, trio.current_time() * 1000)  # it may be a newer image
-        due = decide(image, image.topics.values(), self._presence)
+        due = decide(image, image.topics.values(), self._presence, self._settings.topics) or self._rebalance(image)
         for first in range(0, len(due), TOGETHER):
             await self._write(due[first : first + TOGETHER])
+
+    def _rebalance(self, image: Image) -> list[list[Operation]]:
+        """What brings leaders back, if it is time to look for that."""
+        if not self._settings.rebalances or trio.current_time() < self._rebalance_at:
+            return []
+        self._rebalance_at = trio.current_time() + self._settings.check_s
+        due = rebalance(image, self._presence.alive, self._settings.percentage)
+        if due:
+            self._report("leaders_rebalanced", partitions=len(due))
+        return due
 
     async def _write(self, due: Sequence[Sequence[Operation]]) -> None:
         """Writes the operations of some partitions. What is refused is decided again."""

@@ -84,7 +84,8 @@ class ClusterMember:
         await self._wait_for_another()
         before = await store.read(places.epoch(broker))
         await store.multi(registration.bump(broker, before))
-        await self._exclude(before is not None and self._is_elsewhere(before.data))
+        data = b"{}" if before is None else before.data
+        await self._exclude(emptied=self._is_elsewhere(data), shortened=self._is_rebooted(data))
         await self._make_way()
         found = await store.read(places.epoch(broker))
         epoch, operations = registration.enter(
@@ -97,21 +98,24 @@ class ClusterMember:
         self._report("registered", broker=broker, epoch=epoch)
 
     def _is_elsewhere(self, registered: bytes) -> bool:
-        """Whether the broker registered last with another folder, or before its machine lost its memory."""
-        directory, boot = znodes.directory(registered), znodes.boot(registered)
-        return directory not in ("", self._directory) or (bool(self._boot) and boot not in ("", self._boot))
+        """Whether the broker registered last with another folder."""
+        return znodes.directory(registered) not in ("", self._directory)
 
-    async def _exclude(self, has_lost_all: bool) -> None:
+    def _is_rebooted(self, registered: bytes) -> bool:
+        """Whether the broker registered last before its machine lost its memory."""
+        return bool(self._boot) and znodes.boot(registered) not in ("", self._boot)
+
+    async def _exclude(self, *, emptied: bool, shortened: bool) -> None:
         """Takes this broker out of the candidates for the partitions whose events it may have lost. Others change the
-        states meanwhile, so it looks again until it is in none."""
+        states meanwhile, so it looks again until it is in none. `emptied`: all logs are lost; `shortened`: each may
+        have lost its last events."""
         while True:
-            operations = [
-                operation
-                for topic in self._mirror.image.topics.values()
-                for index in range(len(topic.partitions))
-                if has_lost_all or self._has_lost(topic, index)
-                for operation in registration.exclude(topic, index, self._broker)
-            ]
+            operations: list[Operation] = []
+            for topic in self._mirror.image.topics.values():
+                for index in range(len(topic.partitions)):
+                    lost = emptied or self._has_lost(topic, index)
+                    if lost or shortened:
+                        operations += registration.exclude(topic, index, self._broker, emptied=lost)
             if not operations:
                 return
             for each in operations:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import trio
 
-from krappy.cluster.controller import Controller
+from krappy.cluster.controller import Controller, ControllerSettings
 from krappy.cluster.member import UNREGISTERED, ClusterMember, make_roots
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
@@ -34,8 +34,10 @@ class ClusterMembership:
         rack: str | None = None,
         report: Report = lambda event, **facts: None,
         now_ms: Callable[[], int | None] = lambda: None,
+        settings: ControllerSettings = ControllerSettings(),  # noqa: B008  (a constant)
     ) -> None:
-        """`now_ms()`: the time of day."""
+        """`now_ms()`: the time of day. `settings`: in force while this broker is the controller."""
+        self._settings = settings
         self.image = Image()
         self.changed = Signal()
         self._connect, self._broker, self._rack, self._report = connect, broker, rack, report
@@ -85,7 +87,7 @@ class ClusterMembership:
         self._member = member = self._make_member(mirror)
         member.changed.subscribe(self.changed.fire)
         nursery.start_soon(member.run)
-        controller = Controller(mirror, member, self._broker, self._report)
+        controller = Controller(mirror, member, self._broker, self._report, self._settings)
         while not mirror.is_over:
             try:
                 await controller.run()

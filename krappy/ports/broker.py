@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.placement import Placement
 from krappy.measures import StoreMeasures
@@ -78,6 +79,13 @@ class ClusterPort(Protocol):
     async def hold_backup(self) -> BackupHold: ...
     async def log_dir(self) -> tuple[str, int, int]: ...
     async def new_producer_id(self) -> int: ...
+
+
+class MovesPort(Protocol):
+    """Changes of where partitions are, and who leads them."""
+
+    async def reassign(self, name: str, wanted: Mapping[int, Sequence[int] | None]) -> set[int]: ...
+    async def elect(self, name: str, index: int, *, unclean: bool) -> NotElected | None: ...
 
 
 class BrokerPort(Protocol):

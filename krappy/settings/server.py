@@ -78,6 +78,9 @@ KAFKA_NAMES = {
     "node.id": "broker_id",
     "num.partitions": "default_partitions",
     "replica.lag.time.max.ms": "replica_lag_time_max_ms",
+    "auto.leader.rebalance.enable": "auto_leader_rebalance_enable",
+    "leader.imbalance.check.interval.seconds": "leader_imbalance_check_interval_seconds",
+    "leader.imbalance.per.broker.percentage": "leader_imbalance_per_broker_percentage",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "socket.request.max.bytes": "max_frame_bytes",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
@@ -144,6 +147,15 @@ class ServerConfig:
     )
     replica_lag_time_max_ms: int = _number(
         10_000, "ms after which a follower that does not keep up leaves the in-sync replicas", 2500, 2**31 - 1
+    )
+    auto_leader_rebalance_enable: bool = _setting(
+        True, "whether the controller gives partitions back to their first replicas, which are to lead them"
+    )
+    leader_imbalance_check_interval_seconds: int = _number(
+        300, "seconds between two looks of the controller at who leads what", 1, 2**31 - 1
+    )
+    leader_imbalance_per_broker_percentage: int = _number(
+        10, "% of the partitions that a broker is to lead, and does not, above which it gets them back", 0, 100
     )
     durability: str = _setting(
         "fsync",

@@ -304,7 +304,7 @@ _TABLE = (
         "unclean.leader.election.enable",
         "false",
         _BOOLEAN,
-        "accepted but not used: the only replica leads",
+        "whether a replica that may lack acknowledged events leads if no other is alive: then those events are lost",
         "unclean.leader.election.enable",
     ),
     _row("view.enable", "true", _BOOLEAN, "whether the latest value of each key is kept for lookups", "view.enable"),

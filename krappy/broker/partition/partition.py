@@ -24,7 +24,7 @@ from krappy.broker.partition.replica import Lent, Standing
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
 from krappy.core import retention
-from krappy.core.cluster.replica_set import FollowerLag, ReplicaSet
+from krappy.core.cluster.replica_set import FollowerLag, Proposal, ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.stability import marker
@@ -148,16 +148,19 @@ class Partition(Viewed):
         self.grown.fire()
         self.moved.fire()
 
-    def know(self, state: PartitionState, version: int, epoch: int) -> None:
+    def know(self, state: PartitionState, version: int, epoch: int, proposal: Proposal | None = None) -> None:
         """Takes the ISR in force, as the leader in this leader epoch. `version`: of the state; an earlier one is
-        ignored."""
+        ignored. `proposal`: behind whose write the state was read."""
         if self.role is not Role.LEADER or not self.epoch == epoch == state.leader_epoch:
             return
         if version < self.state_version:
             return
-        self.state_version = version
         replicas = self.replicas
-        replicas.take(state.isr, state.min_isr)
+        if version == self.state_version:
+            replicas.settle(proposal, state.isr, state.min_isr)
+        else:
+            replicas.take(state.isr, state.min_isr)
+        self.state_version = version
         self.commit.settle()
         if not replicas.enough:
             self.commit.end(NotEnoughReplicasAfterAppend(f"{self}: {len(replicas.isr)} replicas are left in sync"))

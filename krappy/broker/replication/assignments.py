@@ -1,7 +1,8 @@
 """What this broker is assigned by the cluster's image: it opens its replicas, takes its roles, and closes what is gone.
 
 Each topic's change holds the topic's lock. Whatever fails is tried again. Folders are removed only for a topic whose
-deletion is on record; one that the image just does not have is closed, and its folders stay.
+deletion is on record, and for a replica that a reassignment has taken away (leaving.py); a topic that the image just
+does not have is closed, and its folders stay.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import trio
 
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
+from krappy.broker.replication.leaving import Leaving
 from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
 from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
@@ -55,6 +57,7 @@ class Assignments:
         self._followers: dict[ReplicaId, Follower] = {}
         self._taken: dict[ReplicaId, tuple[int, int]] = {}  # (version of the state, broker epoch) of the last role
         self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._leaving = Leaving(runtime, cluster, logs.replicas)
 
     async def open(self) -> None:
         """Opens all topics, before this broker registers. Raises StorageError."""
@@ -89,6 +92,8 @@ class Assignments:
                 differ = self._settings_differ(topic, image)
                 async with self._runtime.shrinking if differ else nullcontext():  # before the topic's lock
                     done &= await self._try(found.name, self._change(topic, found, image))
+        for left in self._leaving.due(image):
+            done &= await self._try(image.names[left[0]], self._leave(left))
         return await self._take_roles(image, epoch) and done
 
     async def _try(self, name: str, work: Awaitable[None]) -> bool:
@@ -136,6 +141,17 @@ class Assignments:
             topic.strays.begin(topic.count)
         for partition in made:
             partition.applier.start()
+
+    async def _leave(self, replica: ReplicaId) -> None:
+        """Removes a replica that is another broker's now."""
+        await self._leaving.make_sure(replica)
+        topic = self._runtime.topics.by_id.get(replica[0])
+        if topic is not None and replica[1] in topic.local:
+            self._changes.forget_latest(topic.local[replica[1]])
+        self._followers.pop(replica, None)
+        self._taken.pop(replica, None)
+        self._tell_followers()
+        await self._leaving.remove(replica)
 
     def _make_log(self, topic: Topic, partition: Partition, start: int) -> Log:
         return self._logs.make_anew(topic, partition.index, partition.log, start)

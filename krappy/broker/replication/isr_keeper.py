@@ -12,7 +12,8 @@ import trio
 
 from krappy.broker.partition.partition import Partition
 from krappy.core.cluster import places
-from krappy.core.cluster.isr import change_isr
+from krappy.core.cluster.image import PartitionImage
+from krappy.core.cluster.isr import addable, change_isr
 from krappy.core.cluster.replica_set import Proposal
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import read_state
@@ -44,40 +45,35 @@ class IsrKeeper:
         cluster, now = self._cluster, trio.current_time() * 1000
         if not cluster.is_current or cluster.epoch < 0:
             return []
-        alive = {id: each.epoch for id, each in cluster.image.brokers.items() if not each.draining}
         lag = self._runtime.config.replica_lag_time_max_ms
         found = []
         for partition in self._runtime.topics.local():
-            if partition.role is not Role.LEADER or len(partition.replicas.isr) == len(self._replicas(partition)) == 1:
+            if partition.role is not Role.LEADER:
                 continue
-            if self._version(partition) != partition.state_version:
+            image = self._image(partition)
+            if image is None or len(partition.replicas.isr) == len(image.replicas) == 1:
+                continue
+            if image.version != partition.state_version:
                 continue  # a newer state is about to be taken
-            proposal = partition.replicas.propose(alive, now, lag)
+            proposal = partition.replicas.propose(addable(cluster.image, image), now, lag)
             if proposal is not None:
                 found.append((partition, proposal))
         return found
 
-    def _replicas(self, partition: Partition) -> tuple[int, ...]:
+    def _image(self, partition: Partition) -> PartitionImage | None:
         topic = self._cluster.image.topics.get(partition.topic)
-        return (
-            ()
-            if topic is None or partition.index >= len(topic.partitions)
-            else topic.partitions[partition.index].replicas
-        )
-
-    def _version(self, partition: Partition) -> int:
-        topic = self._cluster.image.topics.get(partition.topic)
-        return -1 if topic is None else topic.partitions[partition.index].version
+        known = topic is not None and partition.index < len(topic.partitions)
+        return topic.partitions[partition.index] if topic is not None and known else None
 
     async def _change(self, partition: Partition, proposal: Proposal) -> None:
         cluster, epoch = self._cluster, partition.epoch
-        image = cluster.image.topics[partition.topic].partitions[partition.index]
+        topic = cluster.image.topics[partition.topic]
         try:
-            await cluster.multi(change_isr(partition.topic, partition.index, image, proposal))
+            await cluster.multi(change_isr(topic, partition.index, proposal))
         except RefusedMulti:
             pass
         except (ConnectionLost, StorageError):
-            await self._settle(partition, epoch)
+            await self._settle(partition, epoch, proposal)
             return
         else:
             self._runtime.report(
@@ -88,12 +84,11 @@ class IsrKeeper:
                 came=list(proposal.added),
             )
         # The image has now seen what was done, or why it was refused.
-        topic = cluster.image.topics.get(partition.topic)
-        if topic is not None and partition.index < len(topic.partitions):
-            found = topic.partitions[partition.index]
-            partition.know(found.state, found.version, epoch)
+        found = self._image(partition)
+        if found is not None:
+            partition.know(found.state, found.version, epoch, proposal)
 
-    async def _settle(self, partition: Partition, epoch: int) -> None:
+    async def _settle(self, partition: Partition, epoch: int, proposal: Proposal) -> None:
         """Learns whether a write was done whose answer was lost. The read comes behind it, in the same session; in a
         later session this broker has another epoch, and leads no more in this one."""
         path = places.state(partition.topic, partition.index)
@@ -104,5 +99,5 @@ class IsrKeeper:
                 await trio.sleep(RETRY_S)
                 continue
             if found is not None:
-                partition.know(read_state(found.data), found.version, epoch)
+                partition.know(read_state(found.data), found.version, epoch, proposal)
             return

@@ -127,9 +127,7 @@ class Replication:
             for index in topic.local:
                 for _ in range(TRIES):
                     found = self.cluster.image.topics.get(topic.name)
-                    if found is None or not (
-                        wanted := leave_isr(topic.name, index, found.partitions[index], self._runtime.id)
-                    ):
+                    if found is None or not (wanted := leave_isr(found, index, self._runtime.id)):
                         break
                     with suppress(RefusedMulti):
                         await self.cluster.multi(wanted)

@@ -23,7 +23,7 @@ import trio
 from krappy.broker.local_store import LocalStore
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import places, registration, znodes
-from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.state import NOBODY, write_state
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, Znode
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
@@ -141,17 +141,16 @@ class Catalog(StoredTopics):
         await self._in_thread(lambda: self.numbers.give(topic.id, name, total))
 
         async def made() -> list[Operation]:
-            path = places.topic(name)
-            znode = await self._store.read(path)
-            if znode is None or self._find(name).id != topic.id:
+            if self._find(name).id != topic.id:
                 raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
-            known: list[Sequence[int]] = [each.replicas for each in self.image(name).partitions]
-            if len(known) >= total:
-                raise InvalidPartitions(f"'{name}' has {len(known)} partitions; their number can only grow")
-            added = replicas or [(self._broker,)] * (total - len(known))
-            if len(known) + len(added) != total:
-                raise InvalidPartitions(f"'{name}' got other partitions meanwhile; try again")
-            return [Put(path, znodes.topic(topic.id, [*known, *added], topic.generation, znode.data), znode.version)]
+            image = self.image(name)
+            count = len(image.partitions)
+            if count >= total:
+                raise InvalidPartitions(f"'{name}' has {count} partitions; their number can only grow")
+            added = replicas or [(self._broker,)] * (total - count)
+            if count + len(added) != total:
+                raise InvalidPartitions(f"'{name}' has got more partitions meanwhile")
+            return [image.put_replicas([*image.partitions, *(PartitionImage(tuple(each)) for each in added)])]
 
         await change(self._store, made)
         return self._find(name)

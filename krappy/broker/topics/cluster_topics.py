@@ -141,6 +141,10 @@ class ClusterTopicChanges(TopicChanges):
     def partition(self, topic: Topic, index: int, number: int, log: Log, standing: Standing) -> Partition:
         return Partition(self._lent, topic.name, index, number, topic.config, log, topic.strays, standing)
 
+    def forget_latest(self, partition: Partition) -> None:
+        """What was kept of it for readers of TOPIC@latest is not needed any more."""
+        self._latest.forget(partition.number)
+
     async def close(self, topic: Topic, *, is_deleted: bool) -> None:
         """Closes a topic that the image does not have any more. The caller holds its name."""
         runtime = self._runtime

@@ -60,17 +60,23 @@ async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     """Removes what is left of the topic, with groups' positions in it, and then takes it off the list of deletions.
     After that its name is free. Raises StorageError."""
     await forget(stored.name)
+    await remove_left(runtime, stored.name, range(len(stored.numbers)), stored.id, stored.numbers)
+    await runtime.catalog.forget(stored)
+    runtime.dropped_views += stored.numbers
+
+
+async def remove_left(runtime: Runtime, topic: str, indexes: Iterable[int], id: bytes, numbers: Iterable[int]) -> None:
+    """Removes the views of these numbers, and the folders of these partitions if they are of the topic with this id,
+    durably. Raises StorageError."""
     in_thread = partial(trio.to_thread.run_sync, limiter=runtime.disk_limiter)
-    for dropped, number in enumerate(stored.numbers, 1):
+    for dropped, number in enumerate(numbers, 1):
         runtime.views.drop(number)
         if dropped % AT_ONCE == 0:
             await trio.lowlevel.cancel_shielded_checkpoint()
-    folders = (runtime.folder_of(stored.name, index) for index in range(len(stored.numbers)))
-    await in_thread(_remove, folders, text_id(stored.id))
-    await in_thread(_sync, runtime.folder_of(stored.name, 0).parent)
+    folders = (runtime.folder_of(topic, index) for index in indexes)
+    await in_thread(_remove, folders, text_id(id))
+    await in_thread(_sync, runtime.folder_of(topic, 0).parent)
     await in_thread(runtime.views.flush)
-    await runtime.catalog.forget(stored)
-    runtime.dropped_views += stored.numbers
 
 
 def _remove(folders: Iterable[Path], topic_id: str) -> None:

@@ -6,30 +6,48 @@ made again, by this controller or the next. Each partition's operations stand to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from krappy.core.cluster import places
-from krappy.core.cluster.image import Image, PartitionImage, TopicImage
+from krappy.core.cluster import places, reassign
+from krappy.core.cluster.demands import is_unclean, min_insync
+from krappy.core.cluster.image import NOTHING, Image, PartitionImage, TopicImage
 from krappy.core.cluster.presence import Presence
-from krappy.core.cluster.state import NOBODY, PartitionState, elected, first_state, normalise, without, write_state
-from krappy.core.cluster.tree import Changes, Create, Operation, Put
+from krappy.core.cluster.state import (
+    NOBODY,
+    PartitionState,
+    elected,
+    elected_uncleanly,
+    first_state,
+    normalise,
+    unclean,
+    without,
+    write_state,
+)
+from krappy.core.cluster.tree import Changes, Create, Operation
 
-MIN_INSYNC = "min.insync.replicas"
-FROM_REPLICAS = 3  # by default two of three replicas are needed, or more, and one of fewer
 
-
-def decide(image: Image, topics: Iterable[TopicImage], presence: Presence) -> list[list[Operation]]:
+def decide(
+    image: Image, topics: Iterable[TopicImage], presence: Presence, given: Mapping[str, str] = NOTHING
+) -> list[list[Operation]]:
     """The operations for each partition that needs some: first states of new partitions, elections for partitions whose
-    leader is gone or was started again, and shorter ISRs. A restarted broker does not go on in its old epoch. `topics`:
-    which topics of the image to look at."""
+    leader is gone or was started again, shorter ISRs, another min.insync.replicas, and the next steps of reassignments.
+    A restarted broker does not go on in its old epoch. `topics`: which topics of the image to look at. `given`: topics'
+    settings that rank below all that are stored."""
     found: list[list[Operation]] = []
     for topic in topics:
+        moving: list[int] = []
         for index, partition in enumerate(topic.partitions):
             if partition.version < 0:
-                found.append(_begin(image, topic, index, partition, presence))
+                operations = _begin(image, topic, index, partition, presence, given)
             else:
-                found.append(_decide(image, topic, index, partition, presence))
-    return [each for each in found if each]
+                operations = _decide(image, topic, index, partition, presence, given)
+            if operations:
+                found.append(operations)
+            elif reassign.is_moving(partition) and partition.version >= 0:
+                moving.append(index)
+        if moving:
+            found += reassign.steps(image, topic, moving, presence, given)
+    return found
 
 
 def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
@@ -40,44 +58,47 @@ def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
     return [image.topics[name] for name in names if name in image.topics]
 
 
-def min_insync(image: Image, topic: str, replicas: int) -> int:
-    """How many replicas must be in sync for a write: the setting min.insync.replicas, of the topic or of all brokers.
-    By default 2 of three replicas or more, else 1."""
-    for settings in (
-        image.config(places.TOPIC_CONFIG, topic),
-        image.config(places.BROKER_CONFIG, places.DEFAULT),
-    ):
-        if MIN_INSYNC in settings:
-            return min(int(settings[MIN_INSYNC]), replicas)
-    return 2 if replicas >= FROM_REPLICAS else 1
-
-
 def _begin(
-    image: Image, topic: TopicImage, index: int, partition: PartitionImage, presence: Presence
+    image: Image,
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    presence: Presence,
+    given: Mapping[str, str],
 ) -> list[Operation]:
     leader, isr = first_state(partition.replicas, presence.alive)
     if leader == NOBODY:
         return []
     state = PartitionState(leader, 0, image.brokers[leader].epoch, isr)
-    least = min_insync(image, topic.name, len(partition.replicas))
+    least = min_insync(image, topic.name, partition, given)
     path = places.partition(topic.name, index)
     return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, least)))]
 
 
 def _decide(
-    image: Image, topic: TopicImage, index: int, partition: PartitionImage, presence: Presence
+    image: Image,
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    presence: Presence,
+    given: Mapping[str, str],
 ) -> list[Operation]:
     """Takes those who are gone out of the ISR, and elects a leader if there is none."""
     before, replicas = partition.state, partition.replicas
     led = before.leader != NOBODY and not presence.gone(before.leader, before.leader_inc)
     gone = [each for each in before.isr if presence.gone(each)]
-    least = min_insync(image, topic.name, len(replicas))
+    least = min_insync(image, topic.name, partition, given)
     after = normalise(without(before, gone), replicas, least)
     leader = image.brokers.get(before.leader)
     if led and leader is not None and leader.draining:
         after = _moved(image, after, replicas, presence)
     elif not led:
         chosen, isr = elected(after, replicas, presence.alive)
+        if chosen == NOBODY and is_unclean(image, topic.name, given):
+            chosen = elected_uncleanly(after, replicas, presence.alive)
+            if chosen != NOBODY:
+                after = unclean(after, chosen)
+                isr = after.isr
         if chosen != NOBODY:
             epoch = image.brokers[chosen].epoch
             after = after._replace(leader=chosen, leader_epoch=before.leader_epoch + 1, leader_inc=epoch, isr=isr)
@@ -87,7 +108,7 @@ def _decide(
     if after == before:
         return []
     fences = [check for each in {*gone, *([] if led else [before.leader])} for check in presence.fence(each)]
-    return [*fences, Put(places.state(topic.name, index), write_state(after), partition.version)]
+    return [*fences, topic.put_state(index, after)]
 
 
 def _moved(image: Image, state: PartitionState, replicas: Sequence[int], presence: Presence) -> PartitionState:

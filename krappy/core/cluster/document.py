@@ -7,7 +7,7 @@ there (in KAFKA-14190 topic ids were lost that way).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 _NONE: Any = object()
@@ -30,6 +30,10 @@ class Document:
 
     def with_fields(self, fields: Mapping[str, Any]) -> bytes:
         return json.dumps({**self.fields, **fields}, separators=(",", ":")).encode()
+
+    def more_than(self, known: Collection[str]) -> bytes:
+        """All of it, if it has other fields than these; else nothing."""
+        return b"" if self.fields.keys() <= set(known) else self.with_fields({})
 
     def number(self, name: str, default: int = _NONE) -> int:
         found = self._find(name, default)

@@ -6,7 +6,7 @@ broker has of them on its disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from krappy.core.cluster import places, znodes
 from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.places import KINDS, Kind
-from krappy.core.cluster.state import PartitionState, read_state
-from krappy.core.cluster.tree import Changes, Znode
+from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
+from krappy.core.cluster.tree import Changes, Put, Znode
 from krappy.types import id_of
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -50,19 +50,21 @@ class DeletedTopic(NamedTuple):
 
 class PartitionImage(NamedTuple):
     """A partition in the image. `version`: the partition epoch, which each change of `state` raises; −1: no state
-    yet."""
+    yet. `adding`, `removing`: those of the replicas that a reassignment brings, and takes away (reassign.py). `kept`:
+    the state's znode, if it has fields that this version does not know."""
 
     replicas: tuple[int, ...]
     state: PartitionState = PartitionState()
     version: int = -1
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    kept: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
-    znode."""
+    znode. `kept`: the znode, if it has fields that this version does not know."""
 
     name: str
     id: bytes
@@ -70,6 +72,20 @@ class TopicImage:
     generation: int = 0
     deleted: bool = False
     version: int = 0
+    kept: bytes = b""
+
+    def put_state(self, index: int, state: PartitionState) -> Put:
+        """What makes this the state of a partition, if its state is still that of the image."""
+        before = self.partitions[index]
+        return Put(places.state(self.name, index), write_state(state, before.kept), before.version)
+
+    def put_replicas(self, partitions: Sequence[PartitionImage]) -> Put:
+        """What gives the topic the replicas of these partitions, if its znode is still that of the image."""
+        adding = {index: each.adding for index, each in enumerate(partitions)}
+        removing = {index: each.removing for index, each in enumerate(partitions)}
+        replicas = [each.replicas for each in partitions]
+        data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing)
+        return Put(places.topic(self.name), data, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +214,13 @@ class _Fold:
             if not 0 <= index < len(partitions):
                 continue
             try:
-                state, version = (PartitionState(), -1) if znode is None else (read_state(znode.data), znode.version)
+                found = Document({}) if znode is None else Document.of(znode.data)
+                state, version = (PartitionState(), -1) if znode is None else (state_of(found), znode.version)
             except ValueError:
                 self._unreadable.add(path)
             else:
-                partitions[index] = partitions[index]._replace(state=state, version=version)
+                kept = found.more_than(FIELDS)
+                partitions[index] = partitions[index]._replace(state=state, version=version, kept=kept)
         topics[name] = replace(topic, partitions=tuple(partitions))
 
 
@@ -233,20 +251,18 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
     if sorted(assigned) != list(range(len(assigned))):
         raise ValueError("its partitions are not those from 0 on")
     was: Iterable[PartitionImage] = before.partitions if before is not None and before.id == id else ()
-    states = {index: (each.state, each.version) for index, each in enumerate(was)}
+    states = dict(enumerate(was))
     return TopicImage(
         name,
         id,
         tuple(
-            PartitionImage(
-                assigned[index],
-                *states.get(index, (PartitionState(), -1)),
-                adding.get(index, ()),
-                removing.get(index, ()),
+            states.get(index, PartitionImage(()))._replace(
+                replicas=assigned[index], adding=adding.get(index, ()), removing=removing.get(index, ())
             )
             for index in range(len(assigned))
         ),
         found.number("generation", 0),
         bool(found.fields.get("deleted", False)),
         znode.version,
+        found.more_than(znodes.TOPIC_FIELDS),
     )

@@ -35,6 +35,7 @@ class Presence:
         self._brokers: Mapping[int, Registration] = {}
         self._leases: dict[int, tuple[int, int, float]] = {}  # by broker: its epoch, the lease's version, since when
         self._missing: dict[tuple[int, int | None], float] = {}  # (broker, epoch): since when
+        self._reigns: dict[tuple[bytes, int], tuple[int, float]] = {}  # by partition: its leader epoch, since when
         self._now = 0.0
 
     def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
@@ -60,6 +61,14 @@ class Presence:
     def is_silent(self, broker: int) -> bool:
         """Whether it is registered, and does not renew its lease."""
         return broker in self._leases and self._now - self._leases[broker][2] >= self._silence_ms
+
+    def has_reigned(self, partition: tuple[bytes, int], epoch: int) -> bool:
+        """Whether a partition (topic id, index) has this leader epoch for the grace period already, as far as this was
+        asked. Then nobody who led it before holds a read lease: a broker's lease is not renewed before the broker has
+        read what it was told of."""
+        if self._reigns.get(partition, (-1, 0))[0] != epoch:
+            self._reigns[partition] = (epoch, self._now)
+        return self._now - self._reigns[partition][1] >= self._grace_ms
 
     def fence(self, broker: int) -> list[Check]:
         """What must be demanded by a write whose reason is that this broker is gone."""

@@ -21,14 +21,17 @@ def bump(broker: int, registered: Znode | None) -> list[Operation]:
     return [Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)]
 
 
-def exclude(topic: TopicImage, index: int, broker: int) -> list[Operation]:
-    """Takes the broker out of a partition's candidates; nothing if it is none."""
+def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True) -> list[Operation]:
+    """Takes the broker out of a partition's candidates; nothing if it is none. `emptied`: its whole log is lost, else
+    some of the last events may be."""
     partition = topic.partitions[index]
     state = partition.state
-    if partition.version < 0 or broker not in (*state.isr, *state.elr, state.leader):
+    known = broker in (*state.isr, *state.elr, state.leader)
+    known |= emptied and broker in partition.replicas and broker not in state.emptied
+    if partition.version < 0 or not known:
         return []
-    after = normalise(excluded(state, broker), partition.replicas, state.min_isr)
-    return [Put(places.state(topic.name, index), write_state(after), partition.version)]
+    after = normalise(excluded(state, broker, emptied=emptied), partition.replicas, state.min_isr)
+    return [topic.put_state(index, after)]
 
 
 def enter(

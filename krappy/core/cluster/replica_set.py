@@ -111,15 +111,21 @@ class ReplicaSet:
         }
 
     def take(self, isr: Iterable[int], min_isr: int) -> bool:
-        """Takes the ISR as it was read: what was proposed was done, or will never be. Returns whether the high
-        watermark rose."""
+        """Takes the ISR of a newer state than that of the last proposal: what was proposed was done, or will never be.
+        Returns whether the high watermark rose."""
         self.isr, self.min_isr, self.proposed = tuple(isr), min_isr, None
         return self._advance()
 
-    def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
-        """The change of the ISR that is due, None: none. After it was written, or refused for certain, `take` tells.
+    def settle(self, proposal: Proposal | None, isr: Iterable[int], min_isr: int) -> bool:
+        """As `take`, of the state that was read behind the write of this proposal. If another one has been made
+        meanwhile, that one may still be done."""
+        return proposal is self.proposed and self.take(isr, min_isr)
 
-        `alive`: the epochs of the brokers that are registered, and not about to stop. A follower that was not at the
+    def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
+        """The change of the ISR that is due, None: none. After it was written, or refused for certain, `take` or
+        `settle` tells.
+
+        `alive`: the epochs of the replicas that are registered, and not about to stop. A follower that was not at the
         end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
         a read lease. A follower comes back when it has all that is committed, and was at the end of the log: so it has
         all that earlier leaders may have committed, too."""

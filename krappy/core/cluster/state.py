@@ -2,7 +2,9 @@
 KIP-966).
 
 A replica in `isr` has all acknowledged events on its disk. One in `elr` had all of them when it left an ISR that was
-too small to acknowledge more, so it still has them. `normalise` follows every change.
+too small to acknowledge more, so it still has them. One in `last_known_elr` was in either, and may have lost the last
+events with its machine's memory; one in `emptied` has lost its log, and was not in sync since. These two tell only whom
+an unclean election takes first, and last. `normalise` follows every change.
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ class PartitionState(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
     min_isr: int = 1
     controller_epoch: int = 0
+    emptied: tuple[int, ...] = ()
+
+
+FIELDS = ("version", *PartitionState._fields)
 
 
 def read_state(data: bytes) -> PartitionState:
     """Raises ValueError."""
-    found = Document.of(data)
+    return state_of(Document.of(data))
+
+
+def state_of(found: Document) -> PartitionState:
+    """As `read_state`."""
     return PartitionState(
         found.number("leader"),
         found.number("leader_epoch"),
@@ -40,6 +50,7 @@ def read_state(data: bytes) -> PartitionState:
         found.numbers("last_known_elr"),
         found.number("min_isr", 1),
         found.number("controller_epoch", 0),
+        found.numbers("emptied"),
     )
 
 
@@ -53,9 +64,13 @@ def normalise(state: PartitionState, replicas: Sequence[int], min_insync: int) -
     """The state with `min_isr` and `elr` set as they must be; to be called after every change. `min_insync`: the
     setting min.insync.replicas."""
     min_isr = max(1, min(min_insync, len(replicas)))
-    whole = len(state.isr) >= min_isr
-    elr = () if whole else tuple(each for each in state.elr if each not in state.isr and each in replicas)
-    return state._replace(min_isr=min_isr, elr=elr)
+    outside = [each for each in replicas if each not in state.isr]
+    elr, last_known = (
+        tuple(each for each in known if each in outside and len(state.isr) < min_isr)
+        for known in (state.elr, state.last_known_elr)
+    )
+    emptied = tuple(each for each in state.emptied if each in outside)
+    return state._replace(min_isr=min_isr, elr=elr, last_known_elr=last_known, emptied=emptied)
 
 
 def without(state: PartitionState, gone: Collection[int]) -> PartitionState:
@@ -66,10 +81,19 @@ def without(state: PartitionState, gone: Collection[int]) -> PartitionState:
     return state._replace(isr=tuple(each for each in state.isr if each not in gone), elr=elr)
 
 
-def excluded(state: PartitionState, broker: int) -> PartitionState:
-    """The state for a broker that may have lost events of this partition: it is a candidate for nothing any more."""
+def excluded(state: PartitionState, broker: int, *, emptied: bool) -> PartitionState:
+    """The state for a broker that may have lost events of this partition: it is a candidate for nothing any more.
+    `emptied`: its whole log is lost."""
+    was = broker in (*state.isr, *state.elr, *state.last_known_elr)
+    isr, elr, last_known, others = (
+        tuple(each for each in known if each != broker)
+        for known in (state.isr, state.elr, state.last_known_elr, state.emptied)
+    )
     after = state._replace(
-        isr=tuple(each for each in state.isr if each != broker), elr=tuple(each for each in state.elr if each != broker)
+        isr=isr,
+        elr=elr,
+        last_known_elr=(*last_known, broker) if was and not emptied else last_known,
+        emptied=(*others, broker) if emptied else state.emptied,
     )
     if state.leader != broker:
         return after
@@ -90,3 +114,18 @@ def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[in
             if each in isr and each in alive:
                 return each, (state.isr if isr is state.isr else (each,))
     return NOBODY, state.isr
+
+
+def elected_uncleanly(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> int:
+    """The new leader where `elected` finds none: an alive replica that may lack acknowledged events, or NOBODY. One
+    that was a candidate last comes first, one that has lost its log comes last."""
+
+    def order(replica: int) -> tuple[bool, bool]:
+        return replica not in state.last_known_elr, replica in state.emptied
+
+    return min((each for each in replicas if each in alive), key=order, default=NOBODY)
+
+
+def unclean(state: PartitionState, leader: int) -> PartitionState:
+    """The state once this broker was elected uncleanly: from now on its log is what counts."""
+    return state._replace(isr=(leader,), elr=(), last_known_elr=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from krappy.core.cluster.document import Document
@@ -11,14 +12,25 @@ from krappy.types import id_of, text_id
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 
 
-def topic(id: bytes, replicas: Sequence[Sequence[int]], generation: int, before: bytes = b"{}") -> bytes:
-    """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under."""
+TOPIC_FIELDS = ("version", "topic_id", "partitions", "adding_replicas", "removing_replicas", "generation")
+
+
+def topic(
+    id: bytes,
+    replicas: Sequence[Sequence[int]],
+    generation: int,
+    before: bytes = b"{}",
+    adding: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    removing: Mapping[int, Sequence[int]] = MappingProxyType({}),
+) -> bytes:
+    """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under. `adding`,
+    `removing`: those of the replicas that a reassignment brings, and takes away, by partition."""
     fields = {
         "version": 3,
         "topic_id": text_id(id),
         "partitions": {str(index): list(ids) for index, ids in enumerate(replicas)},
-        "adding_replicas": {},
-        "removing_replicas": {},
+        "adding_replicas": {str(index): list(ids) for index, ids in adding.items() if ids},
+        "removing_replicas": {str(index): list(ids) for index, ids in removing.items() if ids},
         "generation": generation,
     }
     return Document.of(before).with_fields(fields)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.core.cluster import places, registration
 from krappy.core.cluster.decide import decide
+from krappy.core.cluster.elections import NotElected, elect_uncleanly, moved
 from krappy.core.cluster.image import Image, PartitionImage
 from krappy.core.cluster.isr import change_isr
 from krappy.core.cluster.presence import RENEW_MS, Presence
-from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.reassign import original, reassigned
+from krappy.core.cluster.replica_set import Proposal, ReplicaSet
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import NOBODY, PartitionState, read_state, write_state
+from krappy.core.cluster.state import NOBODY, PartitionState, read_state
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
 from krappy.core.cluster.znodes import controlled_by
 from tests.core.cluster.simulation.rules import Violation
@@ -268,16 +270,31 @@ class Broker:
     def move_leader(self) -> None:
         """As a preferred election does: a replica in sync takes over from a leader that lives."""
         assert self.control is not None
-        [partition] = self.image.topics[TOPIC].partitions if TOPIC in self.image.topics else [PartitionImage(())]
-        state = partition.state
+        if TOPIC not in self.image.topics:
+            return
+        topic = self.image.topics[TOPIC]
+        state = topic.partitions[0].state
         leader = self.image.brokers.get(state.leader)
         others = [each for each in state.isr if each != state.leader and each in self.image.brokers]
         if leader is None or leader.epoch != state.leader_inc or not others:
             return
-        to = self.world.chance.choice(others)
-        after = state._replace(leader=to, leader_epoch=state.leader_epoch + 1, leader_inc=self.image.brokers[to].epoch)
-        put = Put(places.state(TOPIC, 0), write_state(after), partition.version)
-        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), put], lambda answer: None)
+        operations = moved(self.image, topic, 0, self.world.chance.choice(others))
+        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
+
+    def reassign(self, to: list[int]) -> None:
+        """Somebody asks this broker to give the partition these replicas; none: to cancel what is under way."""
+        topic = self.image.topics.get(TOPIC)
+        if topic is not None:
+            partition = topic.partitions[0]
+            after = reassigned(partition, to or original(partition))
+            self.link.ask([topic.put_replicas([after])], lambda answer: None)
+
+    def elect_by_hand(self) -> None:
+        """Somebody asks this broker for an unclean election."""
+        topic = self.image.topics.get(TOPIC)
+        operations = elect_uncleanly(self.image, topic, 0, self.image.brokers) if topic is not None else []
+        if not isinstance(operations, NotElected):
+            self.link.ask(operations, lambda answer: None)
 
     # --- what ZooKeeper tells
 
@@ -308,13 +325,14 @@ class Broker:
     def _take(self, partition: PartitionImage) -> None:
         state, now = partition.state, self.clock()
         found = self.world.rules.role(state, self.id, self.epoch_of)
-        if self.id not in partition.replicas:
+        if self._leaves(partition):
             return
         if found is Role.LEADER:
             if self.role is not Role.LEADER or self.epoch != state.leader_epoch:
                 self._offline()
                 self._sync()
                 self.role, self.epoch = Role.LEADER, state.leader_epoch
+                self.world.takes_over(self)
                 self.epochs.lead(self.epoch, len(self.log))
                 known = (self.high_watermark, len(self.log), now)
                 self.replicas = self.world.rules.replica_set(self.id, state.isr, state.min_isr, *known)
@@ -334,11 +352,26 @@ class Broker:
         self.role, self.epoch = (Role.FOLLOWER if follows else Role.OFFLINE), state.leader_epoch
         self._leader = state.leader
 
-    def _know(self, version: int, state: PartitionState) -> None:
-        """The leader has read which ISR is in force."""
-        assert self.replicas is not None
-        self._version = version
-        if self.replicas.take(state.isr, state.min_isr):
+    def _leaves(self, partition: PartitionImage) -> bool:
+        """Whether it is no replica, or not any more. Then it deletes its log."""
+        stays = set(partition.replicas)
+        if not self.world.rules.keeps_until_certain:
+            stays -= {*partition.removing}
+        if self.id in stays:
+            return False
+        if self.log:
+            self.world.count("left")
+        self._offline()
+        self.log, self.on_disk, self.high_watermark = [], 0, 0
+        self.epochs = self.world.rules.epochs()
+        return True
+
+    def _know(self, version: int, state: PartitionState, proposal: Proposal | None = None) -> None:
+        """The leader has read which ISR is in force. `proposal`: behind whose write that was."""
+        replicas, isr, min_isr = self.replicas, state.isr, state.min_isr
+        assert replicas is not None
+        newer, self._version = version > self._version, version
+        if replicas.take(isr, min_isr) if newer else replicas.settle(proposal, isr, min_isr):
             self._rose()
 
     # --- leader
@@ -361,6 +394,8 @@ class Broker:
         assert self.replicas is not None
         world = self.world
         self.high_watermark = end = self.replicas.high_watermark
+        if self.epoch < world.unclean_epoch:
+            return  # it was replaced uncleanly, and does not know it; what it acknowledges is lost
         world.committed_to(self, end)
         while self._waiting and self._waiting[0][0] <= end:
             offset, value = self._waiting.pop(0)
@@ -408,14 +443,15 @@ class Broker:
         assert replicas is not None
         if not self.link.number or self.world.chance.random() < 0.3:
             return
-        alive = {id: each.epoch for id, each in self.image.brokers.items()}
-        partition = self.image.topics[TOPIC].partitions[0]
+        topic = self.image.topics[TOPIC]
+        partition = topic.partitions[0]
+        alive = self.world.rules.addable(self.image, partition)
         if partition.version != self._version or not self.is_current:
             return
         proposal = replicas.propose(alive, self.clock(), self.world.lag_ms)
         if proposal is None:
             return
-        *checks, put = change_isr(TOPIC, 0, partition, proposal)
+        *checks, put = change_isr(topic, 0, proposal)
         assert isinstance(put, Put)
         after = read_state(put.data)
         epoch = self.epoch
@@ -433,13 +469,13 @@ class Broker:
 
     def _settle(self) -> None:
         """A proposal was refused, or its answer lost: what is read behind it is in force."""
-        epoch = self.epoch
+        epoch, proposal = self.epoch, None if self.replicas is None else self.replicas.proposed
 
         def done(found: tuple[Image, int]) -> None:
             self._see(found)
             partition = self.image.topics[TOPIC].partitions[0]
             if self.role is Role.LEADER and self.epoch == epoch and self._version == partition.version:
-                self._know(partition.version, partition.state)
+                self._know(partition.version, partition.state, proposal)
 
         zookeeper = self.world.zookeeper
         self.link.ask(lambda: (zookeeper.image, zookeeper.changes), done)
@@ -467,6 +503,8 @@ class Broker:
         self._fetching = None
         if isinstance(told, tuple):
             cut = self.epochs.common(told, len(self.log))
+            if cut < self.high_watermark and self.world.unclean:
+                self.high_watermark = cut
             if cut < self.high_watermark:
                 raise Violation(f"follower {self.id} would cut its log at {cut}, below {self.high_watermark}")
             self.world.count("cuts")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from krappy.core.cluster.image import Image, PartitionImage
+from krappy.core.cluster.isr import addable
 from krappy.core.cluster.presence import Presence, ReadLease
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role, role
@@ -25,9 +27,11 @@ class Rules:
     lease: type[ReadLease] = ReadLease
     epochs: type[Epochs] = Epochs
     role: Callable[[PartitionState, int, int], Role] = role
+    addable: Callable[[Image, PartitionImage], dict[int, int]] = addable
     excludes: bool = True  # a broker whose disk lost events takes itself out of the candidates
     bumps_first: bool = True  # and before that it raises its broker epoch
     asks_when_synced: bool = True  # a follower asks for more when what it has is on its disk
     suspects: bool = True  # what was told to have changed is not trusted until it is read again
     forgets_empty_epochs: bool = True  # a follower forgets epochs in which it led and wrote nothing
     waits_for_end: bool = True  # no strong read before all that earlier leaders acknowledged is known
+    keeps_until_certain: bool = True  # a broker deletes its log when it is no replica any more, and not when it is told

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from krappy.core.cluster.reassign import is_moving, wanted
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
 from tests.core.cluster.simulation.broker import Broker, Event
@@ -28,7 +29,20 @@ HEAL_MS = 120_000  # within this time after all trouble has ended, everything mu
 
 
 class World:
-    def __init__(self, seed: int, rules: Rules | None = None, *, min_isr: int = 2, steps: int = 6000) -> None:
+    def __init__(
+        self,
+        seed: int,
+        rules: Rules | None = None,
+        *,
+        min_isr: int = 2,
+        steps: int = 6000,
+        moves: bool = False,
+        unclean: bool = False,
+    ) -> None:
+        """`moves`: replicas and min.insync.replicas change. `unclean`: elections may be unclean, of the controller and
+        by hand. Then nothing is kept that was acknowledged before one, but logs become the same again."""
+        self.moves, self.unclean = moves, unclean
+        self.unclean_epoch = 0  # of the last unclean election
         self.chance = random.Random(seed)
         self.rules = rules or Rules()
         self.min_isr, self.steps = min_isr, steps
@@ -47,8 +61,7 @@ class World:
         self._values = 0
         ids = range(1, self.chance.choice([3, 3, 3, 4, 5]) + 1)
         self.brokers: dict[int, Broker] = {}
-        self.replicas = list(ids[:3])
-        self.zookeeper = ZooKeeper(self, ids, self.replicas, min_isr)
+        self.zookeeper = ZooKeeper(self, ids, list(ids[:3]), min_isr)
         self.lag_ms = self.chance.choice([4_000.0, 4_000.0, 10_000.0])
         self.pace = self.chance.choice([1.0, 0.2])  # how long things take that go well
         self.calm_ms = self.chance.choice([2_500.0, 5_000.0, 10_000.0])  # at most, between two troubles
@@ -59,12 +72,18 @@ class World:
         self.after(1000, self._produce)
         self.after(2000, self._read)
         self.after(3000, self._trouble)
+        if moves:
+            self.after(4000, self._move)
 
     # --- time
 
     def after(self, ms: float, run: Callable[..., Any], *args: Any) -> None:
         self._number += 1
         heapq.heappush(self._queue, (self.now + ms, self._number, run, args))
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.zookeeper.partition.replicas
 
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -116,16 +135,20 @@ class World:
 
     # --- clients
 
+    def _asked(self) -> Sequence[int]:
+        """Whom clients may take for the leader."""
+        return list(self.brokers) if self.moves else self.replicas
+
     def _produce(self) -> None:
         self.after(self.chance.uniform(10, 150), self._produce)
-        broker = self.brokers[self.chance.choice(self.replicas)]
+        broker = self.brokers[self.chance.choice(self._asked())]
         if broker.works and broker.role is Role.LEADER and not (self.healing and self.now > self.healed + 5_000):
             self._values += 1
             broker.produce(self._values)
 
     def _read(self) -> None:
         self.after(self.chance.uniform(20, 120), self._read)
-        broker = self.brokers[self.chance.choice(self.replicas)]
+        broker = self.brokers[self.chance.choice(self._asked())]
         if broker.works and broker.role is Role.LEADER:
             broker.read(self.known)
 
@@ -153,7 +176,7 @@ class World:
                 self.after(self.short(1000, 9000), broker.restart)
         elif what < 0.58:
             self.count("pauses")
-            broker.paused = self.now + chance.uniform(200, 12_000)
+            broker.paused = max(broker.paused, self.now + chance.uniform(200, 12_000))
         elif what < 0.72:
             pair = (broker.id, chance.choice([each for each in self.brokers if each != broker.id]))
             self.cut.add(pair)
@@ -163,6 +186,8 @@ class World:
             self.after(chance.uniform(500, 15_000), self.cut_off.discard, broker.id)
         elif what < 0.92:
             broker.link.break_off()
+        elif self.unclean and broker.works and chance.random() < 0.5:
+            broker.elect_by_hand()
         else:
             self._move_leader()
 
@@ -197,11 +222,41 @@ class World:
         if controller is not None and controller.works and controller.control is not None:
             controller.move_leader()
 
+    def _move(self) -> None:
+        """The replicas become others, or what is under way is cancelled, or min.insync.replicas changes."""
+        if self.healing:
+            return
+        chance = self.chance
+        self.after(chance.uniform(1000, 3 * self.calm_ms), self._move)
+        what, broker = chance.random(), self.brokers[chance.choice(list(self.brokers))]
+        if what < 0.15:
+            least = 2 if self._is_disk_lost() else 1
+            self.min_isr = chance.randint(least, 3)
+            self.zookeeper.configure(self.min_isr)
+        elif broker.works:
+            others = list(self.brokers)
+            chance.shuffle(others)
+            to = others[: chance.choice([1, 2, 3, 3, 3])]
+            if what > 0.35 and self._is_disk_lost() and len(to) < 2:
+                to = others[:2]
+            broker.reassign([] if what < 0.35 else to)
+            if chance.random() < 0.5:  # the leader may not hear of it
+                leader = self.zookeeper.partition.state.leader
+                self.cut_off.add(leader)
+                self.after(chance.uniform(500, 5000), self.cut_off.discard, leader)
+
+    def _is_disk_lost(self) -> bool:
+        """Whether a replica has lost its disk, and is not in the ISR again."""
+        lost = self.brokers.get(self.lost_disk or 0)
+        in_sync = self.zookeeper.partition.state.isr
+        return lost is not None and lost.id in self.replicas and (lost.lost or lost.id not in in_sync)
+
     def _may_lose(self, broker: Broker) -> bool:
         """min.insync.replicas - 1 disks at a time: the next only when the one before is in the ISR again."""
-        if self.min_isr < 2 or not broker.is_up:
-            return False
         state = self.zookeeper.partition.state
+        least = min(self.min_isr, state.min_isr, len(wanted(self.zookeeper.partition)))
+        if least < 2 or not broker.is_up:
+            return False
         if not {*state.isr, *state.elr} - {broker.id}:
             return False  # nobody else was in sync yet
         if self.lost_disk is None:
@@ -235,7 +290,7 @@ class World:
 
     def _is_well(self) -> bool:
         state = self.zookeeper.partition.state
-        if state.leader == NOBODY or len(state.isr) < len(self.replicas):
+        if state.leader == NOBODY or {*state.isr} != {*self.replicas} or is_moving(self.zookeeper.partition):
             return False
         end = len(self.brokers[state.leader].log)
         return all(each.high_watermark == len(each.log) == end for each in self.members())
@@ -254,6 +309,28 @@ class World:
                 )
         self.committed += broker.log[len(self.committed) : end]
 
+    def elected_uncleanly(self, leader: int, epoch: int) -> None:
+        """What it has on its disk is what counts from now on."""
+        if not self.unclean:
+            raise Violation(f"an unclean election of {leader}, which nobody has allowed")
+        self.count("unclean")
+        self.unclean_epoch = epoch
+        broker = self.brokers[leader]
+        self._forget(broker.log[: broker.on_disk])
+
+    def takes_over(self, broker: Broker) -> None:
+        """A broker begins to lead, and its log is on its disk."""
+        if self.unclean and broker.epoch >= self.unclean_epoch:
+            self._forget(broker.log)
+
+    def _forget(self, log: list[Event]) -> None:
+        same = 0
+        while same < min(len(log), len(self.committed)) and log[same] == self.committed[same]:
+            same += 1
+        del self.committed[same:]
+        self.acked = {value: offset for value, offset in self.acked.items() if offset < same}
+        self.known = min(self.known, same)
+
     def check(self) -> None:
         """Each candidate has all that is committed on its disk; logs are the same below their high watermarks."""
         state = self.zookeeper.partition.state
@@ -263,7 +340,7 @@ class World:
                 raise Violation(
                     f"candidate {each} of {state} has not all of the {len(self.committed)} committed events"
                 )
-        for one in self.members():
+        for one in () if self.unclean else self.members():
             for other in self.members():
                 end = min(one.high_watermark, other.high_watermark, len(one.log), len(other.log))
                 if one.id < other.id and one.log[:end] != other.log[:end]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from krappy.core.cluster import decide, places, znodes
+from krappy.core.cluster import places, znodes
+from krappy.core.cluster.demands import MIN_INSYNC, UNCLEAN
 from krappy.core.cluster.image import Image, PartitionImage
-from krappy.core.cluster.tree import Create, Operation, RefusedMulti, Tree
+from krappy.core.cluster.state import NOBODY
+from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti, Tree
 
 if TYPE_CHECKING:
     from tests.core.cluster.simulation.broker import Broker
@@ -32,8 +34,8 @@ class ZooKeeper:
             self.do([Create(path)])
         self.do([Create(places.CONTROLLER_EPOCH, b"0")])
         self.do([Create(places.topic(TOPIC), znodes.topic(b"t" * 16, [replicas], 0)), Create(places.partitions(TOPIC))])
-        setting = znodes.config({decide.MIN_INSYNC: str(min_isr)})
-        self.do([Create(places.config(places.TOPIC_CONFIG, TOPIC), setting)])
+        self.do([Create(places.config(places.TOPIC_CONFIG, TOPIC), b"{}")])
+        self.configure(min_isr)
         for each in brokers:
             self.do([Create(places.epoch(each), b"{}")])
 
@@ -42,9 +44,24 @@ class ZooKeeper:
         changes = self.tree.plan(operations)
         self.tree.apply(changes)
         if any(not path.startswith(places.LEASES) for path in changes):
+            before = self.image
             self.image = self.image.after(changes)
             self.changes += 1
+            if TOPIC in before.topics:
+                self._look(before.topics[TOPIC].partitions[0], self.partition)
             self.world.tell_changed()
+
+    def _look(self, before: PartitionImage, after: PartitionImage) -> None:
+        """Tells the world of an unclean election."""
+        leader = after.state.leader
+        candidates = (*before.state.isr, *before.state.elr)
+        if after.state != before.state and leader not in (NOBODY, *candidates) and before.version >= 0:
+            self.world.elected_uncleanly(leader, after.state.leader_epoch)
+
+    def configure(self, min_isr: int) -> None:
+        """Sets the topic's min.insync.replicas."""
+        settings = {MIN_INSYNC: str(min_isr), UNCLEAN: "true" if self.world.unclean else "false"}
+        self.do([Put(places.config(places.TOPIC_CONFIG, TOPIC), znodes.config(settings))])
 
     @property
     def partition(self) -> PartitionImage:

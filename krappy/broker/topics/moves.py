@@ -1,0 +1,71 @@
+"""Where partitions are, and who leads them, as people change that: reassignments and elections that they ask for.
+
+Each is a write that demands what was seen; the controller takes the steps of a reassignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from krappy.broker.tree_changes import change
+from krappy.core.cluster import places
+from krappy.core.cluster.elections import NotElected, elect_uncleanly, prefer
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.reassign import is_moving, original, reassigned
+from krappy.core.cluster.tree import Check, Operation
+from krappy.errors import UnknownTopic
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+
+class Moves:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def reassign(self, name: str, wanted: Mapping[int, Sequence[int] | None]) -> set[int]:
+        """Begins reassignments: `wanted` are the new brokers of each partition; None cancels what is under way. The
+        partitions are returned that were to be cancelled and are not being reassigned. Raises UnknownTopic,
+        StorageError, ConnectionLost."""
+        idle: set[int] = set()
+
+        async def made() -> list[Operation]:
+            topic = self._topic(name)
+            partitions = list(topic.partitions)
+            idle.clear()
+            for index, to in wanted.items():
+                if to is None and not is_moving(partitions[index]):
+                    idle.add(index)
+                else:
+                    partitions[index] = reassigned(partitions[index], original(partitions[index]) if to is None else to)
+            return [] if partitions == list(topic.partitions) else [topic.put_replicas(partitions)]
+
+        await change(self._runtime.store, made)
+        return idle
+
+    async def elect(self, name: str, index: int, *, unclean: bool) -> NotElected | None:
+        """Gives a partition its preferred leader; or, if `unclean`, and it has none, a leader that may lack
+        acknowledged events. None: it was done. Raises UnknownTopic, StorageError, ConnectionLost."""
+        why: NotElected | None = None
+
+        async def made() -> list[Operation]:
+            nonlocal why
+            image, topic = self._runtime.image, self._topic(name)
+            found = (elect_uncleanly if unclean else prefer)(image, topic, index, image.brokers)
+            why = found if isinstance(found, NotElected) else None
+            if not isinstance(found, NotElected):
+                return found
+            version = topic.partitions[index].version
+            return [] if version < 0 else [Check(places.state(name, index), version)]  # the image may be old
+
+        await change(self._runtime.store, made)
+        if why is None:
+            self._runtime.report("election_by_hand", partition=f"{name}-{index}", unclean=unclean)
+        return why
+
+    def _topic(self, name: str) -> TopicImage:
+        found = self._runtime.image.topics.get(name)
+        if found is None:
+            raise UnknownTopic(f"there is no topic '{name!s:.249}'", topic=str(name)[:249])
+        return found

@@ -1,0 +1,39 @@
+"""What the settings of topics demand of the controller and of elections: those of the topic, else of all brokers, else
+those that the deciding broker was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from krappy.core.cluster import places
+from krappy.core.cluster.image import NOTHING, Image, PartitionImage
+
+MIN_INSYNC = "min.insync.replicas"
+UNCLEAN = "unclean.leader.election.enable"
+FROM_REPLICAS = 3  # by default two of three replicas are needed, or more, and one of fewer
+
+
+def min_insync(image: Image, topic: str, partition: PartitionImage, given: Mapping[str, str] = NOTHING) -> int:
+    """How many replicas must be in sync for a write: by default 2 of three or more, else 1; never more than there are.
+    During a reassignment it is what it was before. So a topic that gets more replicas takes writes meanwhile, and one
+    that gets fewer loses no candidate before that is done."""
+    found = _setting(image, topic, MIN_INSYNC, given)
+    count = len(partition.replicas) - len(partition.adding)
+    return (2 if count >= FROM_REPLICAS else 1) if found is None else min(int(found), count)
+
+
+def is_unclean(image: Image, topic: str, given: Mapping[str, str] = NOTHING) -> bool:
+    """Whether a replica that may lack acknowledged events may lead, if no other is alive."""
+    return _setting(image, topic, UNCLEAN, given) == "true"
+
+
+def _setting(image: Image, topic: str, name: str, given: Mapping[str, str]) -> str | None:
+    """The value in force, None: nobody has set it. The name of a broker's setting is that of the topic's."""
+    for settings in (
+        image.config(places.TOPIC_CONFIG, topic),
+        image.config(places.BROKER_CONFIG, places.DEFAULT),
+        given,
+    ):
+        if name in settings:
+            return settings[name]
+    return None

@@ -1,0 +1,90 @@
+"""Elections beside those that a leader's end demands: of preferred leaders, and by hand (KIP-183, KIP-460).
+
+The preferred leader of a partition is the first of its replicas. A leader that lives is replaced by another replica in
+the ISR, and stays in the ISR itself: it may hold a read lease, and nothing can be committed without it before that is
+over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import NOBODY, PartitionState, elected, elected_uncleanly, normalise, unclean
+from krappy.core.cluster.tree import Check, Operation
+
+
+class NotElected(StrEnum):
+    """Why an election that was asked for is none."""
+
+    NOT_NEEDED = "not needed"  # the preferred replica leads; or, for an unclean election, there is a leader
+    NOT_AVAILABLE = "not available"  # no replica that may lead is alive
+
+
+def moved(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
+    """What makes a broker of the ISR the leader, if it is registered as the image has it."""
+    return _led(image, topic, index, topic.partitions[index].state, to)
+
+
+def _led(image: Image, topic: TopicImage, index: int, state: PartitionState, leader: int) -> list[Operation]:
+    epoch = image.brokers[leader].epoch
+    after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
+    after = normalise(after, topic.partitions[index].replicas, state.min_isr)
+    return [Check(places.epoch(leader), epoch), topic.put_state(index, after)]
+
+
+def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) -> list[Operation] | NotElected:
+    """What makes the preferred replica of a partition the leader."""
+    partition = topic.partitions[index]
+    preferred = partition.replicas[0]
+    if partition.state.leader == preferred:
+        return NotElected.NOT_NEEDED
+    if partition.version < 0 or preferred not in partition.state.isr or preferred not in alive:
+        return NotElected.NOT_AVAILABLE
+    return moved(image, topic, index, preferred)
+
+
+def elect_uncleanly(
+    image: Image, topic: TopicImage, index: int, alive: Collection[int]
+) -> list[Operation] | NotElected:
+    """What gives a partition without a leader one that may lack acknowledged events; or one that lacks none, if it is
+    alive now."""
+    partition = topic.partitions[index]
+    state = partition.state
+    if state.leader != NOBODY:
+        return NotElected.NOT_NEEDED
+    leader, isr = elected(state, partition.replicas, alive)
+    if leader != NOBODY:
+        return _led(image, topic, index, state._replace(isr=isr), leader)
+    leader = elected_uncleanly(state, partition.replicas, alive)
+    if leader == NOBODY or partition.version < 0:
+        return NotElected.NOT_AVAILABLE
+    return _led(image, topic, index, unclean(state, leader), leader)
+
+
+def rebalance(image: Image, alive: Collection[int], percentage: int) -> list[list[Operation]]:
+    """What brings leaders back to where they are preferred: to each alive broker that leads fewer of the partitions
+    that prefer it than (100 - `percentage`) %. It must not be draining. Partitions that are being reassigned wait."""
+    preferring: dict[int, list[tuple[TopicImage, int]]] = {}
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            preferring.setdefault(partition.replicas[0], []).append((topic, index))
+    found: list[list[Operation]] = []
+    for broker, partitions in preferring.items():
+        led_elsewhere = [each for each in partitions if each[0].partitions[each[1]].state.leader != broker]
+        if len(led_elsewhere) * 100 > len(partitions) * percentage:
+            found += _preferred(image, led_elsewhere, alive)
+    return found
+
+
+def _preferred(
+    image: Image, partitions: Iterable[tuple[TopicImage, int]], alive: Collection[int]
+) -> Iterable[list[Operation]]:
+    for topic, index in partitions:
+        partition = topic.partitions[index]
+        if partition.state.leader != NOBODY and not partition.adding and not partition.removing:
+            operations = prefer(image, topic, index, alive)
+            if not isinstance(operations, NotElected) and not image.brokers[partition.replicas[0]].draining:
+                yield operations
