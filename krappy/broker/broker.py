@@ -255,6 +255,7 @@ class LocalBroker(Runtime):
             self.report("catalog_lost", changes=lost)
         await self._open_views([number for id in local.numbers.known() for number in local.numbers.of(id)])
         self._open_settings()
+        self.spawn(self.dynamic.follow)
         await replication.open(self.endpoints, self.internal)
 
     async def _open_views(self, numbers: Sequence[int]) -> None:

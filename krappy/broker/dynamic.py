@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.broker.runtime import DISK_THREADS, Runtime
-from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
+from krappy.core.cluster import places
+from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, KrappyError, StorageError
 from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.settings.topic_table import OF_BROKER, Changes, Given, Setting, changes_of, integer
+from krappy.waiting import wait_any
 
 THREADS = "background.threads"
+RETRY_S = 1.0  # after another broker's change that could not be followed
 _OWN = (  # fields of ServerConfig
     "log.cleaner.backoff.ms",
     "log.cleaner.io.max.bytes.per.second",
@@ -155,14 +159,42 @@ class DynamicSettings:
             except StorageError as error:
                 self._runtime.report("topic_defaults_wait", error=str(error))
 
-    async def _take(self, name: str, after: dict[str, str]) -> None:
+    async def follow(self) -> None:
+        """Puts in force what other brokers of the cluster change. Until cancelled."""
+        runtime = self._runtime
+        while True:
+            seen = runtime.image.configs.get(places.BROKER_CONFIG)
+            done = True
+            try:
+                await self._catch_up()
+            except KrappyError as error:  # a disk that refuses; or a topic of this broker that can't be so
+                runtime.report("settings_wait", error=str(error))
+                done = False
+            changed = partial(self._differs, seen)
+            await wait_any([runtime.store.changed], changed, float("inf") if done else RETRY_S)
+
+    def _differs(self, seen: object) -> bool:
+        return self._runtime.image.configs.get(places.BROKER_CONFIG) is not seen
+
+    async def _catch_up(self) -> None:
+        if _without_empty(self._store.load()) == _without_empty(self._held):
+            return
+        async with self._runtime.shrinking, self._topics.everything():
+            found = self._store.load()
+            for name in {*found, *self._held}:
+                if found.get(name, {}) != self.held(name):
+                    await self._take(name, found.get(name, {}), save=False)
+        self.changed.fire()
+
+    async def _take(self, name: str, after: dict[str, str], *, save: bool = True) -> None:
         defaults = self._defaults({**self._held, name: after})
         topics = [topic for topic in self._runtime.topics.values() if topic.inherited != defaults]
         if any(topic.switches_view(topic.given, defaults) for topic in topics):
             self._runtime.views.check()
         for topic in topics:
             await topic.prepare(topic.given, defaults)
-        await self._store.save(name, after)
+        if save:
+            await self._store.save(name, after)
         self._held[name] = after
         self._apply()
         for topic in topics:
@@ -177,3 +209,7 @@ class DynamicSettings:
         self._runtime.config = replace(self.static, **changed)
         threads: Sequence[Layer] = self.layers(THREADS)
         self._runtime.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS
+
+
+def _without_empty(held: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    return {name: settings for name, settings in held.items() if settings}
