@@ -55,7 +55,8 @@ class ZooKeeper:
         """Tells the world of an unclean election."""
         leader = after.state.leader
         candidates = (*before.state.isr, *before.state.elr)
-        if after.state != before.state and leader not in (NOBODY, *candidates) and before.version >= 0:
+        elected = after.state.leader_epoch != before.state.leader_epoch and before.version >= 0
+        if elected and leader not in (NOBODY, *candidates):
             self.world.elected_uncleanly(leader, after.state.leader_epoch)
 
     def configure(self, min_isr: int) -> None:
