@@ -105,7 +105,7 @@ class Fetch:
                 error = code_for(refused)
             else:
                 error = wrong_epoch(source, asked["current_leader_epoch"])
-                if not error and not source.start_offset <= asked["fetch_offset"] <= source.high_watermark:
+                if not error and not source.start_offset <= asked["fetch_offset"] <= source.readable_end:
                     error = Code.OFFSET_OUT_OF_RANGE
                     source.out_of_range()
         if error:

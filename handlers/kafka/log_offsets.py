@@ -18,6 +18,7 @@ from krappy.wire.kafka import ApiKey, Code, code_for
 Twice = set[tuple[str, int]]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+NOT_AVAILABLE_SINCE = 5
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # KIP-734, KIP-405, KIP-1005
 READ_COMMITTED = 1
 
@@ -72,6 +73,10 @@ def _end(
         answer["error_code"] = wrong
     elif time < LATEST_TIERED or version < _SINCE.get(time, 0):
         answer["error_code"] = Code.UNSUPPORTED_VERSION
+    elif source.readable_end > source.high_watermark and time != EARLIEST:  # KIP-207
+        answer["error_code"] = (
+            Code.OFFSET_NOT_AVAILABLE if version >= NOT_AVAILABLE_SINCE else Code.LEADER_NOT_AVAILABLE
+        )
     elif time >= 0 or time == MAX_TIMESTAMP:
         return answer, source
     elif time != LATEST_TIERED:  # there is no tiered storage
@@ -119,7 +124,7 @@ def _end_of_epoch(session: KafkaSessionPort, name: str, asked: Message) -> Messa
     wrong = wrong_epoch(source, asked["current_leader_epoch"])
     if wrong:
         return {"partition": index, "error_code": wrong}
-    found = source.epochs.end_of(asked["leader_epoch"], source.high_watermark) if asked["leader_epoch"] >= 0 else None
+    found = source.epochs.end_of(asked["leader_epoch"], source.readable_end) if asked["leader_epoch"] >= 0 else None
     if found is None:
         return {"partition": index, "error_code": 0}  # an unknown epoch: epoch and offset are -1
     return {"partition": index, "error_code": 0, "leader_epoch": found[0], "end_offset": found[1]}

@@ -49,7 +49,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         topics = dict.fromkeys(request.topics)
         ids = [(name, text_id(access.topic(name, Op.READ).id)) for name in topics]
         positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
-        ends = [(topic, at, access.topic(topic, Op.READ).led(at).last_stable_offset) for topic, at, _ in positions]
+        ends = [(topic, at, access.topic(topic, Op.READ).held(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
         member.close()  # a topic or the group was deleted meanwhile
         raise

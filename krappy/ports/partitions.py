@@ -55,6 +55,8 @@ class SourcePort(Protocol):
     @property
     def high_watermark(self) -> int: ...
     @property
+    def readable_end(self) -> int: ...
+    @property
     def moved(self) -> Signal:
         """The high watermark or the last stable offset went up, or the partition went away."""
 
@@ -161,6 +163,9 @@ class TopicPort(SourceTopicPort, Protocol):
     @property
     def local(self) -> Mapping[int, PartitionPort]:
         """The partitions that this broker has, by index."""
+
+    def held(self, index: int) -> PartitionPort:
+        """A partition of which this broker has a replica. Raises NotLeader, UnknownPartition."""
 
     def led(self, index: int) -> PartitionPort:
         """A partition that this broker leads. Raises NotLeader, UnknownPartition."""

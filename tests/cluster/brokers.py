@@ -12,6 +12,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
+from krappy.broker.topics.internal_topics import OFFSETS
+from krappy.core.cluster.coordinators import partition_of
 from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
 from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
 
@@ -75,11 +77,11 @@ class ClusterProcesses:
 
     def coordinator(self, group: str) -> int:
         """The id of the broker that coordinates a group; −1: it is away."""
-        [described] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
-        try:
-            return int(described.result(60).coordinator.id)
-        except KafkaException:
-            return -1
+        [asked] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
+        with contextlib.suppress(KafkaException):  # it need not exist, but its coordinator does from now on
+            asked.result(60)
+        found = self.partitions(OFFSETS)
+        return int(found[partition_of(group, len(found))].leader)
 
     def until_in_sync(self, topic: str) -> None:
         wait_until(

@@ -214,3 +214,28 @@ def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, clien
     assert heads[:4] == ["partition", "leader", "replicas", "in sync"]
     assert sorted(row[1] for row in rows) == ["1", "2", "3"]
     assert all(sorted(row[2].split(",")) == sorted(row[3].split(",")) == ["1", "2", "3"] for row in rows)
+
+
+def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses) -> None:
+    """Also partitions that other brokers lead: it has replicas of them. It is there again after a restart."""
+    with blocking.connect(cluster.native.split(",")[cluster.coordinator("mail") - 1]) as client:
+        client.create_topic("letters", partitions=3)
+        with client.producer("letters") as producer:
+            for number in range(30):
+                producer.send(b"%d" % number, key=b"%d" % number).result(30)
+
+        def take(count: int) -> list[int]:
+            found: list[int] = []
+            with client.consumer("letters", group="mail") as consumer:
+                while len(found) < count:
+                    for event in consumer.poll(5)[: count - len(found)]:  # others are delivered again
+                        found.append(int(event.value or b""))
+                        consumer.ack(event)
+            return found
+
+        first = take(10)
+        broker = cluster.brokers[cluster.coordinator("mail")]
+        broker.kill()
+        broker.start()
+        wait_until(lambda: cluster.coordinator("mail") > 0, "the coordinator is back")
+        assert sorted({*first, *take(20)}) == list(range(30))

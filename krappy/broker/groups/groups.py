@@ -78,14 +78,16 @@ class GroupCoordinator(GroupKeeper):
                 if found is None or index >= found.count:
                     lost.append((topic, index))
                     continue
-                partition = found.led(index)
+                partition = found.local.get(index)
+                if partition is None:  # in a cluster: other brokers have it now
+                    continue
                 try:
                     leases = group.load_leases(unpack(what, packed))
                 except (ValueError, TypeError) as error:
                     raise StorageError(f"{what} can't be read: {error}") from error
-                if leases.frontier > partition.high_watermark and not partition.offline:
+                if leases.frontier > partition.end_offset and not partition.offline:
                     self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
-                    leases.cut(partition.high_watermark)
+                    leases.cut(partition.end_offset)
                 group.add(partition, leases).attend()
             self.note_use(group.name)
             if lost:
@@ -171,7 +173,7 @@ class GroupCoordinator(GroupKeeper):
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
         """The partitions of these topics, without those out of service: there a group keeps its position, and gets no
         new one."""
-        return [each for topic in topics for each in self._runtime.topics.find(topic).all_led() if not each.offline]
+        return [each for topic in topics for each in self._runtime.topics.find(topic).all_held() if not each.offline]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""
@@ -332,7 +334,7 @@ class GroupCoordinator(GroupKeeper):
         self._check_kind(name)
         found: list[tuple[Partition, int]] = []
         for topic, index, offset in offsets:
-            partition = self._runtime.topics.find(topic).led(index)
+            partition = self._runtime.topics.find(topic).held(index)
             if offset > partition.high_watermark:
                 start, end = partition.start_offset, partition.high_watermark
                 raise OffsetOutOfRange(
@@ -399,7 +401,7 @@ class GroupCoordinator(GroupKeeper):
         chosen: list[tuple[str, Partition]] = []
         for each in sorted(held) if topic is None else [topic]:
             found = self._runtime.topics.find((self._runtime.topics.table_of(each) or each) if each in held else each)
-            some = found.all_led() if indexes is None else [found.led(at) for at in sorted(set(indexes))]
+            some = found.all_held() if indexes is None else [found.held(at) for at in sorted(set(indexes))]
             chosen += [(each, partition) for partition in some]
         return chosen
 
@@ -407,7 +409,7 @@ class GroupCoordinator(GroupKeeper):
         moved = []
         for partition, _ in moves:
             found = self._runtime.topics.get(partition.topic)
-            if found is None or found.led(partition.index) is not partition:
+            if found is None or found.held(partition.index) is not partition:
                 raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))

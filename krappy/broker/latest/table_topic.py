@@ -104,6 +104,10 @@ class TablePartition:
     # --- as its topic's
 
     @property
+    def readable_end(self) -> int:
+        return self._partition.readable_end
+
+    @property
     def high_watermark(self) -> int:
         return self._partition.high_watermark
 

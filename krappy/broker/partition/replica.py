@@ -165,6 +165,12 @@ class Replica:
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
 
     @property
+    def readable_end(self) -> int:
+        """An offset up to this one is in range. It is the high watermark; but a new leader does not know yet how far
+        the last one's was, and readers may have come to that."""
+        return self.high_watermark if self.replicas.knows_end else self.log.end_offset
+
+    @property
     def is_sure(self) -> bool:
         """Whether this broker knows all that was acknowledged, here or by earlier leaders, and nobody has taken its
         place. Only then may it tell what is true now. Raises NotLeader."""
@@ -446,7 +452,7 @@ class Replica:
 
     def _readable(self, offset: int) -> None:
         self._alive()
-        if not self.start_offset <= offset <= self.high_watermark:
+        if not self.start_offset <= offset <= self.readable_end:
             raise OffsetOutOfRange(
                 f"{self}: offset {offset} is outside {self.start_offset} to {self.high_watermark}",
                 start=self.start_offset,

@@ -53,8 +53,14 @@ class ClusterTopicChanges(TopicChanges):
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
             replicas = self.place(partitions)
-        stored = await runtime.catalog.create(name, partitions, config, replicas)
         topics = runtime.topics
+        try:
+            stored = await runtime.catalog.create(name, partitions, config, replicas)
+        except TopicExists:
+            if not if_absent:
+                raise
+            await self._until(f"the topic '{name}' was created", lambda: name in topics)  # another broker was quicker
+            return topics[name], False
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 

@@ -31,7 +31,7 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
 class InternalPartition:
     """Implements `krappy.ports.SourcePort`: a log that is always empty."""
 
-    epoch = high_watermark = start_offset = last_stable_offset = size = 0
+    epoch = high_watermark = readable_end = start_offset = last_stable_offset = size = 0
     epochs = Epochs([(0, 0)])
     gone: KrappyError | None = None
     offline = ""

@@ -91,6 +91,18 @@ class Topic:
             return found
         raise not_led(self.image, index)
 
+    def held(self, index: int) -> Partition:
+        """A partition of which this broker has a replica, whoever leads it: committed events can be read from each.
+        Raises NotLeader, UnknownPartition."""
+        found = self.local.get(index)
+        if found is not None:
+            return found
+        raise not_led(self.image, index)
+
+    def all_held(self) -> list[Partition]:
+        """All partitions, by index, if this broker has replicas of them. Raises NotLeader."""
+        return [self.held(index) for index in range(self.count)]
+
     def is_offline(self, index: int) -> bool:
         """Whether this broker has the partition, and it is out of service."""
         found = self.local.get(index)

@@ -23,6 +23,7 @@ import trio
 from krappy.broker.kafka_groups.registry import check_name
 from krappy.broker.transactions.turns import IdTurns, written
 from krappy.core import transactions as core
+from krappy.core.cluster.roles import Role
 from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import KrappyError, Overloaded, StorageError, UnknownPartition, UnknownTopic
 from krappy.ports import GroupMember, Position
@@ -83,6 +84,8 @@ class TransactionCoordinator:
         would end them."""
         for topic in self._runtime.topics.values():
             for partition in topic.local.values():
+                if partition.role is not Role.LEADER:  # in a cluster other brokers may know of the transaction
+                    continue
                 at = TopicPartition(topic.name, partition.index)
                 for producer_id in list(partition.stability.open):
                     if producer_id in self._producer_ids.owned:
