@@ -24,6 +24,7 @@ LEASE_MS = 1_500  # how long a renewal is good for, from when it was sent
 RENEW_MS = 500
 GRACE_MS = 2_000
 SILENCE_MS = 2_500
+DEAF_MS = 1_000  # between two looks: ZooKeeper may have been away, and then nobody could renew a lease
 
 
 class Presence:
@@ -41,6 +42,8 @@ class Presence:
     def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
         """Takes what was read just now. `leases`: the version of each registered broker's lease; a broker without one
         has not renewed it yet."""
+        if now - self._now > DEAF_MS:  # it heard nothing, and nor may the others have been heard
+            self._leases = {broker: (epoch, version, now) for broker, (epoch, version, _) in self._leases.items()}
         self._now, self._brokers = now, image.brokers
         for broker, registration in image.brokers.items():
             seen = (registration.epoch, leases.get(broker, -1))

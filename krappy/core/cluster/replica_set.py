@@ -62,6 +62,7 @@ class ReplicaSet:
         self.high_watermark = high_watermark
         self.proposed: Proposal | None = None
         self._followers: dict[int, FollowerProgress] = {}
+        self._silent: set[int] = set()  # those that have not fetched since they left the ISR
         self._synced = high_watermark  # the leader's own
         self._start = end
         self._since = now
@@ -89,6 +90,7 @@ class ReplicaSet:
         before = self._followers.get(replica)
         if before is not None and broker_epoch < before.broker_epoch:
             return False  # it was sent before that broker was started again
+        self._silent.discard(replica)
         if offset >= end:
             caught_up = now
         elif before is not None and before.broker_epoch == broker_epoch:
@@ -113,7 +115,8 @@ class ReplicaSet:
     def take(self, isr: Iterable[int], min_isr: int) -> bool:
         """Takes the ISR of a newer state than that of the last proposal: what was proposed was done, or will never be.
         Returns whether the high watermark rose."""
-        self.isr, self.min_isr, self.proposed = tuple(isr), min_isr, None
+        before, self.isr, self.min_isr, self.proposed = self.isr, tuple(isr), min_isr, None
+        self._silent |= {*before} - {*self.isr}
         return self._advance()
 
     def settle(self, proposal: Proposal | None, isr: Iterable[int], min_isr: int) -> bool:
@@ -128,7 +131,8 @@ class ReplicaSet:
         `alive`: the epochs of the replicas that are registered, and not about to stop. A follower that was not at the
         end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
         a read lease. A follower comes back when it has all that is committed, and was at the end of the log: so it has
-        all that earlier leaders may have committed, too."""
+        all that earlier leaders may have committed, too. And it must have fetched since it left: the controller takes
+        out a dead one before its registration ends."""
         if self.proposed is not None:
             return None
         gone = [each for each in self.isr if each != self.leader and self._lags(each, now, lag_ms)]
@@ -136,6 +140,7 @@ class ReplicaSet:
             replica: found.broker_epoch
             for replica, found in self._followers.items()
             if replica not in self.isr
+            and replica not in self._silent
             and alive.get(replica) == found.broker_epoch
             and found.offset >= self.high_watermark
             and now - found.caught_up <= lag_ms

@@ -38,6 +38,21 @@ def test_one_replica_commits_what_it_has() -> None:
     assert alone.high_watermark == 9
 
 
+def test_a_dead_follower_does_not_come_back_while_its_registration_lives() -> None:
+    """The controller takes it out when its lease is silent, which is seconds before its session ends."""
+    replicas = ReplicaSet(1, (1, 2, 3), 2, 10, 10, 0.0)
+    for follower in (2, 3):
+        replicas.fetched(follower, 0, 10, 10, 20_000.0)
+    replicas.take((1, 3), 2)
+    registered = {1: 0, 2: 0, 3: 0}
+    replicas.fetched(3, 0, 10, 10, 22_000.0)
+    assert replicas.propose(registered, 22_500.0) is None
+    replicas.fetched(2, 0, 10, 10, 23_000.0)
+    proposal = replicas.propose(registered, 23_000.0)
+    assert proposal is not None
+    assert proposal.added == {2: 0}
+
+
 @pytest.mark.parametrize(
     ("leader", "incarnation", "expected"), [(1, 4, Role.LEADER), (1, 3, Role.OFFLINE), (2, 4, Role.FOLLOWER)]
 )

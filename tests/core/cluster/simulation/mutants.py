@@ -10,7 +10,8 @@ broker's registration, which none of 1,500 histories did. That only replicas com
 which replicas go makes the leader forget them, too. That what was told to have changed is not trusted: who is replaced
 while it lives stays in the ISR longer than its connection with ZooKeeper can lag in these histories. That a leader does
 not take what it read before its last change of the ISR for the answer to that change: earlier histories found it, with
-these seeds none of some hundred does.
+these seeds none of some hundred does. That a broker raises its epoch before it excludes itself: a leader puts nobody
+back who has not fetched since it left.
 """
 
 from __future__ import annotations
@@ -157,7 +158,6 @@ MUTANTS = {
     "commits with fewer than min.insync.replicas": Mutant(1, Rules(replica_set=CommitsWithTooFew)),
     "goes on to lead in its old epoch after a restart": Mutant(2, Rules(role=leads_again)),
     "does not exclude itself when its disk was replaced": Mutant(2, Rules(excludes=False)),
-    "excludes itself before it raises its broker epoch": Mutant(187, Rules(bumps_first=False)),
     "asks for more before what it has is on its disk": Mutant(1, Rules(asks_when_synced=False)),
     "finds no divergence": Mutant(3, Rules(epochs=FindsNoDivergence)),
     "keeps epochs in which it wrote nothing": Mutant(52, Rules(forgets_empty_epochs=False)),
