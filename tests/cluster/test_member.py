@@ -62,8 +62,9 @@ class Cluster:
         directory: str = "",
         server: tuple[str, int] | None = None,
         has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        session_ms: int = SESSION_MS,
     ) -> Node:
-        make = partial(ZooKeeper, [server or self._server], chroot=self._chroot, timeout_ms=SESSION_MS)
+        make = partial(ZooKeeper, [server or self._server], chroot=self._chroot, timeout_ms=session_ms)
         mirror = Mirror(make)
         endpoints = {"PLAINTEXT": ("127.0.0.1", 9090 + broker)}
         directory = directory or f"folder {broker}"
@@ -163,18 +164,16 @@ async def test_a_killed_controller_that_leads_costs_no_more_than_another_leader(
 ) -> None:
     """Every broker looks at the leases, so the next controller knows at once who is silent."""
     async with cluster(shared_zookeeper, chroot) as made:
-        first = await made.start(1)
+        first = await made.start(1, session_ms=10_000)
         await until(lambda: first.controller.controls)
         others = [await made.start(broker) for broker in (2, 3)]
         await until(lambda: all(len(node.mirror.image.brokers) == 3 for node in others))
         await make_topic(first, [1, 2, 3])
         await until(lambda: others[0].partition().version == 0)
         await until(lambda: first.member.lease.holds(trio.current_time() * 1000))
-        began = trio.current_time()
         await first.kill()
         await until(lambda: others[0].partition().state.leader == 2)
-        assert trio.current_time() - began < SESSION_MS / 1000, "its session has not ended yet"
-        assert 1 in others[0].mirror.image.brokers
+        assert 1 in others[0].mirror.image.brokers, "its session has not ended yet"
         assert [node.controller.controls for node in others].count(True) == 1
 
 

@@ -11,7 +11,8 @@ which replicas go makes the leader forget them, too. That what was told to have 
 while it lives stays in the ISR longer than its connection with ZooKeeper can lag in these histories. That a leader does
 not take what it read before its last change of the ISR for the answer to that change: earlier histories found it, with
 these seeds none of some hundred does. That a broker raises its epoch before it excludes itself: a leader puts nobody
-back who has not fetched since it left.
+back who has not fetched since it left. That a write demands the lease of who is silent: seeds found it until a
+controller that heard nothing began to count anew, and now none of 700 does.
 """
 
 from __future__ import annotations
@@ -82,11 +83,6 @@ class HasNoGrace(Presence):
 class TakesSilenceForDeathTooSoon(Presence):
     def __init__(self) -> None:
         super().__init__(silence_ms=900)
-
-
-class DoesNotFence(Presence):
-    def fence(self, broker: int) -> Any:
-        return []
 
 
 class TakesAwayTheLeaderAtOnce(Presence):
@@ -160,7 +156,7 @@ MUTANTS = {
     "does not exclude itself when its disk was replaced": Mutant(2, Rules(excludes=False)),
     "asks for more before what it has is on its disk": Mutant(2, Rules(asks_when_synced=False)),
     "finds no divergence": Mutant(3, Rules(epochs=FindsNoDivergence)),
-    "keeps epochs in which it wrote nothing": Mutant(52, Rules(forgets_empty_epochs=False)),
+    "keeps epochs in which it wrote nothing": Mutant(216, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
     "keeps the ELR beside an ISR that is large enough": Mutant(0, min_isr=1, patches={"normalise": keeps_elr}),
     "takes a follower back that lacks committed events": Mutant(13, Rules(replica_set=TakesBackBelowItsHighWatermark)),
@@ -171,16 +167,17 @@ MUTANTS = {
     "reads without a lease": Mutant(9, Rules(lease=HoldsForEver)),
     "shrinks the ISR as soon as it leads": Mutant(42, Rules(replica_set=ShrinksAtOnce)),
     "elects without a grace period": Mutant(170, Rules(presence=HasNoGrace)),
-    "takes silence for death too soon": Mutant(39, Rules(presence=TakesSilenceForDeathTooSoon)),
-    "does not demand the lease that it saw": Mutant(63, Rules(presence=DoesNotFence)),
+    "takes silence for death too soon": Mutant(129, Rules(presence=TakesSilenceForDeathTooSoon)),
     "reads before it knows what earlier leaders acknowledged": Mutant(0, Rules(waits_for_end=False)),
-    "takes replicas away before the new ones are in sync": Mutant(3, patches={"_is_ready": ready_at_once}, moves=True),
-    "takes replicas away when too few are left": Mutant(3, patches={"_is_ready": ready_with_too_few}, moves=True),
+    "takes replicas away before the new ones are in sync": Mutant(
+        258, patches={"_is_ready": ready_at_once}, moves=True
+    ),
+    "takes replicas away when too few are left": Mutant(258, patches={"_is_ready": ready_with_too_few}, moves=True),
     "takes a leader away as soon as another leads": Mutant(
         10, Rules(presence=TakesAwayTheLeaderAtOnce), min_isr=1, moves=True
     ),
     "takes a leader that lives out of the ISR as another replaces it": Mutant(17, patches={"moved": moved_out}),
-    "keeps the leader epoch when replicas go": Mutant(500, patches={"_ended": ended_in_the_same_epoch}, moves=True),
+    "keeps the leader epoch when replicas go": Mutant(636, patches={"_ended": ended_in_the_same_epoch}, moves=True),
     "deletes its log before the reassignment has ended": Mutant(2, Rules(keeps_until_certain=False), moves=True),
     "elects uncleanly where nobody allows it": Mutant(0, patches={"is_unclean": lambda *args: True}),
 }
