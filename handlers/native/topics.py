@@ -16,7 +16,7 @@ from krappy.wire import messages
 @serves(messages.CreateTopic, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
 async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
     access, factor, replicas = session.access, request.replication_factor, None
-    if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.DESCRIBE)):
+    if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.CREATE)):
         replicas = access.cluster(Op.CREATE).place(request.partitions, factor)
     topic, created = await access.create_topic(
         request.topic, request.partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas

@@ -36,7 +36,7 @@ RESOURCES = dict.fromkeys(
     **dict.fromkeys(["create_topic", "alter_topic", "delete_topic", "topic_for_producer", "table_of"], Resource.TOPIC),
     **dict.fromkeys(["kafka_group", "kafka_groups"], Resource.GROUP),
     **dict.fromkeys(["transactional_id", "transactional_ids"], Resource.TRANSACTIONAL_ID),
-    "cluster": Resource.CLUSTER,
+    **dict.fromkeys(["cluster", "moves"], Resource.CLUSTER),
 }
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 

@@ -80,7 +80,7 @@ async def test_splits_have_the_leaders_of_the_image(tmp_path: Path, monkeypatch:
 
         led_by(topic, broker.id, broker.id, 9)  # this broker has nothing of the third one
         [described] = (await describe_topics(session, m.DescribeTopics(["t"]))).topics
-        assert described["partitions"][2] == {"partition": 2, "leader": 9}
+        assert described["partitions"][2] == {"partition": 2, "leader": 9, "replicas": (9,), "isr": (0,)}
         with pytest.raises(NotLeader, match="t-2: broker 9 leads it") as refused:
             await trio.to_thread.run_sync(planned, session, monkeypatch)
         assert refused.value.details == {"topic": "t", "partition": 2, "leader": 9}
