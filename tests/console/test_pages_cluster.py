@@ -23,7 +23,7 @@ PARTITIONS = 6
 def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
     try:
         with brokers(tmp_path) as made:
-            made.admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
+            made.admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(120)
             yield made
     except Missing as reason:
         pytest.skip(str(reason))

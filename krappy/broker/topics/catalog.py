@@ -94,7 +94,8 @@ class Catalog(StoredTopics):
     def deleting(self) -> Sequence[StoredTopic]:
         """Deleted topics of which this broker may have folders or views, by id."""
         gone = self._store.image.deleted
-        return [each for each in super().deleting() if self._broker in (gone[each.id].replicas or (self._broker,))]
+        others = {id for id, each in gone.items() if each.replicas and self._broker not in each.replicas}
+        return [each for each in super().deleting() if each.id not in others]  # a thread may have changed the image
 
     def image(self, name: str) -> TopicImage:
         """What the cluster knows of an existing topic. Raises KeyError."""
