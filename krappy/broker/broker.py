@@ -222,6 +222,8 @@ class LocalBroker(Runtime):
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True
+        if self.replication is not None:
+            self.replication.begin()
 
     async def _open_alone(self, local: LocalCatalog) -> None:
         self.store = store = LocalStore(local.tree, self.in_thread)

@@ -259,3 +259,20 @@ def test_a_folder_of_a_broker_that_was_alone_joins(tmp_path: Path) -> None:
                     assert found[offset] == str(number).encode()
     except Missing as reason:
         pytest.skip(str(reason))
+
+
+def test_a_topic_that_was_made_anew_while_a_broker_was_away(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as old:
+        until_acked(old, 600)
+    cluster.brokers[3].kill()
+    wait_until(lambda: 3 not in leaders(cluster, "t"), "others lead the topic")
+    cluster.admin.delete_topics(["t"])["t"].result(30)
+    make_topic(cluster, "other")  # the deletion is known
+    made = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 2)])["t"]
+    made.result(30)
+    cluster.brokers[3].start()
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 600)
+    cluster.until_in_sync("other")
+    assert not [event for id in cluster.brokers for event in cluster.events(id, "internal_error")]

@@ -19,6 +19,7 @@ import trio
 
 from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.replica import Replica
+from krappy.core.cluster.roles import Role
 from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageError
 from krappy.ports import StoredAt
 from krappy.records.batch import BatchHeader
@@ -186,6 +187,8 @@ class GroupCommit:
             later.resolve(stored)
         elif self._replica.log.broken:  # no sync will cover it any more
             later.reject(StorageError(self._replica.log.broken))
+        elif self._replica.role is not Role.LEADER:  # it will not learn here whether that is committed
+            later.reject(self._replica.deposed())
         else:
             self._again.append((offset, later, stored))
 

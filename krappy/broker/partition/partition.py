@@ -32,7 +32,6 @@ from krappy.errors import (
     CorruptBatch,
     KrappyError,
     NotEnoughReplicasAfterAppend,
-    NotLeader,
     OffsetOutOfRange,
     PolicyViolation,
     StorageError,
@@ -133,18 +132,20 @@ class Partition(Viewed):
                 self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
                 self.epochs.cut(self.log.end_offset)
         if led and role is not Role.LEADER:
-            self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))
+            self.commit.end(self.deposed())
         self.grown.fire()
         self.moved.fire()
 
-    def rest(self) -> None:
-        """Takes part in nothing, until the next `take`."""
-        led, self.role = self.role is Role.LEADER, Role.OFFLINE
-        self.leader = NOBODY
-        self.strays.tell(self)
+    async def rest(self) -> None:
+        """Takes part in nothing, until the next `take`. Waits for a write under way, which is then refused, too."""
+        async with self.writing:
+            led, self.role = self.role is Role.LEADER, Role.OFFLINE
+            self.leader = NOBODY
+            self.strays.tell(self)
+            if led:
+                self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
         if led:
-            self.replicas = ReplicaSet(NOBODY, (), 1, self.high_watermark)
-            self.commit.end(NotLeader(f"{self}: this broker does not lead it any more", **self._place()))
+            self.commit.end(self.deposed())
         self.grown.fire()
         self.moved.fire()
 

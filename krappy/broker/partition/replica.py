@@ -159,7 +159,7 @@ class Replica:
     def check_leads(self, epoch: int) -> None:
         """Raises NotLeader unless this broker leads the partition in this leader epoch; NotEnoughReplicas."""
         if self.role is not Role.LEADER or self.epoch != epoch:
-            raise NotLeader(f"{self}: this broker does not lead it any more", **self._place())
+            raise self.deposed()
         if not self.replicas.enough:
             have, needed = len(self.replicas.isr), self.replicas.min_isr
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
@@ -175,7 +175,7 @@ class Replica:
         """Whether this broker knows all that was acknowledged, here or by earlier leaders, and nobody has taken its
         place. Only then may it tell what is true now. Raises NotLeader."""
         if self.role is not Role.LEADER:
-            raise NotLeader(f"{self}: this broker does not lead it any more", **self._place())
+            raise self.deposed()
         return self.replicas.knows_end and self._lent.may_read()
 
     async def until_sure(self) -> None:
@@ -197,6 +197,10 @@ class Replica:
         more."""
         if self.gone is not None or self.role is Role.LEADER:
             return self.gone
+        return self.deposed()
+
+    def deposed(self) -> NotLeader:
+        """The error for who takes this broker for the leader."""
         return NotLeader(f"{self}: this broker does not lead it any more", **self._place())
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:

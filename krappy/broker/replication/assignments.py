@@ -60,10 +60,12 @@ class Assignments:
         self._leaving = Leaving(runtime, cluster, logs.replicas)
 
     async def open(self) -> None:
-        """Opens all topics, before this broker registers. Raises StorageError."""
+        """Opens all topics, before this broker registers. A topic whose name had a deleted one that is not removed here
+        yet is left to `run`: groups' positions in that go first, and groups are not open yet. Raises StorageError."""
+        dead = {each.name for each in self._runtime.catalog.deleting()}
         for image in list(self._cluster.image.topics.values()):
             self._runtime.check_taking()
-            if image.name not in INTERNAL:
+            if image.name not in INTERNAL and image.name not in dead:
                 await self._add(image)
 
     async def run(self) -> None:
@@ -210,7 +212,7 @@ class Assignments:
         key = topic.id, partition.index
         follower = self._followers[key]
         if epoch < 0 or version < 0 or partition.gone is not None:
-            partition.rest()
+            await partition.rest()
             follower.leader = NOBODY
         else:
             state = image.topics[topic.name].partitions[partition.index].state

@@ -70,7 +70,10 @@ class Replication:
         directory = await runtime.in_thread(replicas.directory)
         boot = "" if runtime.fsync else joining.boot_id()
         cluster.join(directory, boot, endpoints, assignments.has_lost, assignments.told)
-        runtime.spawn(self._replicate)
+
+    def begin(self) -> None:
+        """To be called once everything of this broker is open: takes its roles, and follows what is assigned to it."""
+        self._runtime.spawn(self._replicate)
 
     async def _belong(self) -> None:
         with self._belonging:
