@@ -1,0 +1,61 @@
+"""A broker that ceases to lead a partition: every publish is answered, whenever that comes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from krappy.errors import NotLeader
+from krappy.records import batch
+from tests.broker import engine
+
+
+def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path) -> None:
+    """The write is in its thread when the broker's session is over. The role ends behind it: later nobody would settle
+    it."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path, durability="fsync") as broker:
+            partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+            append, begun, go_on = partition.log.append, trio.Event(), threading.Event()
+
+            def slow(*given: object) -> int:
+                trio.from_thread.run_sync(begun.set)
+                go_on.wait(30)
+                return append(*given)  # type: ignore[arg-type]
+
+            partition.log.append = slow  # type: ignore[method-assign]
+            stored = partition.publish(batch.encode([b"k"], [b"v"], timestamps=1_000))
+            with trio.fail_after(30):
+                await begun.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partition.rest)
+                await trio.testing.wait_all_tasks_blocked()
+                go_on.set()
+            with trio.fail_after(30):
+                assert (await stored.wait()).offset == 0  # all replicas in sync, this one, had it before the role ended
+
+    trio.run(main)
+
+
+def test_a_retry_is_answered_when_the_role_has_ended(tmp_path: Path) -> None:
+    """Whether its original is committed is not known here any more."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+            producer = await broker.new_producer_id()
+            data = batch.encode(
+                [b"k"], [b"v"], timestamps=1_000, producer_id=producer, producer_epoch=0, base_sequence=0
+            )
+            await partition.publish(data).wait()
+            await partition.rest()
+            partition.high_watermark = 0  # as of a follower that does not know yet that it is committed
+            with trio.fail_after(30), pytest.raises(NotLeader):
+                await partition.publish(data).wait()
+
+    trio.run(main)
