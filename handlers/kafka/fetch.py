@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
+from krappy.handlers.kafka.fetch_work import answered
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.replica_fetch import fetch_for_replica, replica_of
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
@@ -279,24 +280,7 @@ def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message 
         return fetch_for_replica(session, request, version, replica)
     if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
-    work = Fetch(session, request, version)
-    finding = work.find()
-    for _ in finding:
-        return _find_many(session, work, finding)
-    if session.ready:
-        try:
-            answer = work.now()
-            if answer is not None:
-                return answer
-        except BlockingIOError:
-            pass
-    return work.wait()
-
-
-async def _find_many(session: KafkaSessionPort, work: Fetch, finding: Iterator[None]) -> Message:
-    for _ in finding:
-        await session.pause()
-    return await work.wait()
+    return answered(session, Fetch(session, request, version))
 
 
 def _code(error: KrappyError, wanted: Wanted) -> Code:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, OffsetOutOfRange, UnknownTopic
+from krappy.handlers.kafka.fetch_work import answered
 from krappy.handlers.kafka.registry import Message
 from krappy.handlers.kafka.sources import wrong_epoch
 from krappy.handlers.waits import bounded_ms
@@ -389,24 +390,7 @@ def fetch_for_replica(
     watch = watch_of(session, request)
     if watch is None:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
-    work = ReplicaFetch(session, request, version, replica, watch)
-    finding = work.find()
-    for _ in finding:
-        return _find_many(session, work, finding)
-    if session.ready:
-        try:
-            answer = work.now()
-            if answer is not None:
-                return answer
-        except BlockingIOError:
-            pass
-    return work.wait()
-
-
-async def _find_many(session: KafkaSessionPort, work: ReplicaFetch, finding: Iterator[None]) -> Message:
-    for _ in finding:
-        await session.pause()
-    return await work.wait()
+    return answered(session, ReplicaFetch(session, request, version, replica, watch))
 
 
 def _told(port: LeaderPort) -> Told:

@@ -14,7 +14,7 @@ from krappy.records import batch
 from tests.broker import engine
 
 
-def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path) -> None:
+def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write is in its thread when the broker's session is over. The role ends behind it: later nobody would settle
     it."""
 
@@ -26,9 +26,9 @@ def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path) -> N
             def slow(*given: object) -> int:
                 trio.from_thread.run_sync(begun.set)
                 go_on.wait(30)
-                return append(*given)  # type: ignore[arg-type]
+                return int(append(*given))  # type: ignore[arg-type]
 
-            partition.log.append = slow  # type: ignore[method-assign]
+            monkeypatch.setattr(partition.log, "append", slow)
             stored = partition.publish(batch.encode([b"k"], [b"v"], timestamps=1_000))
             with trio.fail_after(30):
                 await begun.wait()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
-from krappy.core.kafka.offset import At, Offset
+from krappy.core.kafka.offset import At
 from krappy.errors import KrappyError
 from krappy.waiting import Later
 
@@ -57,16 +57,7 @@ class GroupsElsewhere:
     def new_member_id(self) -> str:
         return self._own.new_member_id()
 
-    def commit_as(
-        self,
-        name: str,
-        member_id: str,
-        generation: int,
-        instance_id: str | None,
-        offsets: Mapping[At, Offset],
-        *,
-        version: int,
-    ) -> Later[KrappyError | None]:
+    def commit_as(self, *asked: object, version: int) -> NoReturn:
         raise self._refused
 
     def readable(self, name: str, member_id: str | None, epoch: int) -> NoReturn:
