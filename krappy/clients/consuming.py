@@ -3,6 +3,7 @@ received, as events or as columns."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from krappy.clients.acks import Acknowledged
@@ -11,8 +12,9 @@ from krappy.clients.events import EventBatch
 from krappy.clients.received import Received
 from krappy.clients.router import Router
 from krappy.clients.values import LONGEST, StartAt
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.types import Event, TopicPartition
+from krappy.wire.messages import ConsumerRegistered
 
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
 LEAST_PATIENCE = 0.1  # seconds that a poll waits for room to send it, even if its caller would not wait so long
@@ -30,6 +32,19 @@ class Consuming:
         self._router = router
         self._runtime = router.runtime
         self._closed = False
+        self._topic_ids: dict[str, str] = {}  # the topics' ids: positions and acks are valid in these topics only
+
+    def _known_topics(
+        self, answer: ConsumerRegistered, abandoned: Callable[[ConsumerRegistered], None]
+    ) -> dict[str, str]:
+        """The ids of the topics in the answer to a registration. If one is not the topic that it was, calls
+        `abandoned` with the answer and raises UnknownTopic."""
+        ids = dict(answer.topic_ids or ())
+        for topic, id in ids.items():
+            if self._topic_ids.get(topic, id) != id:
+                abandoned(answer)
+                raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
+        return ids
 
     async def open(self) -> None:
         """Registers. Raises what the broker says, or ConnectionLost."""

@@ -73,7 +73,6 @@ class Reading(Consuming):
         self._chosen = False  # it is known which partitions there are to read
         self._unplaced: set[TopicPartition] = set()
         self._opened = False
-        self._topic_ids: dict[str, str] = {}  # the topics' ids: positions are valid in these topics only
         self._until: dict[TopicPartition, int] | None = None
         self._refresh = 0.0  # when to look for new partitions
         self._placing: ClientSignal | None = None  # set when the caller who registers has done so
@@ -219,11 +218,7 @@ class Reading(Consuming):
             if self._router.closed:
                 raise
             return error
-        ids = dict(answer.topic_ids or ())
-        for topic, id in ids.items():
-            if self._topic_ids.get(topic, id) != id:
-                abandoned(answer)
-                raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
+        ids = self._known_topics(answer, abandoned)
         with self._runtime.lock:
             if self._closed:  # in the meantime: `close` ended the registrations before this one
                 abandoned(answer)

@@ -24,7 +24,7 @@ from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import PollSlot
 from krappy.clients.router import Router
 from krappy.clients.values import start
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownHandle, UnknownTopic
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownHandle
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
@@ -39,7 +39,6 @@ class Sharing(Consuming):
         self._link = router.home
         self._generation = 0
         self._handle = 0
-        self._topic_ids: dict[str, str] = {}  # the topics' ids: acks are valid in these topics only
         self._poll: PollSlot | None = None
         self._polls = 0  # polls of this registration that brought leases
         self._began = 0.0  # when the last poll's events began to be handed out
@@ -158,11 +157,7 @@ class Sharing(Consuming):
             if self._link.closed:
                 raise
             return
-        ids = dict(answer.topic_ids or ())
-        for topic, id in ids.items():
-            if self._topic_ids.get(topic, id) != id:
-                abandoned(answer)
-                raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
+        ids = self._known_topics(answer, abandoned)
         with self._runtime.lock:
             if self._closed:  # in the meantime: `close` ended the registration before this one
                 abandoned(answer)

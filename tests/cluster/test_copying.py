@@ -228,6 +228,9 @@ async def test_a_copy_below_the_log_start_starts_over(tmp_path: Path, start: int
         await it.leader.delete_records(start + 2)
         it.fetcher.set([it.follower])
         await it.check()
+        with trio.fail_after(20):  # the copy follows the log start beside its fetches
+            while it.copy.start_offset < start + 2:
+                await trio.sleep(0.005)
         assert it.copy.start_offset == start + 2
         assert await it.copy.applier.caught_up(it.copy.high_watermark, 10)
         assert {key: it.copy.look_up(key) for key in _KEYS} == {key: it.leader.look_up(key) for key in _KEYS}

@@ -169,7 +169,7 @@ async def test_a_killed_controller_that_leads_costs_no_more_than_another_leader(
         others = [await made.start(broker) for broker in (2, 3)]
         await until(lambda: all(len(node.mirror.image.brokers) == 3 for node in others))
         await make_topic(first, [1, 2, 3])
-        await until(lambda: others[0].partition().version == 0)
+        await until(lambda: "t" in others[0].mirror.image.topics and others[0].partition().version == 0)
         await until(lambda: first.member.lease.holds(trio.current_time() * 1000))
         await first.kill()
         await until(lambda: others[0].partition().state.leader == 2)
