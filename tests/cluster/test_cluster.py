@@ -51,7 +51,8 @@ class Writer:
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (number, offset)
+        # (number, offset), by partition; whole from the start, since it is read while another thread adds to it
+        self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
         self.failed: list[str] = []
 
     def __enter__(self) -> Writer:

@@ -53,7 +53,8 @@ class Sender:
         self._client, self._topic = client, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.acked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # (offset, number), by partition
+        # (offset, number), by partition; whole from the start, since it is read while another thread adds to it
+        self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
         self.failed: list[str] = []
 
     def __enter__(self) -> Sender:
