@@ -20,7 +20,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # If two makes run at once, the second waits for the first one's .venv. Without flock(1), as on macOS, run only one.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak compat peers peers-kv k8s-test bench bench-spark
+.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak compat peers peers-cluster peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -110,6 +110,10 @@ compat: $(READY) ## test Kafka's clients in Java, Node.js and C, and Kafka's own
 peers: $(READY) ## measure Apache Kafka beside Krappy, by one client (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.compat.tools
 	@$(BIN)/python -m tests.peers.compare $(ARGS)
+
+peers-cluster: $(READY) ## measure three Kafka brokers beside three of Krappy: speed, failover (ARGS="--json FILE --scale 0.1")
+	@$(BIN)/python -m tests.compat.tools
+	@$(BIN)/python -m tests.peers.cluster $(ARGS)
 
 peers-kv: $(READY) ## measure NATS JetStream KV beside Krappy; needs Go (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.peers.kv $(ARGS)

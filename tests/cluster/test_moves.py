@@ -97,6 +97,7 @@ def test_a_reassignment_is_cancelled(cluster: ClusterProcesses) -> None:
     ]
     cluster.brokers[3].kill()
     assert reassign(cluster, "t", {0: [2, 3]}) == [Code.NONE]
+    wait_until(lambda: moving(cluster, at=2) != [], "broker 2 sees what was asked of broker 1")
     [found] = moving(cluster, at=2)
     assert found == {"partition_index": 0, "replicas": [2, 3, 1], "adding_replicas": [3], "removing_replicas": [1]}
     assert reassign(cluster, "t", {0: None}, at=2) == [Code.NONE]

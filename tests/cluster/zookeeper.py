@@ -79,6 +79,11 @@ class ZooKeeperServer:
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", self.port
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Returns at once; `wait` until it serves."""
         path = f"{jars()}/*"

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,10 +92,14 @@ class KrappyServer:
 class KafkaServer:
     """Apache Kafka: broker and controller in one process, with little memory. Raises Missing without its jars."""
 
-    def __init__(self, folder: Path, *, heap: str = "512m", **settings: object) -> None:
+    def __init__(
+        self, folder: Path, *, heap: str = "512m", node: int = 1, controllers: Sequence[int] = (), **settings: object
+    ) -> None:
+        """`controllers`: the ports of a cluster's controllers, of which this is number `node`; empty: it is alone."""
         folder.mkdir(parents=True, exist_ok=True)
         self._java, self._path = java("kafka")
-        port, controller = free_port(), free_port()
+        port, controllers = free_port(), controllers or [free_port()]
+        controller, copies = controllers[node - 1], len(controllers)
         self.address = f"127.0.0.1:{port}"
         self.data = folder / "kafka"
         self.log = folder / "kafka.log"
@@ -104,16 +109,16 @@ class KafkaServer:
         self._file = folder / "server.properties"
         config = {
             "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "node.id": node,
+            "controller.quorum.voters": ",".join(f"{id}@127.0.0.1:{each}" for id, each in enumerate(controllers, 1)),
             "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.data,
-            "offsets.topic.replication.factor": 1,
+            "offsets.topic.replication.factor": copies,
             "offsets.topic.num.partitions": 4,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": max(1, copies - 1),
             "transaction.state.log.num.partitions": 4,
             "group.initial.rebalance.delay.ms": REBALANCE_DELAY_MS,
             "group.consumer.min.heartbeat.interval.ms": 300,
@@ -135,6 +140,11 @@ class KafkaServer:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self) -> None:
+        self.begin()
+        self.ready()
+
+    def begin(self) -> None:
+        """Starts it; returns at once."""
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -146,11 +156,15 @@ class KafkaServer:
         self._watchdog = threading.Timer(LIFETIME, self._process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
+
+    def ready(self) -> None:
+        """Returns once it listens."""
         host, _, port = self.address.partition(":")
         end = time.monotonic() + PATIENCE
         while True:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
                 return
+            assert self._process is not None
             assert self._process.poll() is None, self.last_words()
             assert time.monotonic() < end, self.last_words()
             time.sleep(0.02)

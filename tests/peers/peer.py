@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from krappy.wire.kafka import ApiKey, decode_response, encode_request
 from tests.compat.admin import Admin
@@ -23,7 +24,7 @@ def _krappy(durability: str) -> Callable[[Path], Server]:
     return lambda folder: KrappyServer(folder, durability=durability, log_level="warning")
 
 
-def _kafka(**settings: object) -> Callable[[Path], Server]:
+def _kafka(**settings: Any) -> Callable[[Path], Server]:
     return lambda folder: KafkaServer(folder, heap="1g", **settings)
 
 
