@@ -102,6 +102,8 @@ class Applier:
             self._stable = stable
             self._lag += self._undecided
             self._undecided = 0
+        if not self._running and self._fresh and self._fresh[0][2] is None:
+            self._pass_over()
         self.start()
         if self._lag > HURRY:
             self._wanted.set()
@@ -115,6 +117,20 @@ class Applier:
         """Drops the batches in memory, which will not be applied."""
         self._fresh.clear()
         self._keep(-self._kept)
+
+    def _pass_over(self) -> None:
+        """Moves on at once behind the first batches whose events have no keys: that needs no task."""
+        stable = self._replica.last_stable_offset
+        while self._fresh:
+            base, count, columns, _, kept = self._fresh[0]
+            if columns is not None or base > self.applied or base + count > stable:
+                break
+            self._fresh.popleft()
+            self._keep(-kept)
+            self.applied = max(self.applied, base + count)
+        if not self.behind:
+            self._lag = 0
+        self.moved.fire()
 
     def start(self) -> None:
         self.strays.applied(self.applied)

@@ -48,7 +48,11 @@ class GroupCommit:
         together = replica.fsync and size <= TOGETHER and not self._waiting
         synced = None
         try:
-            async with replica.writing:
+            if replica.writing.locked():
+                await replica.writing.acquire()
+            else:  # `acquire` would give all other tasks their turn first
+                replica.writing.acquire_nowait()
+            try:
                 replica.check_leads(epoch)
                 if not replica.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
@@ -56,6 +60,8 @@ class GroupCommit:
                     synced = await trio.to_thread.run_sync(
                         lambda: self._append(accepted, sync=together), limiter=replica.disk_limiter
                     )
+            finally:
+                replica.writing.release()
         except (NotLeader, NotEnoughReplicas) as error:
             _reject(accepted, error)
             return
