@@ -33,6 +33,7 @@ from tests.peers.report import summary
 
 BROKERS = 3
 PARTITIONS = 6  # of the topic whose leaders are killed
+WARM_S = 8
 CALM_S, LOOK_S = 3.0, 15.0  # before a kill, and how long writes are watched after it
 Results = dict[str, list[float]]
 
@@ -99,7 +100,7 @@ class KafkaCluster:
 @contextmanager
 def krappy(folder: Path) -> Iterator[Cluster]:
     try:
-        with brokers(folder, BROKERS, log_level="warning") as made:
+        with brokers(folder, BROKERS) as made:
             yield KrappyCluster(made)
     except NoZooKeeper as reason:
         raise Missing(str(reason)) from None
@@ -226,8 +227,9 @@ def run(names: list[str], rounds: int, scale: float, kills: int, folder: Path) -
                 measured.topic(1)
                 measured.note("start-up to the first topic (s)", time.monotonic() - begun)
                 measured.note("memory idle (MiB)", measured.memory())
-                warm = measured.topic(16)  # a Java process becomes faster as it runs
-                drive("produce", cluster.address, warm, 16, 500_000, 100, 0)
+                # A Java process becomes faster as it runs.
+                drive("produce", cluster.address, measured.topic(16), 16, 500_000, 100, 0)
+                drive("latency", cluster.address, measured.topic(1), 1000, WARM_S)
                 for measure in (measured.throughput, measured.latency):
                     sys.stderr.write(f"  {measure.__name__}\n")
                     measure(scale)

@@ -10,7 +10,7 @@ from typing import Any
 
 # The pairs that are compared: with the same durability on both sides, then both by default.
 PAIRS = (("krappy", "kafka-fsync"), ("krappy-os", "kafka"), ("krappy", "kafka"))
-LESS_IS_BETTER = ("start-up", "latency", "memory", "bootstrap", "CPU")
+LESS_IS_BETTER = ("start-up", "latency", "memory", "bootstrap", "CPU", "failover")
 
 
 def less_is_better(measure: str) -> bool:
