@@ -57,7 +57,7 @@ CLIENTS = ["client", "blocking", "clients"]
 LAYERS = [
     Layer("values", VALUES, [], {"crc32c", "lz4", "cramjam", "msgpack"}, IMPURE),
     Layer("wire", ["wire"], VALUES, {"msgpack"}, IMPURE),
-    Layer("core", ["core"], VALUES, {"re2"}, IMPURE),
+    Layer("core", ["core"], VALUES, {"pyroaring", "re2"}, IMPURE),
     Layer("descriptors", ["descriptors"], [], set(), IMPURE - {"os"}),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
     Layer("ports", ["ports"], [*VALUES, "settings", "core", "wire", "waiting"], set(), IMPURE),
@@ -117,6 +117,7 @@ LAYERS = [
 ONLY_IMPORTERS = {
     "rocksdict": {"store.rocks"},
     "re2": {"core.kafka.topic_regex"},
+    "pyroaring": {"core.live_offsets"},
     "h11": {"server.http", "server.http_exchange"},
 }
 FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}

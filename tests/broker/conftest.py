@@ -17,6 +17,5 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(latest_sets, "SLACK", 0.0)
     monkeypatch.setattr(table_file, "MARK", 40)
-    monkeypatch.setattr(live_offsets, "BITS", 3)
     monkeypatch.setattr(live_offsets, "BLOCK", 8)
     monkeypatch.setattr(latest, "RAW_LAG", 3)

@@ -123,7 +123,7 @@ def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None
         partition = await topic(broker)
         for number in range(100):
             await write(partition, (f"k{number}", "1"))
-        tables = tables_of(broker, room=2000)  # too little for all of its 13 blocks
+        tables = tables_of(broker, room=400)  # too little for all of its offsets
         consumers = [Consumer(room=50) for _ in range(20)]
         making = 0
         made = tables.sets._make
@@ -139,7 +139,7 @@ def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None
                 nursery.start_soon(consumer.finish, tables, partition)
         for consumer in consumers:
             assert [row[0] for row in consumer.rows] == list(range(100))
-        assert tables.sets.size <= 2000
+        assert tables.sets.size <= 400
         assert 2 <= making <= 60, "each window is made once, about, whoever reads it"
         tables.forget(partition.number)
         assert not tables.sets.size

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from krappy.core.live_offsets import BLOCK, Cursor, LiveOffsets
+from krappy.core.live_offsets import BLOCK, LiveOffsets
 from krappy.entries.entry import pack_entry
 from krappy.records import batch, survivors
 from krappy.types import Headers
@@ -18,32 +18,55 @@ def entries(offsets: dict[int, bool]) -> list[bytes]:
     return [pack_entry(offset, -1, b"v" if value else None) for offset, value in offsets.items()]
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.dictionaries(OFFSETS, st.booleans()), OFFSETS, OFFSETS, st.lists(OFFSETS, min_size=1, max_size=4))
-def test_it_holds_what_was_put_in(found: dict[int, bool], low: int, blank: int, asked: list[int]) -> None:
-    live = LiveOffsets(low, 4 * BLOCK, 1 << 20)
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(OFFSETS, st.booleans()),
+    st.sampled_from([0, 1 << 40, 1 << 62]),
+    OFFSETS,
+    OFFSETS,
+    st.lists(OFFSETS, min_size=1, max_size=4),
+)
+def test_it_holds_what_was_put_in(found: dict[int, bool], base: int, low: int, blank: int, asked: list[int]) -> None:
+    found = {base + at: value for at, value in found.items()}
+    low, high, blank = base + low, base + 4 * BLOCK, base + blank
+    live = LiveOffsets(low, high, 1 << 20)
     live.add(entries(found))
-    held = {at for at, value in found.items() if low <= at < 4 * BLOCK and (value or at >= blank)}
+    inside = {at: value for at, value in found.items() if low <= at < high}
+    held = {at for at, value in inside.items() if value or at >= blank}
+    assert live.count == sum(inside.values())
     for at in asked:
-        cursor = Cursor(live, blank)
-        assert cursor.next(at) == min((each for each in held if each >= at), default=None)
-        flags, left_out = cursor.between(at, at + BLOCK + 100)
-        assert {at + index for index, flag in enumerate(flags) if flag} == held & set(range(at, at + BLOCK + 100))
-        if not left_out:
-            missing = {each for each in found if each not in held and low <= each < 4 * BLOCK}
-            assert not missing & set(range(at, at + BLOCK + 100))
+        first, end = base + at, base + at + BLOCK + 100
+        assert live.next(first, blank) == min((each for each in held if each >= first), default=None)
+        flags, left_out = live.between(first, end, blank)
+        assert {first + index for index, flag in enumerate(flags) if flag} == held & set(range(first, end))
+        assert len(flags) == end - first
+        assert left_out == bool((inside.keys() - held) & set(range(first, end)))
 
 
-def test_what_is_too_much_is_left_to_another() -> None:
-    live = LiveOffsets(0, 100 * BLOCK, 40_000)
-    for block in range(100):
-        live.add(entries(dict.fromkeys(range(block * BLOCK, block * BLOCK + 1000), True)))
-    assert live.size <= 40_000
+@pytest.mark.parametrize("each", [1, 1000, 40_000])
+@pytest.mark.parametrize("value", [True, False])
+def test_what_is_too_much_is_left_to_another(each: int, value: bool) -> None:
+    """With one event in each block, with a part of its events, and with more than half."""
+    room = 40_000
+    live = LiveOffsets(0, 1000 * BLOCK, room)
+    for block in range(400 if each == 1 else 30):
+        live.add(entries(dict.fromkeys(range(block * BLOCK, block * BLOCK + each), value)))
+        live.add(entries({block * BLOCK + BLOCK - 1: True}))
+    assert room // 2 < live.size <= room
     assert live.high % BLOCK == 0
-    cursor, at, count = Cursor(live, 0), 0, 0
-    while (found := cursor.next(at)) is not None:
+    assert 0 < live.high < 1000 * BLOCK
+    at = count = 0
+    while (found := live.next(at, 0)) is not None:
         at, count = found + 1, count + 1
-    assert count == live.high // BLOCK * 1000 > 0, "and what is below that is all there"
+    assert count == live.high // BLOCK * (each + 1) > 0, "and what is below that is all there"
+
+
+def test_one_block_stays_however_little_room_there_is() -> None:
+    live = LiveOffsets(0, 10 * BLOCK, 1)
+    for block in range(5):
+        live.add(entries({block * BLOCK + 7: True, block * BLOCK + 9: False}))
+    assert live.high == BLOCK
+    assert live.between(0, 12, 0) == (bytes([0] * 7 + [1, 0, 1, 0, 0]), False)
 
 
 RECORD = st.tuples(st.binary(max_size=40), st.none() | st.binary(max_size=300), st.integers(0, 10**7), st.booleans())

@@ -1,9 +1,9 @@
 """`TOPIC@latest`: a partition's log without events that newer ones of their keys have replaced, for Kafka's consumers
 (rules: core/latest.py).
 
-One pass over the view gives the set of the offsets of the keys' latest events (2 bytes per offset, in a third of the
-time that reading the view in full takes). Then the log is read from the first of these offsets to the last, and each
-batch is cut down to them. Batches made from the view itself would need the whole table in memory, to sort it by offset.
+One pass over the view gives the set of the offsets of the keys' latest events (live_offsets.py), in a third of the time
+that reading the view in full takes. Then the log is read from the first of these offsets to the last, and each batch is
+cut down to them. Batches made from the view itself would need the whole table in memory, to sort it by offset.
 
 All readers of a partition share a set: it may be newer than a reader's boundary. All sets together stay within `room`
 bytes; a set that was dropped is made again when it is needed.
@@ -29,7 +29,6 @@ from krappy.broker.latest.table_file import Mark
 from krappy.broker.partition import large
 from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.core.latest import Readings, TableReading
-from krappy.core.live_offsets import Cursor
 from krappy.errors import CorruptBatch, OffsetOutOfRange
 from krappy.records.batch import HEADER_SIZE, measure, nothing
 from krappy.records.survivors import cut, layout
@@ -205,17 +204,17 @@ class LatestTables:
             held = await self.sets.serving(partition, reading, offset, False)
             live, end = held.live, min(end, held.high)
             assert live is not None
-        assert reading.blank is not None
-        cursor = Cursor(live, reading.blank)
+        blank = reading.blank
+        assert blank is not None
         making = _Making(offset, max_bytes, min_one)
         looked = 0  # bytes of log
         while making.at < end and making.fits(1):
-            found = cursor.next(making.at)
+            found = live.next(making.at, blank)
             if found is None or found >= end:
                 making.at = end
                 break
             room = max_bytes - making.size
-            before = held.before if end == held.high and reading.blank >= end else None
+            before = held.before if end == held.high and blank >= end else None
             data = None if before is None else await self._from_before(held, before, found, room, partition)
             if data is None:
                 before = None
@@ -231,7 +230,7 @@ class LatestTables:
                 if stop <= making.at or not count:
                     making.at = max(making.at, stop)
                     continue
-                wanted, left_out = cursor.between(base, stop)
+                wanted, left_out = live.between(base, stop, blank)
                 if base < making.at:
                     wanted = bytes(making.at - base) + wanted[making.at - base :]
                 highest = wanted.rfind(1)

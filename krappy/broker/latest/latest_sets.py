@@ -20,7 +20,7 @@ from krappy.broker.latest.table_file import Mark, TableFile
 from krappy.broker.tables.newest_rows import NewestRows
 from krappy.core import latest, live_offsets
 from krappy.core.latest import TableReading
-from krappy.core.live_offsets import Cursor, LiveOffsets
+from krappy.core.live_offsets import LiveOffsets
 from krappy.errors import RequestTimeout, StorageError
 
 if TYPE_CHECKING:
@@ -49,12 +49,11 @@ class Before:
         self.live = live
         self.high = live.high
         self.file = file
-        self._cursor = Cursor(live, live.high)  # a file has no deletions
 
     def which(self, base: int, wanted: bytes, count: int) -> bytes | None:
         """For a batch of the file, with `count` records from offset `base` on: one byte for each record, taken from
         `wanted`, which has one for each offset. None when the batch does not match the set."""
-        there, _ = self._cursor.between(base, base + len(wanted))
+        there, _ = self.live.between(base, base + len(wanted), self.high)  # a file has no deletions
         which = bytes(compress(wanted, there))
         return which if len(which) == count and which.count(1) == wanted.count(1) else None
 
