@@ -20,6 +20,7 @@ import click
 
 from krappy.cli import commands
 from krappy.cli.errors import explain
+from krappy.cli.help import Context
 from krappy.cli.options import CommandGroup
 from krappy.cli.output import ReaderIsGone, drop_stdout, to_json, visible
 from krappy.errors import KrappyError
@@ -36,6 +37,7 @@ class Commands(CommandGroup):
         if cmd_name not in self.list_commands(ctx):
             return None
         command: click.Command = getattr(importlib.import_module(f"{commands.__name__}.{cmd_name}"), cmd_name)
+        command.context_class = Context
         return command
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from krappy.cli.errors import Failure
+from krappy.cli.help import Context
 from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.settings import units
@@ -161,6 +162,20 @@ class Bytes(click.IntRange):
 
 class CommandGroup(click.Group):
     """A group of commands that suggests the nearest command for a misspelt one."""
+
+    context_class = Context
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.context_class = Context
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the first sentence of each in full; click would cut it at the line's end."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in found if each is not None])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -99,3 +99,11 @@ def test_a_mistyped_command_is_told_which_was_meant(run: Krappy, typed: str, mea
 
 def test_version(run: Krappy) -> None:
     assert re.fullmatch(r"krappy, version \d+\.\d+\.\d+\n", run("--version").out)
+
+
+def test_a_list_of_commands_cuts_no_sentence(run: Krappy) -> None:
+    for path, command in [((), cli), *ALL.items()]:
+        if isinstance(command, click.Group):
+            _, _, listed = run(*path, "--help").out.partition("\nCommands:\n")
+            assert listed
+            assert "..." not in listed

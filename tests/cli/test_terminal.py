@@ -130,3 +130,13 @@ def test_a_reader_that_goes_away_as_the_output_ends() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=SECONDS)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_help_has_colours_at_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, shown = at_terminal("topic", "--help")
+    assert status == 0
+    assert "\x1b[1mCommands\x1b[0m:" in shown
+    assert "\x1b[36mdelete-records\x1b[0m" in shown
+    plain = re.sub(r"\x1b\[[0-9]+m", "", shown).replace("\r\n", "\n")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert at_terminal("topic", "--help")[1].replace("\r\n", "\n") == plain
