@@ -13,7 +13,7 @@ from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import MemberPort, SessionPort
+from krappy.ports import MemberPort, Range, SessionPort
 from krappy.types import text_id
 from krappy.waiting import Later
 from krappy.wire import messages
@@ -115,8 +115,8 @@ def extend(
 async def _in_parts(
     session: SessionPort,
     member: MemberPort,
-    ranges: Sequence[Any],
-    settle: Callable[[Sequence[Any]], Later[None] | None],
+    ranges: Sequence[Range],
+    settle: Callable[[Sequence[Range]], Later[None] | None],
     answer: A,
 ) -> A:
     await member.in_parts(ranges, settle, session.pause)

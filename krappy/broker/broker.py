@@ -403,12 +403,12 @@ class LocalBroker(Runtime):
         come between the two."""
         await self.changes.alter(name, config, partitions, replicas)
 
-    async def delete_topic(self, name: str, uuid: bytes | None = None) -> None:
+    async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """Deletes a topic durably. Its files are removed soon after the return.
 
-        `uuid`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic.
+        `id`: the topic's; a topic of this name with another id is not deleted. Raises UnknownTopic.
         """
-        await self.changes.delete(name, uuid)
+        await self.changes.delete(name, id)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
         """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""

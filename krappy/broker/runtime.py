@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -29,6 +29,7 @@ from krappy.waiting import Later, Signal
 
 Report = Callable[..., None]
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 SHARE = 8  # each of the broker's own caches may take 1/SHARE of `memory_bytes`, in addition to it
 DISK_THREADS = 8
 VERSION = metadata.version("krappy")
@@ -77,11 +78,11 @@ class Runtime:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
-    def spawn(self, run: Callable[..., Any], *args: Any) -> None:
+    def spawn(self, run: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
         assert self._nursery is not None, "the broker is not running"
         self._nursery.start_soon(self._guarded, run, args)
 
-    async def _guarded(self, run: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    async def _guarded(self, run: Callable[[*Args], Awaitable[object]], args: tuple[*Args]) -> None:
         """A fault in one background task is reported with its traceback and ends that task, not the broker."""
         try:
             await run(*args)

@@ -27,7 +27,6 @@ for _kafka, _ours in KAFKA_NAMES.items():
 _NAMES.setdefault("group_max_members", ["group.max.size"])
 _FIXED = (
     (THREADS, str(DISK_THREADS), "INT", "threads that wait for the disk"),
-    ("default.replication.factor", "1", "INT", "there is one broker"),
     ("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
     ("log.cleaner.enable", "true", "BOOLEAN", "compacted topics are compacted"),
     ("offsets.topic.replication.factor", "1", "SHORT", "groups' offsets are not in a topic"),
@@ -56,6 +55,8 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
             value = ",".join(f"{each.name}://{each.address}" for each in config.kafka_listeners)
         if spec.name == "advertised_listeners":
             value = _advertised(config, advertised)
+        if spec.name == "default_replication_factor" and not config.zookeeper_connect:
+            value = 1  # which is all that a broker alone can give
         if spec.name == SECRET:
             value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):

@@ -25,6 +25,7 @@ from krappy.ports.groups import KafkaOffsetsPort as KafkaOffsetsPort
 from krappy.ports.groups import Listed as Listed
 from krappy.ports.groups import MemberPort as MemberPort
 from krappy.ports.groups import Position as Position
+from krappy.ports.groups import Range as Range
 from krappy.ports.lookout import LookoutPort as LookoutPort
 from krappy.ports.partitions import ActiveProducer as ActiveProducer
 from krappy.ports.partitions import PartitionPort as PartitionPort
@@ -40,6 +41,7 @@ from krappy.ports.sessions import NodeInfo as NodeInfo
 from krappy.ports.sessions import PacedPort as PacedPort
 from krappy.ports.sessions import Registered as Registered
 from krappy.ports.sessions import RequestTimesPort as RequestTimesPort
+from krappy.ports.sessions import ServerNumbers as ServerNumbers
 from krappy.ports.sessions import ServerPort as ServerPort
 from krappy.ports.sessions import SessionPort as SessionPort
 from krappy.ports.sessions import StreamPort as StreamPort

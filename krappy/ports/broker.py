@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.image import Image
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from krappy.ports.access import AccessPort
 
 Own = Any  # a PartitionPort that this broker gave: it takes no other's, which mypy can't say
+
+
+Args = TypeVarTuple("Args")
 
 
 class MovingPort(Protocol):
@@ -110,7 +113,7 @@ class BrokerPort(Protocol):
     @property
     def clock(self) -> ClockPort: ...
     def now_ms(self) -> int: ...
-    def spawn(self, run: Callable[..., Any], *args: Any) -> None: ...
+    def spawn(self, run: Callable[[*Args], Awaitable[object]], *args: *Args) -> None: ...
     async def coordinator(self, topic: str, key: str) -> int: ...
     async def wait_for_moves(
         self,

@@ -77,11 +77,26 @@ class RequestTimesPort(Protocol):
     def observe(self, kind: int | str, seconds: float, times: int = 1) -> None: ...
 
 
+class ServerNumbers(NamedTuple):
+    """Counts since the server started, and the use of its memory. By protocol: `connections`, which are open now, and
+    the bytes that were received and sent. `parked_bytes`: of requests that wait."""
+
+    connections: dict[str, int]
+    accepted: int
+    refused: int
+    received_bytes: dict[str, int]
+    sent_bytes: dict[str, int]
+    budget_bytes: int
+    budget_used_bytes: int
+    parked_bytes: int
+    stalls: int
+
+
 class ServerPort(Protocol):
     """The listeners and connections of every protocol, for the console and the metrics."""
 
     def describe_connections(self) -> Iterator[dict[str, Any]]: ...
-    def measure(self) -> dict[str, Any]: ...
+    def measure(self) -> ServerNumbers: ...
     def request_times(self) -> Iterable[tuple[str, str, Histogram]]: ...
     def times(self, protocol: str) -> RequestTimesPort: ...
     def fault(self, error: Exception, kind: int) -> Exception: ...

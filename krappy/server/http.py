@@ -34,6 +34,7 @@ from krappy.wire import mistaken
 if TYPE_CHECKING:
     import h11
 
+    from krappy.server.http_exchange import HttpExchange
     from krappy.server.server import Server
 
 KEEP_ALIVE_SECONDS = 75.0  # between two requests
@@ -138,7 +139,7 @@ class HttpConnection:
             self._server.report("http_connection_ended", client=self.client, reason=reason)
         await conversation.end()
 
-    async def _answer(self, application: Application, conversation: Any, request: h11.Request) -> None:
+    async def _answer(self, application: Application, conversation: HttpExchange, request: h11.Request) -> None:
         """Answers one request. Every HTTP request passes here, and nowhere else."""
         self.requests += 1
         self._active = True

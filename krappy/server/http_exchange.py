@@ -213,5 +213,5 @@ class HttpExchange:
     async def _write(self, event: h11.Event) -> None:
         await self._wire.send(self._made(event))
 
-    def _made(self, event: Any) -> bytes:
+    def _made(self, event: h11.Event) -> bytes:
         return b"" if self._wire.gone else self._http.send(event) or b""

@@ -16,7 +16,7 @@ UNANSWERED = AssertionError("not answered yet")
 
 
 class KafkaSession(Paced):
-    """`principal`: the peer's identity for authorization (None yet). `state`: what handlers keep for the connection."""
+    """`state`: what handlers keep for the connection."""
 
     def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: PacedPort) -> None:
         """`listener`: the name of the listener that the peer used. `own`: this broker as the peer sees it."""
@@ -29,7 +29,6 @@ class KafkaSession(Paced):
         self.listener = listener
         self._own = own
         self._told: tuple[Mapping[int, Registration] | None, Mapping[int, NodeInfo]] = (None, {})
-        self.principal: str | None = None
         self.state: dict[str, Any] = {}
         self.on_close: list[Callable[[], None]] = []
         self.closed = False

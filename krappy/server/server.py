@@ -12,7 +12,7 @@ import trio
 
 from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
-from krappy.ports import BrokerPort
+from krappy.ports import BrokerPort, ServerNumbers
 from krappy.server.budget import Budget
 from krappy.server.pace import Turns
 from krappy.server.places import HTTP, Places
@@ -221,7 +221,7 @@ class Server:
         finally:
             listener.socket.close()
 
-    def _start(self, speech: Speech, sock: socket.socket, address: Any) -> None:
+    def _start(self, speech: Speech, sock: socket.socket, address: tuple[str, int]) -> None:
         assert self._nursery is not None
         prepare(sock)
         host, port = address[0].removeprefix("::ffff:"), address[1]
@@ -269,8 +269,7 @@ class Server:
         """The description of each connection; each is made when the iterator reaches it."""
         return (connection.describe() for connection in list(self.connections))
 
-    def measure(self) -> dict[str, Any]:
-        """Counts since the server started, and the use of its memory."""
+    def measure(self) -> ServerNumbers:
         received, sent = dict(self._received), dict(self._sent)
         count: dict[str, int] = {}
         for connection in self.connections:
@@ -278,17 +277,17 @@ class Server:
             count[protocol] = count.get(protocol, 0) + 1
             received[protocol] = received.get(protocol, 0) + connection.received
             sent[protocol] = sent.get(protocol, 0) + connection.sent
-        return {
-            "connections": count,
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "received_bytes": received,
-            "sent_bytes": sent,
-            "budget_bytes": self.budget.total,
-            "budget_used_bytes": self.budget.used,
-            "parked_bytes": self.budget.parked,
-            "stalls": self.budget.stalls,
-        }
+        return ServerNumbers(
+            connections=count,
+            accepted=self.accepted,
+            refused=self.refused,
+            received_bytes=received,
+            sent_bytes=sent,
+            budget_bytes=self.budget.total,
+            budget_used_bytes=self.budget.used,
+            parked_bytes=self.budget.parked,
+            stalls=self.budget.stalls,
+        )
 
     def request_times(self) -> Iterator[tuple[str, str, Histogram]]:
         """(protocol, type of request, its latencies)."""

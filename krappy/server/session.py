@@ -45,7 +45,7 @@ class Paced:
 
 
 class Session(Paced):
-    """A `SessionPort`. `client`: the peer's name for people. `principal`: its identity for authorization (None yet)."""
+    """A `SessionPort`. `client`: the peer's name for people."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class Session(Paced):
         self.address = address
         self._allowance = allowance
         self.client = client
-        self.principal: str | None = None
         self.handles: dict[int, Registered] = {}
         self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False

@@ -8,8 +8,8 @@ All about a setting is in its row of `SETTINGS`. Source of names, types, default
 own, also at the broker. Kafka's settings come in three kinds here:
 
 - most are honoured as in Kafka;
-- some concern what this broker does not have (replicas, tiered storage, preallocated files): harmless values are
-  accepted and shown, so that tools that always set them work;
+- some concern what this broker does not have (throttled replication, tiered storage, preallocated files): harmless
+  values are accepted and shown, so that tools that always set them work;
 - values that would need what this broker does not have (remote.storage.enable=true) are refused.
 """
 
@@ -186,7 +186,7 @@ _TABLE = (
         "follower.replication.throttled.replicas",
         "",
         ("LIST", _throttled),
-        "accepted but not used: there are no followers",
+        "accepted but not used: replication is not throttled",
     ),
     _row(
         "index.interval.bytes",
@@ -206,7 +206,7 @@ _TABLE = (
         "leader.replication.throttled.replicas",
         "",
         ("LIST", _throttled),
-        "accepted but not used: there are no followers",
+        "accepted but not used: replication is not throttled",
     ),
     _row(
         "local.retention.bytes",
@@ -310,7 +310,6 @@ _TABLE = (
     _row("view.enable", "true", _BOOLEAN, "whether the latest value of each key is kept for lookups", "view.enable"),
 )
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
-DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}
 DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
 # The settings of the broker that are topics' defaults, by Kafka's names for them, or by the topic's for Krappy's own.
 OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}

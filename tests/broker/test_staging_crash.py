@@ -338,7 +338,7 @@ async def test_a_topic_that_is_deleted_in_the_middle_of_a_publication(
             first = real(self, *args)
             if not deleted:
                 deleted = True
-                trio_token.run_sync_soon(broker.spawn, broker.delete_topic, "t")
+                trio_token.run_sync_soon(lambda: broker.spawn(broker.delete_topic, "t"))
             return first
 
         trio_token = trio.lowlevel.current_trio_token()

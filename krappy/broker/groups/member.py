@@ -9,7 +9,7 @@ import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
 from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
-from krappy.ports import GroupPolled
+from krappy.ports import GroupPolled, Range
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
 AT_ONCE = 2000  # ranges that are settled in one turn
 
-Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
 
 

@@ -71,12 +71,12 @@ def table_topic(
 
 
 def table_topic_by_id(
-    topics: Mapping[bytes, Topic], tables: LatestTables, uuid: bytes, state: dict[str, Any], alias: str = ""
+    topics: Mapping[bytes, Topic], tables: LatestTables, id: bytes, state: dict[str, Any], alias: str = ""
 ) -> TableTopic | None:
     """As `table_topic`, by the 16 bytes of its id."""
-    found = _bound(topics.get(twin_id(uuid)), tables, state)
+    found = _bound(topics.get(twin_id(id)), tables, state)
     if found is None and alias:
-        return _bound(topics.get(twin_id(uuid, aliased=True)), tables, state, alias)
+        return _bound(topics.get(twin_id(id, aliased=True)), tables, state, alias)
     return found
 
 

@@ -6,7 +6,7 @@ attempt that was dropped stays so: later batches are refused with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
@@ -32,7 +32,7 @@ class StagingServices(Protocol):
     disk_limiter: trio.CapacityLimiter
 
     def now_ms(self) -> int: ...
-    def spawn(self, run: Callable[[], Any]) -> None: ...
+    def spawn(self, run: Callable[[], Awaitable[object]]) -> None: ...
 
 
 class Waiting(NamedTuple):

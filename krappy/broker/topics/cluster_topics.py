@@ -98,11 +98,11 @@ class ClusterTopicChanges(TopicChanges):
             stored = await runtime.catalog.alter(name, config)
             await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
 
-    async def delete(self, name: str, uuid: bytes | None) -> None:
+    async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime
         runtime.check_taking()
         topic = runtime.topics.find(name)
-        if uuid not in (None, topic.id):
+        if id not in (None, topic.id):
             raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
         await runtime.catalog.delete(name)
         await self._until(f"'{name}' was deleted", lambda: topic.deleted)

@@ -193,12 +193,12 @@ class TopicChanges:
         topic.strays.begin(topic.count)
         runtime.spawn(self._settle, logs)
 
-    async def delete(self, name: str, uuid: bytes | None) -> None:
+    async def delete(self, name: str, id: bytes | None) -> None:
         runtime = self._runtime
         async with self.locks.of(name):
             runtime.check_taking()
             topic = runtime.topics.find(name)
-            if uuid not in (None, topic.id):  # the topic that was meant was deleted during the wait for the lock
+            if id not in (None, topic.id):  # the topic that was meant was deleted during the wait for the lock
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
             await self._room.look()  # the catalog and the views need disk space for a deletion
             stored = await runtime.catalog.delete(name)
