@@ -1,7 +1,8 @@
 """Fetch (1) of a replica: another broker reads a partition that this one leads, up to the log's end.
 
 - The offset that it asks for tells what it has on its disk. That may commit events, so it counts only in the leader's
-  epoch, from a replica of the partition, and if the replica's log is the beginning of the leader's (KIP-595).
+  epoch, from a replica of the partition, and if the replica's log is the beginning of the leader's (KIP-595). And the
+  replica must be the process that was registered last with its broker id: it tells its broker epoch (KIP-903).
 - An answer has only the partitions with news: events, a high watermark or a log start that the replica was not told, an
   error, or where its log parts from the leader's. What it was told is remembered with the connection.
 - So is what it waits for: a partition that has been asked for is waited for until it is in an answer. Then the replica
@@ -30,7 +31,7 @@ from krappy.waiting import Signal
 from krappy.wire.kafka import Code, code_for
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
-LEAST_VERSION = 12  # the first with last_fetched_epoch (KIP-595)
+LEAST_VERSION = 15  # the first with the replica's broker epoch (KIP-903)
 MANY = 500  # partitions that are found or read in one turn
 LAST_EPOCH = 2**31 - 1  # of a session; 1 comes after it
 NOTE_MS = 500  # how often it is noted that a replica is in sync where it waits
@@ -198,7 +199,7 @@ class ReplicaFetch:
             return
         self.watch.noted_ms = now
         for number, wanted in enumerate(tuple(self.watch.waiting.values())):
-            if wanted.is_led and not wanted.is_below:
+            if wanted.is_led and not wanted.is_below and wanted.key[0] == self.replica.broker and not self._wrong_epoch:
                 wanted.port.fetched_by(self.replica.broker, self.replica.epoch, wanted.offset)
             if number % MANY == MANY - 1:
                 yield
@@ -245,7 +246,16 @@ class ReplicaFetch:
         replicas = topic.image.partitions[port.index].replicas
         if replica == self.session.broker.id or replica not in replicas:
             return Code.UNKNOWN_LEADER_EPOCH  # as Kafka answers: this broker's image may be older than the replica's
-        return Code.NONE
+        return self._wrong_epoch
+
+    @property
+    def _wrong_epoch(self) -> Code:
+        """Why the replica's broker epoch is not that of its registration, NONE if it is. A later one may be a
+        registration that this broker's image does not have yet; the replica asks again soon."""
+        registered = self.session.broker.image.epochs.get(self.replica.broker, -1)
+        if self.replica.epoch == registered >= 0:
+            return Code.NONE
+        return Code.NOT_LEADER_OR_FOLLOWER if self.replica.epoch < registered else Code.UNKNOWN_LEADER_EPOCH
 
     # --- when to answer
 

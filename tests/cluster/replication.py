@@ -222,7 +222,7 @@ class MemoryBroker:
     def __init__(self, *topics: MemoryTopic) -> None:
         self.topics = {each.id: each for each in topics}
         self.stopped = False
-        self.image = Image()
+        self.image = Image(epochs={ME: MY_EPOCH, OTHER: MY_EPOCH})
         self.clock = SimpleNamespace(steady_ms=lambda: int(trio.current_time() * 1000))
 
     def access(self) -> Any:

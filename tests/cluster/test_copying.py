@@ -16,9 +16,11 @@ from krappy.app import Broker
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
+from krappy.core.cluster.tree import Create
 from krappy.errors import StorageError
 from krappy.records import batch
 from krappy.settings.listeners import parse_address
@@ -46,7 +48,7 @@ class Copied:
             FOLLOWER,
             LISTENER,
             lambda: self.image,
-            lambda: 7,
+            lambda: 0,
             settings=FetchSettings(backoff_ms=100),
             report=lambda event, **facts: self.events.append((event, facts)),
         )
@@ -54,6 +56,7 @@ class Copied:
     async def begin(self) -> None:
         for broker in (self.leading, self.following):
             await broker.engine.create_topic("t", 1, self.config)
+        await self.leading.engine.store.multi([Create(places.epoch(FOLLOWER), b"{}")])
         topic, other = self.leading.engine.topics["t"], self.following.engine.topics["t"]
         image = topic.image
         topic.see(replace(image, partitions=(image.partitions[0]._replace(replicas=(LEADER, FOLLOWER)),)))

@@ -405,10 +405,34 @@ async def test_nothing_is_fetched_while_the_broker_is_not_registered() -> None:
         it.follow()
         await trio.sleep(0.2)
         assert not it.listener.requests
-        it.epoch = 8
+        it.epoch = MY_EPOCH + 1
+        it.listener.broker.image = Image(epochs={ME: it.epoch})
         it.fetcher.changed()
         await it.same()
-        assert it.leader.progress[0][:2] == (ME, 8)
+        assert it.leader.progress[0][:2] == (ME, it.epoch)
+
+
+@runs
+async def test_a_follower_whose_leader_learns_late_of_its_registration_gets_through_soon() -> None:
+    async with pair(2) as it:
+        it.leader.produce(b"a")
+        it.follow()
+        await it.same()
+        it.leader.progress.clear()
+        it.epoch = MY_EPOCH + 1
+        it.fetcher.set([])
+        await trio.sleep(0.1)
+        it.leader.produce(b"b")
+        it.follow()
+        await trio.sleep(0.5)
+        assert it.leader.high_watermark == 1
+        assert not it.leader.progress
+        it.listener.broker.image = Image(epochs={ME: it.epoch})
+        learned = trio.current_time()
+        await it.same()
+        assert trio.current_time() - learned < 1
+        assert {each[:2] for each in it.leader.progress} == {(ME, it.epoch)}
+        assert not it.events
 
 
 # --- failures

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from krappy.core.cluster.image import Image
 from krappy.errors import CorruptBatch, StorageError
 from krappy.handlers.kafka.fetch import fetch
 from krappy.records import batch
@@ -103,14 +104,14 @@ async def test_it_reads_up_to_the_logs_end_and_is_noted() -> None:
     assert asker.leader.progress == [(ME, 7, 0)]
 
 
-@pytest.mark.parametrize("version", range(12, 18))
+@pytest.mark.parametrize("version", range(15, 18))
 def test_every_version_with_epochs(version: int) -> None:
     async def main() -> None:
         asker = Asker()
         asker.leader.produce(b"a")
         row = await asker.one(at(0), version=version)
         assert len(row["records"])
-        assert asker.leader.progress == [(ME, 7 if version >= 15 else -1, 0)]
+        assert asker.leader.progress == [(ME, 7, 0)]
 
     trio.run(main)
 
@@ -118,7 +119,7 @@ def test_every_version_with_epochs(version: int) -> None:
 @runs
 async def test_a_version_without_epochs_is_refused() -> None:
     asker = Asker()
-    for version in range(4, 12):
+    for version in range(4, 15):
         assert (await asker.one(at(0), version=version))["error_code"] == Code.INVALID_REQUEST
     assert not asker.leader.progress
 
@@ -132,6 +133,44 @@ async def test_only_a_replica_is_served() -> None:
         row = await asker.one(at(0), replica=replica)
         assert (row["error_code"], row["records"]) == (Code.UNKNOWN_LEADER_EPOCH, b"")
     assert not asker.leader.progress
+
+
+@runs
+async def test_only_the_process_that_is_registered_is_a_replica() -> None:
+    """Another one's offset would commit events that are nowhere, or keep the true replica's from counting."""
+    asker = Asker()
+    asker.leader.produce(b"a", b"b")
+    for epoch, code in (
+        (6, Code.NOT_LEADER_OR_FOLLOWER),  # as Kafka answers who was registered before
+        (-1, Code.NOT_LEADER_OR_FOLLOWER),
+        (8, Code.UNKNOWN_LEADER_EPOCH),
+        (2**60, Code.UNKNOWN_LEADER_EPOCH),
+    ):
+        for row in (await asker.one(at(0), epoch=epoch), await asker.one(at(2, 5), epoch=epoch)):
+            assert (row["error_code"], row["high_watermark"], row["records"]) == (code, -1, b"")
+    asker.broker.image = Image(epochs={OTHER: 7})
+    assert (await asker.one(at(2, 5)))["error_code"] == Code.UNKNOWN_LEADER_EPOCH
+    assert not asker.leader.progress
+    assert asker.leader.high_watermark == 0
+    asker.broker.image = Image(epochs={ME: 7})
+    assert (await asker.one(at(2, 5)))["error_code"] == Code.NONE
+    assert asker.leader.high_watermark == 2
+
+
+@runs
+async def test_what_waits_on_a_connection_counts_only_for_the_registered_replica_that_asked() -> None:
+    asker = Asker()
+    await asker.ask(session=(0, 0))
+    await asker.ask(at(0), session=(1, 1), wait_ms=2000)
+    asker.leader.progress.clear()
+    await asker.ask(session=(1, 2), wait_ms=600, replica=OTHER)
+    await asker.ask(session=(1, 3), wait_ms=600, epoch=6)
+    await asker.ask(session=(1, 4), wait_ms=600, epoch=8)
+    asker.broker.image = Image(epochs={ME: 8})
+    await asker.ask(session=(1, 5), wait_ms=600)
+    assert not asker.leader.progress
+    await asker.ask(session=(1, 6), wait_ms=600, epoch=8)
+    assert asker.leader.progress == [(ME, 8, 0)]
 
 
 @runs
@@ -436,6 +475,7 @@ async def test_a_replica_that_waits_is_noted_now_and_then() -> None:
     await asker.ask(session=(0, 0))
     await asker.ask(at(0), session=(1, 1), wait_ms=2000)
     asker.leader.progress.clear()
+    asker.broker.image = Image(epochs={ME: 8})
     for epoch in (2, 3, 4):
         await asker.ask(session=(1, epoch), wait_ms=600, epoch=8)
     assert asker.leader.progress == [(ME, 8, 0)] * 3
