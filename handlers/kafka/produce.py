@@ -1,9 +1,10 @@
 """Produce (0): writes record batches.
 
 Each batch goes to `Partition.publish` as it came, a view of the frame, before the next request begins. So the pipelined
-requests of a connection keep their order and can share a group commit. acks=1 and acks=-1 wait for the same. acks=0
-waits for nothing, but its bytes count against the budget until they are written; an error closes the connection,
-because there is no answer to tell it. A header can make a record conditional (core/conditions.py).
+requests of a connection keep their order and can share a group commit. acks=-1 waits until all replicas in sync have
+it on disk, and acks=1 until this broker has, however many are in sync. acks=0 waits for nothing, but its bytes count
+against the budget until they are written, as for acks=1; an error closes the connection, because there is no answer to
+tell it. A header can make a record conditional (core/conditions.py).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _publish(
                 # Kafka writes the last batch and acknowledges all.
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
-            later = partition.publish(_checked(asked["records"], version), by_header=True)
+            later = partition.publish(_checked(asked["records"], version), by_header=True, alone=acks != ALL)
         except KrappyError as error:
             _refuse(answer, error)
             continue

@@ -132,7 +132,12 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
     @property
     def log_failed(self) -> str: ...
     def publish(
-        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+        self,
+        data: bytes | memoryview,
+        expect: Sequence[tuple[int, int]] | None = None,
+        *,
+        by_header: bool = False,
+        alone: bool = False,
     ) -> Later[StoredAt]: ...
     def publish_record(self, record: Record, expect: int | None = None) -> Later[StoredAt]: ...
     def read_now(

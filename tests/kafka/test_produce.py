@@ -33,7 +33,7 @@ def test_every_version_stores_and_says_where(raw: Raw, version: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_acks_1_and_all_are_the_same(raw: Raw, acks: int) -> None:
+def test_acks_1_and_all_are_the_same_where_there_is_one_replica(raw: Raw, acks: int) -> None:
     raw.make("acked")
     assert raw.produce("acked", one(), acks=acks)["error_code"] == 0
 

@@ -59,11 +59,12 @@ class Appender:
         *,
         by_header: bool = False,
         taken: bool = False,
+        alone: bool = False,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid."""
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`: see `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
-        return self._publish(data, expect, times, by_header=by_header)
+        return self._publish(data, expect, times, by_header=by_header, alone=alone)
 
     def _publish(
         self,
@@ -72,10 +73,11 @@ class Appender:
         times: Times | None,
         *,
         by_header: bool = False,
+        alone: bool = False,
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
-        item = Pending(header, data, expect)
+        item = Pending(header, data, expect, wants_one=alone)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
             admitted = admission(inline=True)
@@ -262,6 +264,8 @@ class Appender:
                 item.make(config.codec or 0)
                 if self._is_retry(item, follows):
                     continue
+                if not item.alone:
+                    partition.check_enough()
                 if judge is not None:
                     judge.check(item, offset)
                 if config.log_append_time and not item.header.is_control:
@@ -294,7 +298,7 @@ class Appender:
             if following is None:
                 original = partition.log.producers.check(header, from_zero=item.own)
                 if original is not None:
-                    self._commit.answer_again(original, header, item.laters[0])
+                    self._commit.answer_again(original, header, item.laters[0], alone=item.alone)
                     return True
             elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
                 raise OutOfOrderSequence(  # one between was refused just now

@@ -3,7 +3,8 @@
 A small write and its sync share one call in a worker thread. A large write does not wait for the sync of the one
 before: it is written while that sync runs. A sync covers everything written before it began. A batch is on this
 broker's disk once a sync has covered it (with durability "os": once it is written). It becomes readable, and is
-acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark.
+acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has the high watermark. Who asked for less
+(Kafka's acks=1) is answered once it is on this broker's disk, also while too few replicas are in sync.
 
 A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
 sync that could not begin, for want of a file descriptor, is tried again, and publishes go on waiting.
@@ -36,7 +37,9 @@ class GroupCommit:
         self._replica = replica
         self._waiting: deque[Pending] = deque()  # appended, and not committed yet
         self._bytes = 0  # of these
-        self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries whose original is not committed yet
+        self._alone: deque[Pending] = deque()  # appended and not synced yet, of those who asked for no more than that
+        # Retries whose original is not committed yet; or not on this disk yet, if they asked for no more (True).
+        self._again: list[tuple[int, Later[StoredAt], StoredAt, bool]] = []
         self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
         self._syncing = False
 
@@ -54,6 +57,8 @@ class GroupCommit:
                 replica.writing.acquire_nowait()
             try:
                 replica.check_leads(epoch)
+                if not all(item.alone for item in accepted):
+                    replica.check_enough()
                 if not replica.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
@@ -70,8 +75,7 @@ class GroupCommit:
             self._tell(refusal)
             _reject(accepted, refusal)
             return
-        self._waiting.extend(accepted)
-        self._bytes += size
+        self._await(accepted, size)
         self._appended = accepted[-1].end
         replica.appended(accepted)
         if synced is not None:
@@ -85,6 +89,19 @@ class GroupCommit:
             replica.spawn(self._sync)
         if self._bytes > MAX_WAITING:
             await wait_any([replica.landed], lambda: self._bytes <= MAX_WAITING)
+        if not replica.replicas.enough:  # none of them counts in `_bytes`
+            await self.on_disk()
+
+    def _await(self, appended: list[Pending], size: int) -> None:
+        """Takes what was appended just now. While too few replicas are in sync nothing is committed: then those who
+        wait for that are refused, and the view reads the others from the log later."""
+        replica = self._replica
+        self._alone.extend(item for item in appended if item.alone)
+        if replica.replicas.enough:
+            self._waiting.extend(appended)
+            self._bytes += size
+        else:
+            _reject((item for item in appended if not item.alone), replica.too_few())
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
         """Gives the result of `_sync_log` if there was a sync."""
@@ -132,6 +149,8 @@ class GroupCommit:
         self._durable = offset
         self._replica.synced(offset)
         self.settle()
+        while self._alone and self._alone[0].end <= offset:
+            self._alone.popleft().resolve()
         self._replica.landed.fire()
 
     def settle(self) -> None:
@@ -152,10 +171,13 @@ class GroupCommit:
             for item in done:
                 item.resolve()
         if self._again:
-            ready = [each for each in self._again if each[0] < committed]
-            self._again = [each for each in self._again if each[0] >= committed]
-            for _, later, stored in ready:
-                later.resolve(stored)
+            again, self._again = self._again, []
+            for each in again:
+                offset, later, stored, alone = each
+                if offset < (self._durable if alone else committed):
+                    later.resolve(stored)
+                else:
+                    self._again.append(each)
 
     def begin(self) -> None:
         """This broker leads, and all of its log is on its disk."""
@@ -164,13 +186,26 @@ class GroupCommit:
         self.settle()
 
     def end(self, error: KrappyError) -> None:
-        """Nothing that waits will be committed by this broker: all of it gets this error."""
-        waiting, again = self._waiting, self._again
-        self._waiting, self._again = deque(), []
+        """Nothing that waits will be committed by this broker, or known to be on its disk: all of it gets this
+        error."""
+        waiting, alone, again = self._waiting, self._alone, self._again
+        self._waiting, self._alone, self._again = deque(), deque(), []
         self._bytes = self._appended = self._durable = 0
-        _reject(waiting, error)
-        for _, later, _ in again:
+        _reject((*waiting, *alone), error)
+        for _, later, *_ in again:
             later.reject(error)
+        self._replica.landed.fire()
+
+    def refuse(self, error: KrappyError) -> None:
+        """Nothing is committed for now: what waits for that gets this error. It stays in the log, and may be committed
+        later."""
+        waiting, again = self._waiting, self._again
+        self._waiting, self._again = deque(), [each for each in again if each[3]]
+        self._bytes = 0
+        _reject((item for item in waiting if not item.alone), error)
+        for _, later, _, alone in again:
+            if not alone:
+                later.reject(error)
         self._replica.landed.fire()
 
     def _tell(self, error: KrappyError) -> None:
@@ -186,17 +221,18 @@ class GroupCommit:
         self._tell(error)
         self.end(error)
 
-    def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt]) -> None:
-        """Answers a retry with its original's offset, once the original is committed."""
+    def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt], *, alone: bool = False) -> None:
+        """Answers a retry with its original's offset, once the original is committed; with `alone`, once it is on this
+        broker's disk."""
         stored = StoredAt(offset, header.max_timestamp, duplicate=True)
-        if offset < self._replica.high_watermark:
+        if offset < max(self._replica.high_watermark, self._durable if alone else 0):
             later.resolve(stored)
         elif self._replica.log.broken:  # no sync will cover it any more
             later.reject(StorageError(self._replica.log.broken))
         elif self._replica.role is not Role.LEADER:  # it will not learn here whether that is committed
             later.reject(self._replica.deposed())
         else:
-            self._again.append((offset, later, stored))
+            self._again.append((offset, later, stored, alone))
 
     async def on_disk(self) -> None:
         """Returns when no batch is being written or synced."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from krappy.broker.partition.elsewhere import Elsewhere, look
@@ -11,7 +11,7 @@ from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
 from krappy.entries.entry import entry_offset, is_tombstone
-from krappy.errors import KrappyError, OffsetMismatch, RequestTimeout, TransactionPending
+from krappy.errors import KrappyError, NotEnoughReplicas, OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import any_elsewhere
 from krappy.records.batch import TRANSACTIONAL, Columns
 from krappy.types import ABSENT
@@ -36,7 +36,8 @@ class Conditions:
             return
         async with viewed.strays.conditions:
             yield Judge(viewed, await self._prepare(items, keys))
-            await viewed.settled()
+            with suppress(NotEnoughReplicas):  # its writers have been told
+                await viewed.settled()
 
     def _keys_elsewhere(self, items: list[Pending]) -> list[bytes]:
         """The keys of all conditions, if other partitions may have entries of them; else none."""

@@ -31,7 +31,6 @@ from krappy.core.stability import marker
 from krappy.errors import (
     CorruptBatch,
     KrappyError,
-    NotEnoughReplicasAfterAppend,
     OffsetOutOfRange,
     PolicyViolation,
     StorageError,
@@ -77,17 +76,20 @@ class Partition(Viewed):
         *,
         by_header: bool = False,
         taken: bool = False,
+        alone: bool = False,
     ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
         Later.
 
         `expect`: conditions, each (index of a record, the offset that its key must stand at, or ABSENT). `by_header`:
-        conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`.
+        conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
+        answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
+        conditions it is answered once it is committed.
         """
         self._alive()
         if not taken:
             self._lent.check_room(len(data))
-        return self.appender.publish(data, expect, by_header=by_header, taken=taken)
+        return self.appender.publish(data, expect, by_header=by_header, taken=taken, alone=alone)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """Appends one record. `taken`: it was accepted once before, so that neither its timestamp nor the room on the
@@ -164,7 +166,7 @@ class Partition(Viewed):
         self.state_version = version
         self.commit.settle()
         if not replicas.enough:
-            self.commit.end(NotEnoughReplicasAfterAppend(f"{self}: {len(replicas.isr)} replicas are left in sync"))
+            self.commit.refuse(self.too_few())
 
     def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
         """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""

@@ -18,7 +18,10 @@ NO_BATCH = batches.read_header(batches.encode([None], [b""], timestamps=0))  # o
 class Pending:
     """One record batch. `offset`: its base offset, once a drain has accepted it."""
 
-    __slots__ = ("admission", "columns", "cost", "data", "expect", "header", "large", "laters", "offset", "own", "size")
+    __slots__ = (
+        *("admission", "columns", "cost", "data", "expect", "header", "large", "laters", "offset", "own", "size"),
+        "wants_one",
+    )
 
     def __init__(
         self,
@@ -27,12 +30,14 @@ class Pending:
         expect: Sequence[tuple[int, int]] | None = None,
         *,
         own: bool = False,
+        wants_one: bool = False,
     ) -> None:
         self.header = header
         self.data = data
         self.size = len(data)  # bytes, about
         self.expect = expect  # its conditions
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
+        self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None
         self.cost = 0  # bytes of memory that the columns take
         self.admission: Callable[..., Admitted] | None = None  # decodes and checks the records; None: done
@@ -44,6 +49,12 @@ class Pending:
     def end(self) -> int:
         """The offset behind it."""
         return self.offset + self.header.count
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is answered once this broker has it. One with conditions is not: they hold only for what is
+        committed."""
+        return self.wants_one and not self.expect
 
     @property
     def records(self) -> Columns:

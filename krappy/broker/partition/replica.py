@@ -24,7 +24,14 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.epochs import Epochs
 from krappy.core.stability import Stability, without
-from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageError
+from krappy.errors import (
+    KrappyError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetOutOfRange,
+    StorageError,
+)
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer, Raw
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
@@ -157,12 +164,20 @@ class Replica:
         self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset, now)
 
     def check_leads(self, epoch: int) -> None:
-        """Raises NotLeader unless this broker leads the partition in this leader epoch; NotEnoughReplicas."""
+        """Raises NotLeader unless this broker leads the partition in this leader epoch."""
         if self.role is not Role.LEADER or self.epoch != epoch:
             raise self.deposed()
-        if not self.replicas.enough:
+
+    def check_enough(self) -> None:
+        """Raises NotEnoughReplicas if this broker leads the partition, and too few replicas are in sync to commit
+        anything."""
+        if self.role is Role.LEADER and not self.replicas.enough:
             have, needed = len(self.replicas.isr), self.replicas.min_isr
             raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
+
+    def too_few(self) -> NotEnoughReplicasAfterAppend:
+        """The error for who waits for a commit that does not come, because replicas have left the ISR meanwhile."""
+        return NotEnoughReplicasAfterAppend(f"{self}: {len(self.replicas.isr)} replicas are left in sync")
 
     @property
     def readable_end(self) -> int:

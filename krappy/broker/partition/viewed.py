@@ -17,6 +17,7 @@ from krappy.broker.partition.replica import Lent, Replica, Standing
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
 from krappy.core import retention
+from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.entries.entry import entry_offset
 from krappy.errors import KrappyError, StorageError, ViewDisabled
@@ -77,10 +78,18 @@ class Viewed(Replica):
         self.moved.fire()
 
     async def settled(self) -> None:
-        """Returns when no batch waits for its commit, and all that earlier leaders committed is known. Both end when
-        this broker does not lead any more."""
+        """Returns when all of the log is committed, or nothing of it will be by this broker: because it does not lead
+        any more, or can't write. Raises NotEnoughReplicas."""
         await self.commit.settled()
-        await wait_any([self.moved], lambda: self.replicas.knows_end or self.gone is not None)
+        await wait_any([self.moved, self.landed], lambda: self._is_settled)
+        self.check_enough()
+
+    @property
+    def _is_settled(self) -> bool:
+        replicas = self.replicas
+        if self.gone is not None or self.log_failed or self.role is not Role.LEADER or not replicas.enough:
+            return True
+        return replicas.knows_end and self.high_watermark >= self.log.end_offset
 
     async def reshape(self, work: Callable[[], T]) -> T:
         """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result."""
