@@ -64,6 +64,7 @@ class Checkpoint(NamedTuple):
     )
     cut: bool = False  # a truncation was decided: all behind `position`, and all later segments, have to go
     appended_ms: int | None = None  # when that segment got its last batch; None: it had none, or that is not known
+    gone_below: int = 0  # tombstones and markers from before this offset may be missing
 
     @classmethod
     def of(
@@ -79,6 +80,7 @@ class Checkpoint(NamedTuple):
         proofs: Iterable[tuple[int, int]] = (),
         epochs: Epochs,
         high_watermark: int | None = None,
+        gone_below: int = 0,
     ) -> Checkpoint:
         """The state of this moment, true once all is synced. The indexes have just been flushed."""
         indexer = active.indexer
@@ -106,6 +108,7 @@ class Checkpoint(NamedTuple):
             transactions=producers.transactions(),
             high_watermark=None if high_watermark is None else min(high_watermark, active.next_offset),
             appended_ms=active.appended_ms,
+            gone_below=gone_below,
         )
 
     def upto(self, offset: int) -> ProducersAt | None:
@@ -158,11 +161,13 @@ class Checkpoint(NamedTuple):
                 offset, *states = earlier
                 earlier = ProducersAt(int(offset), *map(bytes, states))
             cut = bool(found.pop("cut", False))
+            below = min(found["sparse"], found["recovery"])  # what an earlier version may have removed
+            gone_below = int(found.pop("gone_below", below))
             if not isinstance(cache, str):
                 raise TypeError(cache)
             others = (
                 *("closed", "producers", "transactions", "cache", "proofs", "epochs"),
-                *("high_watermark", "earlier", "cut", "appended_ms"),
+                *("high_watermark", "earlier", "cut", "appended_ms", "gone_below"),
             )
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
@@ -180,6 +185,7 @@ class Checkpoint(NamedTuple):
             earlier=earlier,
             cut=cut,
             appended_ms=last or None,
+            gone_below=gone_below,
         )
 
 

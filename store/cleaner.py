@@ -172,6 +172,7 @@ class Cleaning(NamedTuple):
     horizon: int  # the delete horizon (ms) for tombstones and markers that no cleaning has seen before
     pace: CleaningPace
     owned: Owned
+    markers_upto: int | None = None  # markers from this offset on stay
 
 
 def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
@@ -179,7 +180,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
 
     Raises CorruptBatch that names file and position; OSError.
     """
-    survives, producers, transactions, now, horizon, pace, owned = cleaning
+    survives, producers, transactions, now, horizon, pace, owned, markers_upto = cleaning
     first, last = group[0], group[-1]
     writer = _Writer(disk, first, cleaning, lazy=len(group) == 1)
     removed = 0
@@ -201,7 +202,8 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
                         if not needed:
                             continue
                         kept = _kept(segment, at, data, fate.offsets)
-                    if over and not ends and header.delete_horizon is not None and now >= header.delete_horizon:
+                    late = over and header.delete_horizon is not None and now >= header.delete_horizon
+                    if late and not ends and (markers_upto is None or header.base_offset < markers_upto):
                         writer.change()
                         markers.append(header.base_offset)
                         continue

@@ -207,6 +207,7 @@ class CuttableLog(WritableLog):
             proofs=Segments(stay).proofs(),
             epochs=self.epochs,
             high_watermark=self.high_watermark,
+            gone_below=min(self._gone_below, end),
         )
         return (state.knowing(self._saved, 0) if self._saved else state)._replace(cut=True)
 
@@ -217,6 +218,7 @@ class CuttableLog(WritableLog):
             self.producers, self.high_watermark = producers, state.high_watermark
             self.epochs.cut(self.end_offset)
             self._clean, self._sparse, self._saved = state.clean, state.sparse, state
+            self._gone_below = state.gone_below
             self._cuts += 1
 
     def _take_away(self, gone: list[Segment], active: Segment) -> None:

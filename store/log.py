@@ -110,8 +110,11 @@ class Log(CuttableLog):
 
     # ---------------------------------------------------------------- compaction
 
-    def clean(self, survives: Survives, upto: int, now_ms: int, pace: CleaningPace = FREELY) -> CleanResult:
+    def clean(
+        self, survives: Survives, upto: int, now_ms: int, pace: CleaningPace = FREELY, markers_upto: int | None = None
+    ) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
+        `markers_upto`: transactions' markers from this offset on stay.
 
         `survives` decides for some records at a time which stay. Raises what `pace` raises; StorageError; CorruptBatch
         where it meets damage. It cleans nothing behind damage: a tombstone must not go before the events it deletes.
@@ -120,7 +123,9 @@ class Log(CuttableLog):
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
             horizon = now_ms + self.config.delete_retention_ms
-            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon, pace, self._owned)
+            cleaning = cleaner.Cleaning(
+                survives, self.producers, transactions, now_ms, horizon, pace, self._owned, markers_upto
+            )
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             groups = cleaner.groups(segments, self.config.segment_bytes)
@@ -160,6 +165,8 @@ class Log(CuttableLog):
             self._sparse = max(self._sparse, rewritten.segment.next_offset)
             with self._lock:
                 self.producers.stability.drop(rewritten.markers)
+            if rewritten.markers:
+                self.lack(max(rewritten.markers) + 1)
             self._save(self._start, forget=group)
             try:
                 cleaner.swap(self._disk, self.folder, group, rewritten)

@@ -26,7 +26,7 @@ class OfflineLog(Log):
         nothing.indexer = Indexer(config.index_interval_bytes)
         report = RecoveryReport(str(folder))
         super().__init__(
-            folder, config, disk, Recovered([nothing], ProducerStates(), Epochs(), 0, 0, 0, None, [], report)
+            folder, config, disk, Recovered([nothing], ProducerStates(), Epochs(), 0, 0, 0, 0, None, [], report)
         )
         self._broken = reason
         self._closed = True

@@ -52,6 +52,7 @@ class Recovered:
     start: int
     clean: int
     sparse: int
+    gone_below: int
     saved: Checkpoint | None  # the checkpoint, if both of its files hold it
     touched: list[File]  # files that were checked, cut or written here, and may not be synced yet
     report: RecoveryReport
@@ -123,6 +124,7 @@ class _Recovery(LogTail):
             self.report.start_offset,
             saved.clean if saved else bases[0],
             sparse,
+            max(self.gone_below, saved.gone_below if saved else 0),
             saved if self.whole else None,
             self.touched,
             self.report,
@@ -289,6 +291,8 @@ class _Recovery(LogTail):
                     raise Damage(position, "offsets", f"offset {header.last_offset} where the next segment begins")
                 data = file.pread(header.size, position) if learn and header.is_control else None
                 self.note(indexer, base, position, header, changed_ms, learn=learn, data=data)
+                if learn:
+                    self.note_gone(header, segment.next_offset)
                 segment.next_offset = header.next_offset
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")

@@ -38,7 +38,7 @@ from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
 from krappy.store.producers import ProducerStates
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import NONE, Flushed, Segment
-from krappy.store.walk import Damage, batches, headers
+from krappy.store.walk import Damage, batches, headers, lacking
 
 COPY = 4 << 20  # bytes copied at a time
 SHORTEST = 7  # bytes of a record
@@ -59,6 +59,7 @@ class LogTail:
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
         self.holes = 0  # the offset at which the last hole found ends; 0: no hole
+        self.gone_below = 0  # events from before this offset are missing, as far as was read here
 
     def remove(self, name: str) -> None:
         self.disk.unlink(self.folder / name)
@@ -133,6 +134,8 @@ class LogTail:
                     self.note(indexer, base, at, header, changed_ms, learn=learn, data=data)
                     if header.base_offset > expected:
                         self.holes = header.base_offset
+                    if learn:
+                        self.note_gone(header, expected)
                     position, expected = at + header.size, header.next_offset
             except Damage as found:
                 damage = found
@@ -352,6 +355,9 @@ class LogTail:
         if learn:
             self.producers.apply(header, header.base_offset, now_ms, data)
             self.epochs.note(header.leader_epoch, header.base_offset)
+
+    def note_gone(self, header: batch.BatchHeader, expected: int) -> None:
+        self.gone_below = max(self.gone_below, lacking(header, expected))
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
         """Writes the indexes of a closed segment."""

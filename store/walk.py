@@ -91,3 +91,11 @@ def _blame(rest: memoryview, position: int, end: int, text: str) -> Damage:
     if len(rest) < HEADER_SIZE:
         return Damage(position, "torn", f"{len(rest)} bytes: less than a batch header")
     return Damage(position, "structure", text)
+
+
+def lacking(header: BatchHeader, expected: int) -> int:
+    """The offset behind the last event that is missing before or in a batch, 0 if none is. `expected`: the offset where
+    the batch before it ends."""
+    if not header.dense:
+        return header.next_offset
+    return header.base_offset if header.base_offset > expected else 0

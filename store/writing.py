@@ -32,6 +32,7 @@ from krappy.store.refusals import refusals
 from krappy.store.run import AppendRun
 from krappy.store.segment import Segment
 from krappy.store.unsynced import Unsynced
+from krappy.store.walk import lacking
 
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 # Offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole.
@@ -46,6 +47,10 @@ class WritableLog(ReadableLog):
 
     `high_watermark`: the offset below which all is committed, set by the caller; None: never set. Each checkpoint saves
     it, so after a crash it may be an earlier one. That is harmless: it rises again.
+
+    `gone_below`: tombstones and transactions' markers from before this offset may be missing: this log's cleaner has
+    removed them, or another broker's, from which it was fetched. So another log that ends before that offset can't go
+    on with this one: events of it might never be deleted (see replica_fetch.py).
     """
 
     def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
@@ -55,6 +60,7 @@ class WritableLog(ReadableLog):
         self.high_watermark: int | None = found.high_watermark
         self._clean = found.clean
         self._sparse = found.sparse
+        self._gone_below = found.gone_below
         self._saved: Checkpoint | None = found.saved
         self._synced = self.end_offset
         self._syncing = Lock()  # held during fdatasync: the second of two syncs waits for the first
@@ -67,6 +73,15 @@ class WritableLog(ReadableLog):
         # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment.
         self._owed = found.saved is None or found.saved.cache != self._cache
         self._first = found.saved is None  # no checkpoint was written yet
+
+    @property
+    def gone_below(self) -> int:
+        return self._gone_below
+
+    def lack(self, below: int) -> None:
+        """To be called before tombstones or markers are removed: `gone_below` is at least this from now on."""
+        with self._lock:
+            self._gone_below = max(self._gone_below, below)
 
     def append(self, batches: Sequence[Batch], epoch: int, now_ms: int) -> int:
         """Gives the batches the next offsets and writes them; returns the first one's base offset. Blocks; one call at
@@ -98,7 +113,7 @@ class WritableLog(ReadableLog):
         Before the first batch behind a hole, a checkpoint is written that allows holes: else they would look like
         damage after a crash.
         """
-        holes = self._check_order(batches)
+        holes, gone = self._check_order(batches)
         if holes > self._sparse:
             self._expect_holes(holes)
         if self._first and batches:
@@ -106,17 +121,19 @@ class WritableLog(ReadableLog):
         with self._lock:
             end = self.end_offset
             self._write([(header, data, header.base_offset, header.leader_epoch) for header, data in batches], now_ms)
+            self._gone_below = max(self._gone_below, gone)
             if batches:
                 self.epochs.cut(end)  # forgets an epoch without events: the batches may have an earlier one
             for header, _ in batches:
                 self.epochs.note(header.leader_epoch, header.base_offset)
             return self.end_offset
 
-    def _check_order(self, batches: Sequence[Batch]) -> int:
-        """The offset at which the last hole before or between these batches ends, 0 without any. Raises ValueError."""
+    def _check_order(self, batches: Sequence[Batch]) -> tuple[int, int]:
+        """(the offset at which the last hole before or between these batches ends, 0 without any; the offset behind the
+        last event that is missing before or in them, 0 without any). Raises ValueError."""
         end = self.end_offset
         epoch = self.epochs.at(end - 1)
-        holes = 0
+        holes = gone = 0
         for header, _ in batches:
             if header.base_offset < end:
                 raise ValueError(f"{self.folder}: a batch at offset {header.base_offset}, where {end} comes next")
@@ -129,8 +146,9 @@ class WritableLog(ReadableLog):
                 )
             if header.base_offset > end:
                 holes = header.base_offset
+            gone = max(gone, lacking(header, end))
             end, epoch = header.next_offset, max(epoch, header.leader_epoch)
-        return holes
+        return holes, gone
 
     def _expect_holes(self, upto: int) -> None:
         """Notes durably that offsets below `upto` + HOLES_AHEAD may be missing. Raises StorageError."""
@@ -301,6 +319,7 @@ class WritableLog(ReadableLog):
                     proofs=self._segments.without(forget).proofs(),
                     epochs=self.epochs,
                     high_watermark=self.high_watermark,
+                    gone_below=self._gone_below,
                 )
                 if self._saved:
                     state = state.knowing(self._saved, max((segment.next_offset for segment in forget), default=0))

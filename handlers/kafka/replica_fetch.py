@@ -9,6 +9,10 @@
   names it again. So the work for a request is as much as there is news, however many partitions there are. Session
   epoch 0 begins anew, and so does -1; any other continues (the fields of KIP-227).
 - A request without news waits for some, whatever its min_bytes. What a replica waits for is in sync meanwhile.
+- A replica that was away may have events that were deleted meanwhile. If their tombstones may have been compacted away,
+  its first fetch is answered as if nothing of its log were the leader's: it begins anew. What a replica needs that is
+  catching up is kept for it. (Kafka has no such rule: a replica that was away longer than delete.retention.ms brings
+  deleted keys back.)
 - An offset out of range is answered with the offset where the replica starts over: the log start, or where the batch
   begins that contains it. From there on it may ask, below the log start, because it has whole batches.
 """
@@ -59,21 +63,33 @@ def replica_of(request: Message) -> ReplicaId | None:
 
 class ReplicaWanted:
     """One partition that a replica waits for. `asked`: its part of the request. `offset`: it has everything before on
-    its disk. `is_below`: that is below the log start."""
+    its disk. `is_below`: that is below the log start. `is_outdated`: the replica has to begin anew."""
 
-    __slots__ = ("_watch", "asked", "is_below", "key", "offset", "port", "topic")
+    __slots__ = ("_watch", "asked", "is_below", "is_outdated", "key", "offset", "port", "topic")
 
     def __init__(self, key: ReplicaKey, topic: Message, asked: Message, port: LeaderPort, watch: ReplicaWatch) -> None:
         """`topic`: the request's part for its topic."""
         self.key, self.topic, self.asked, self.port = key, topic, asked, port
         self.offset: int = asked["fetch_offset"]
         self.is_below = self.offset < port.start_offset
+        self.is_outdated = False
         self._watch = watch
 
     @property
     def is_led(self) -> bool:
         """Whether it is still led in the epoch of the request."""
         return self.port.gone is None and self.port.epoch == self.asked["current_leader_epoch"]
+
+    def note(self, replica: ReplicaId) -> None:
+        """Notes how far the replica is, unless it has to begin anew."""
+        if self.is_below or self.is_outdated:
+            return
+        is_empty = self.asked["last_fetched_epoch"] < 0
+        if not is_empty and self.port.is_outdated(replica.broker, replica.epoch, self.offset):
+            self.is_outdated = True
+            self.stir()
+        else:
+            self.port.fetched_by(replica.broker, replica.epoch, self.offset)
 
     def stir(self) -> None:
         """It may have news."""
@@ -108,7 +124,7 @@ class ReplicaWatch:
 
     def has_news(self, wanted: ReplicaWanted) -> bool:
         port = wanted.port
-        if wanted.offset < port.end_offset or not wanted.is_led or wanted.is_below:
+        if wanted.offset < port.end_offset or not wanted.is_led or wanted.is_below or wanted.is_outdated:
             return True
         return self.told.get(wanted.key) != _told(port)
 
@@ -186,7 +202,9 @@ class ReplicaFetch:
                     watch.remove(key)
                     self._found.append((topic, port))
                 else:
-                    watch.add(ReplicaWanted(key, topic, asked, port, watch))
+                    wanted = ReplicaWanted(key, topic, asked, port, watch)
+                    watch.add(wanted)
+                    wanted.note(self.replica)
                 number += 1
                 if number % MANY == 0:
                     yield
@@ -199,8 +217,8 @@ class ReplicaFetch:
             return
         self.watch.noted_ms = now
         for number, wanted in enumerate(tuple(self.watch.waiting.values())):
-            if wanted.is_led and not wanted.is_below and wanted.key[0] == self.replica.broker and not self._wrong_epoch:
-                wanted.port.fetched_by(self.replica.broker, self.replica.epoch, wanted.offset)
+            if wanted.is_led and wanted.key[0] == self.replica.broker and not self._wrong_epoch:
+                wanted.note(self.replica)
             if number % MANY == MANY - 1:
                 yield
 
@@ -232,7 +250,6 @@ class ReplicaFetch:
             return {**refused(index, Code.NONE, port.start_offset), "diverging_epoch": diverging}
         if offset > port.end_offset:  # the replica's log is empty
             return refused(index, Code.OFFSET_OUT_OF_RANGE, port.start_offset)
-        port.fetched_by(self.replica.broker, self.replica.epoch, offset)
         return port
 
     def _wrong(self, topic: TopicPort, port: LeaderPort, asked: Message) -> Code:
@@ -351,7 +368,12 @@ class ReplicaFetch:
         port, index, offset = wanted.port, wanted.asked["partition"], wanted.offset
         raw = None
         try:
-            if wanted.is_below:
+            if wanted.is_outdated:
+                start = port.start_offset
+                begins = _begins((yield ReplicaRead(port, start, 1, True)), start) if start < port.end_offset else start
+                if wanted.is_led:
+                    return {**refused(index, Code.NONE, begins), "diverging_epoch": {"epoch": -1, "end_offset": begins}}
+            elif wanted.is_below:
                 offset = port.start_offset
                 begins = _begins((yield ReplicaRead(port, offset, 1, True)), offset)
                 is_empty = wanted.asked["last_fetched_epoch"] < 0

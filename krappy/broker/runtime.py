@@ -78,6 +78,10 @@ class Runtime:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
+    @property
+    def lag_ms(self) -> float:
+        return self.config.replica_lag_time_max_ms
+
     def spawn(self, run: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
         assert self._nursery is not None, "the broker is not running"
         self._nursery.start_soon(self._guarded, run, args)

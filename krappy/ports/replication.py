@@ -85,6 +85,10 @@ class LeaderPort(Protocol):
     def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
         """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
 
+    def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
+        """Whether a replica that has events, all of them before `offset`, has to begin anew: some may have been deleted
+        meanwhile by tombstones that are not in this log any more."""
+
     def lags(self) -> Mapping[int, FollowerLag]:
         """How far its followers are that have fetched in this leader epoch, by broker id."""
 

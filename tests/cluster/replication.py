@@ -78,6 +78,7 @@ class MemoryLeader:
         self.grown, self.moved = Signal(), Signal()
         self.progress: list[tuple[int, int, int]] = []
         self.commits = True  # a fetch commits what the replica has
+        self.gone_below = 0
         self.disk_waits = 0  # so many reads have to wait for the disk
 
     @property
@@ -107,6 +108,9 @@ class MemoryLeader:
         self.progress.append((replica, broker_epoch, offset))
         if self.commits:
             self.commit(offset)
+
+    def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
+        return offset < self.gone_below
 
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
         if self.disk_waits:

@@ -286,6 +286,84 @@ async def test_a_compacted_log_is_copied(tmp_path: Path) -> None:
         assert not it.events
 
 
+EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+
+
+async def _compact(it: Copied) -> None:
+    """Twice: the first time finds the tombstones, the second removes them."""
+    engine = it.leading.engine
+    await it.leader.reshape(it.leader.log.roll)
+    await it.publish(b"in the active segment")
+    for _ in range(2):
+        assert await it.leader.applier.caught_up(it.leader.high_watermark, 10)
+        await trio.sleep(0.002)
+        await engine.housekeeper.clean(it.leader, engine.now_ms())
+
+
+async def _delete(it: Copied, *keys: bytes) -> None:
+    await it.leader.publish(batch.encode(keys, [None] * len(keys), timestamps=1000)).wait()
+
+
+@runs
+async def test_a_copy_that_was_away_while_tombstones_went_does_not_bring_keys_back(tmp_path: Path) -> None:
+    async with copied(tmp_path, EAGER) as it:
+        await it.publish(*[b"x"] * 5)
+        await it.same()
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        await _delete(it, b"k1", b"k3")
+        await _compact(it)
+        assert it.leader.log.gone_below == 7
+        assert it.leader.look_up(b"k1") is None
+        await it.publish(b"more")
+        it.fetcher.set([it.follower])
+        await it.same()
+        assert await it.copy.applier.caught_up(it.copy.high_watermark, 10)
+        assert it.leader.look_up(b"k4") is not None
+        assert [it.copy.look_up(key) for key in _KEYS] == [it.leader.look_up(key) for key in _KEYS]
+        assert it.content(it.copy) == it.content(it.leader)
+        assert it.copy.log.gone_below == 7  # as the leader of others it knows, too
+        # Who has been told once is not told again.
+        await it.publish(b"and more")
+        await it.check()
+
+
+@runs
+async def test_tombstones_stay_for_a_copy_that_is_catching_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with copied(tmp_path, EAGER) as it:
+        await it.publish(*[b"x"] * 5)
+        await it.same()
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        await _delete(it, b"k1", b"k3")
+        it.leader.fetched_by(FOLLOWER, 0, 6)
+        await _compact(it)
+        assert it.leader.log.gone_below == 6  # the one of k1; that of k3 is at offset 6
+        await it.leads(EPOCH + 2, isr=(LEADER,))
+        it.fetcher.set([])
+        await _delete(it, b"k2")
+        # It comes while the cleaner reads.
+        heads, came = it.leader.views.heads, list[object]()
+
+        def slow(number: int, keys: Any) -> Any:
+            if not came:
+                came.append(trio.from_thread.run_sync(it.leader.fetched_by, FOLLOWER, 0, 6))
+            return heads(number, keys)
+
+        monkeypatch.setattr(it.leader.views, "heads", slow)
+        await _compact(it)
+        assert came
+        assert it.leader.log.gone_below == 6
+        assert [value for value in (it.leader.look_up(key) for key in (b"k1",)) if value] == []
+        assert not list(it.leader.log.folder.glob("*.cleaned"))
+        await it.leads(EPOCH + 3, isr=(LEADER,))
+        it.fetcher.set([])
+        await _compact(it)
+        assert it.leader.log.gone_below > 6
+
+
 @runs
 async def test_a_copy_of_a_compacted_log_knows_its_producers(tmp_path: Path) -> None:
     """A batch without records tells how far its producer is: a retry at a new leader must be known as one."""

@@ -174,6 +174,55 @@ async def test_what_waits_on_a_connection_counts_only_for_the_registered_replica
 
 
 @runs
+async def test_a_replica_that_may_have_missed_deletions_begins_anew() -> None:
+    """Their tombstones are gone: what it has might never be deleted."""
+    asker = Asker()
+    for _ in range(3):
+        asker.leader.produce(b"a", b"b")
+    asker.leader.commits = False
+    asker.leader.gone_below = 4
+    for offset in (2, 3):
+        row = await asker.one(at(offset, 5))
+        assert (row["error_code"], row["records"]) == (Code.NONE, b"")
+        assert row["diverging_epoch"] == {"epoch": -1, "end_offset": 0}
+        assert row["log_start_offset"] == 0
+    assert not asker.leader.progress
+    for asked in (at(0, -1), at(4, 5)):
+        assert len((await asker.one(asked))["records"])
+    assert [each[2] for each in asker.leader.progress] == [0, 4]
+
+
+@runs
+async def test_it_begins_anew_where_a_batch_begins() -> None:
+    asker = Asker()
+    asker.leader.produce(b"a")
+    asker.leader.produce(b"b", b"c", b"d")
+    asker.leader.delete_before(2)
+    asker.leader.gone_below = 4
+    row = await asker.one(at(3, 5))
+    assert (row["diverging_epoch"], row["log_start_offset"]) == ({"epoch": -1, "end_offset": 1}, 1)
+    assert bytes((await asker.one(at(1, -1)))["records"]) == asker.leader.log.content[1]
+
+
+@runs
+async def test_a_replica_that_waits_begins_anew_after_a_silence() -> None:
+    """It comes back on the same connection, and names nothing anew."""
+    asker = Asker()
+    asker.leader.produce(b"a")
+    await asker.ask(session=(0, 0))
+    await asker.ask(at(1, 5), session=(1, 1))
+    assert await asker.ask(at(1, 5), session=(1, 2), wait_ms=600) == []
+    asker.leader.progress.clear()
+    asker.leader.gone_below = 2
+    asker.leader.commits = False
+    asker.leader.produce(b"b", b"c")
+    await trio.sleep(20)
+    [row] = await asker.ask(session=(1, 3), wait_ms=600)
+    assert row["diverging_epoch"] == {"epoch": -1, "end_offset": 0}
+    assert not asker.leader.progress
+
+
+@runs
 async def test_the_epoch_must_be_the_leaders() -> None:
     asker = Asker()
     for epoch, code in ((4, Code.FENCED_LEADER_EPOCH), (6, Code.UNKNOWN_LEADER_EPOCH), (-1, Code.INVALID_REQUEST)):

@@ -174,6 +174,25 @@ class Partition(Viewed):
         if self.replicas.fetched(replica, broker_epoch, offset, self.log.end_offset, now):
             self.commit.settle()
 
+    def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
+        """Whether a replica that has events, all of them before `offset`, has to begin anew. It was away, and may have
+        events that were deleted meanwhile, whose tombstones are not in this log any more (Kafka has this hole)."""
+        now = trio.current_time() * 1000
+        return offset < self.log.gone_below and self.replicas.is_new(replica, broker_epoch, now, self._lent.lag_ms)
+
+    def kept_from(self) -> float:
+        """Tombstones and markers from this offset on must stay in the log, for a follower that is catching up; infinite
+        if none is."""
+        return self.replicas.slowest(trio.current_time() * 1000, self._lent.lag_ms)
+
+    def lack(self, below: int) -> bool:
+        """To be called before tombstones and markers from before this offset are removed from the log. False: a
+        follower came meanwhile that needs them, so they must stay."""
+        if below > self.kept_from():
+            return False
+        self.log.lack(below)
+        return True
+
     def lags(self) -> dict[int, FollowerLag]:
         """How far its followers are that have fetched in this leader epoch, by broker id; none unless it leads."""
         return self.replicas.lags(self.log.end_offset, trio.current_time() * 1000)

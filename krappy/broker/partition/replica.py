@@ -66,6 +66,10 @@ class Lent(Protocol):
     shrinking: trio.Lock  # held while events are removed from a log
     counting: trio.CapacityLimiter  # tasks that read whole views
 
+    @property
+    def lag_ms(self) -> float:
+        """How long a follower may be silent, or behind, before nobody counts on it (replica.lag.time.max.ms)."""
+
     def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def check_room(self, size: int) -> None: ...

@@ -45,7 +45,7 @@ class IsrKeeper:
         cluster, now = self._cluster, trio.current_time() * 1000
         if not cluster.is_current or cluster.epoch < 0:
             return []
-        lag = self._runtime.config.replica_lag_time_max_ms
+        lag = self._runtime.lag_ms
         found = []
         for partition in self._runtime.topics.local():
             if partition.role is not Role.LEADER:

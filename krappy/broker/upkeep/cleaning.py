@@ -9,6 +9,7 @@ removed while the events that they delete stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -35,6 +36,10 @@ class _Over(Exception):
     """The compaction must end: the view may have been begun anew, or the topic is not compacted any more."""
 
 
+class _Needed(Exception):
+    """The compaction must end: a follower came that needs tombstones which it was about to remove."""
+
+
 class _Pace(CleaningPace):
     """The pace of the cleaner, called in its thread, which trio started."""
 
@@ -43,6 +48,15 @@ class _Pace(CleaningPace):
         self._partition = partition
         self._applier = partition.applier
         self._throttle = throttle
+        self.forgotten: list[tuple[bytes, int]] = []  # tombstones that are removed: key, offset
+        self.removed = 0  # how many of them are
+        self._gone_below = 0
+
+    def forget(self, key: bytes | None, offset: int) -> None:
+        """Notes a tombstone that goes with the next swap."""
+        self._gone_below = max(self._gone_below, offset + 1)
+        if key is not None:
+            self.forgotten.append((key, offset))
 
     def spend(self, size: int) -> None:
         trio.from_thread.run(self._pause, size)
@@ -74,6 +88,8 @@ class _Pace(CleaningPace):
             await self._runtime.shrinking.acquire()
         try:
             self.check()
+            if not self._partition.lack(max(self._gone_below, *(each + 1 for each in markers), 0)):
+                raise _Needed
         except BaseException:
             self._runtime.shrinking.release()
             raise
@@ -84,6 +100,7 @@ class _Pace(CleaningPace):
         trio.from_thread.run(self._still, markers)
         try:
             yield
+            self.removed = len(self.forgotten)
         finally:
             trio.from_thread.run_sync(self._runtime.shrinking.release)
 
@@ -98,7 +115,7 @@ async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Thro
     await partition.flush_view(PATIENCE_S)
     ends = await _others_folded(partition)
     upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
-    forgotten: list[tuple[bytes, int]] = []
+    kept_from = partition.kept_from()
 
     def survives(records: list[Candidate]) -> list[bool]:
         kept: list[bool] = []
@@ -116,25 +133,33 @@ async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Thro
                 entry = next(found)
                 latest = None if entry is None else entry_offset(entry)
                 keep = retention.survives(latest, offset, tombstone, horizon, now)
-                keep = keep or (latest == offset and key in deleting)
-                if tombstone and not keep and latest == offset:
-                    forgotten.append((key, offset))
+                if tombstone and not keep and (latest is None or offset >= latest):
+                    keep = offset >= kept_from or (latest == offset and key in deleting)
+                    if not keep:
+                        pace.forget(key if latest == offset else None, offset)
                 kept.append(keep)
         return kept
 
     def cleaned() -> CleanResult:
-        return log.clean(survives, upto, now, pace)
+        return log.clean(survives, upto, now, pace, None if kept_from == math.inf else int(kept_from))
 
+    result = None
     try:
         result = await trio.to_thread.run_sync(cleaned, limiter=runtime.cleaner_limiter)
     except _Over:
         return
-    partition.stability.drop(result.markers)
+    except _Needed:
+        forgotten = pace.forgotten[: pace.removed]
+    else:
+        partition.stability.drop(result.markers)
+        forgotten = pace.forgotten
     # The log first, then the view: else a crash between the two could bring a deleted key back.
     for start in range(0, len(forgotten), LOOK_UP):
         if partition.gone is None:
             _forget(partition, forgotten[start : start + LOOK_UP])
         await trio.lowlevel.checkpoint()
+    if result is None:
+        return
     runtime.report(
         "log_cleaned",
         partition=str(partition),

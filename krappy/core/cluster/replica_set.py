@@ -100,6 +100,20 @@ class ReplicaSet:
         self._followers[replica] = FollowerProgress(offset, broker_epoch, end, now, caught_up)
         return self._advance()
 
+    def is_new(self, replica: int, broker_epoch: int, now: float, lag_ms: float) -> bool:
+        """Whether this leader has kept nothing for that follower: it is not in sync, and has not fetched in this leader
+        epoch and broker epoch, or not for `lag_ms` (see `slowest`)."""
+        found = self._followers.get(replica)
+        if replica in self._members():
+            return False
+        return found is None or found.broker_epoch != broker_epoch or now - found.fetched > lag_ms
+
+    def slowest(self, now: float, lag_ms: float) -> float:
+        """The least offset of the followers that have fetched in the last `lag_ms`; infinite without any. What tells a
+        follower that a key was deleted stays in the leader's log from this offset on, or one that is catching up would
+        never learn of it."""
+        return min((each.offset for each in self._followers.values() if now - each.fetched <= lag_ms), default=math.inf)
+
     def lags(self, end: int, now: float) -> dict[int, FollowerLag]:
         """How far each follower is that has fetched in this leader epoch. `end`: of the leader's log."""
         return {

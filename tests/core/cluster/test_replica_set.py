@@ -53,6 +53,24 @@ def test_a_dead_follower_does_not_come_back_while_its_registration_lives() -> No
     assert proposal.added == {2: 0}
 
 
+def test_who_was_away_is_known_by_its_broker_epoch_or_its_silence() -> None:
+    replicas = ReplicaSet(1, (1, 2), 1, 10, 20, 0.0)
+    assert replicas.slowest(0, 1000) == float("inf")
+    assert replicas.is_new(3, 7, 0, 1000)
+    assert not replicas.is_new(2, 7, 0, 1000)  # it is in sync: it has all that is committed
+    replicas.fetched(3, 7, 4, 20, 100.0)
+    replicas.fetched(2, 7, 20, 20, 100.0)
+    assert not replicas.is_new(3, 7, 1100, 1000)
+    assert replicas.is_new(3, 7, 1101, 1000)
+    assert replicas.is_new(3, 8, 100, 1000)
+    assert replicas.slowest(1100, 1000) == 4
+    assert replicas.slowest(1101, 1000) == float("inf")
+    replicas.propose({1: 0, 2: 7, 3: 7}, 200.0)
+    replicas.fetched(3, 7, 20, 20, 300.0)
+    replicas.propose({1: 0, 2: 7, 3: 7}, 300.0)
+    assert not replicas.is_new(3, 7, 5000, 1000)  # it may be in sync already
+
+
 @pytest.mark.parametrize(
     ("leader", "incarnation", "expected"), [(1, 4, Role.LEADER), (1, 3, Role.OFFLINE), (2, 4, Role.FOLLOWER)]
 )
