@@ -89,7 +89,7 @@ class ReplicaWanted:
             self.is_outdated = True
             self.stir()
         else:
-            self.port.fetched_by(replica.broker, replica.epoch, self.offset)
+            self.port.fetched_by(replica.broker, replica.epoch, self.offset, self.asked["log_start_offset"])
 
     def stir(self) -> None:
         """It may have news."""

@@ -14,7 +14,8 @@ from krappy.handlers.kafka.config_entries import SettingsShown, topic_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_named
-from krappy.ports import KafkaSessionPort
+from krappy.handlers.waits import bounded_ms
+from krappy.ports import KafkaSessionPort, PartitionPort
 from krappy.settings.topic import TopicConfig, check_topic_name
 from krappy.settings.topic_table import normalise
 from krappy.waiting import side_by_side
@@ -232,9 +233,10 @@ UNKNOWN = -1  # the low watermark of a partition that was not changed
 @serves(ApiKey.DELETE_RECORDS, needs=needs.topic(Op.DELETE))
 async def delete_records(session: KafkaSessionPort, request: Message, version: int) -> Message:
     topics = []
+    deleted: list[tuple[Message, PartitionPort]] = []
     for asked in request["topics"]:
         topic = session.access.find_topic(asked["name"], Op.DELETE)
-        partitions = []
+        partitions: list[Message] = []
         for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
             if topic is None and (named := topic_named(session, asked["name"], Op.DELETE)) and named.internal:
@@ -243,10 +245,19 @@ async def delete_records(session: KafkaSessionPort, request: Message, version: i
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 try:
-                    start = await topic.led(index).delete_records(partition["offset"])
+                    led = topic.led(index)
+                    start = await led.delete_records(partition["offset"])
                 except KrappyError as error:
                     code = code_for(error)
             partitions.append({"partition_index": index, "low_watermark": start, "error_code": code})
+            if start >= 0:
+                deleted.append((partitions[-1], led))
             await session.pause()
         topics.append({"name": asked["name"], "partitions": partitions})
+    end = session.broker.clock.steady_ms() + bounded_ms(request["timeout_ms"])
+    for answer, led in deleted:
+        try:
+            await led.deleted_everywhere(answer["low_watermark"], max(0, end - session.broker.clock.steady_ms()) / 1000)
+        except KrappyError as error:
+            answer["error_code"] = code_for(error)
     return {"topics": topics}

@@ -5,6 +5,7 @@
   the partitions that have some. So the work for a request is as much as there is news.
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
   request is sent meanwhile: the leader would hold it, and could not be told.
+- A partition whose log has been shortened, as the leader's was before, is named again: the leader waits for that.
 - A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
   its connection, but not earlier than `HELD_S` after it was sent.
 """
@@ -112,6 +113,7 @@ class LeaderFetch:
         self._followed: dict[PartitionKey, FollowedPartition] = {}
         self._unnamed: dict[PartitionKey, FollowedPartition] = {}  # those that the next request names, if they are due
         self._waiting: dict[PartitionKey, FollowedPartition] = {}  # those that the leader waits for
+        self._shortening: dict[PartitionKey, FollowedPartition] = {}  # those that have not deleted what the leader has
         self._session = (0, 0)  # id and epoch that the next request continues; 0: it begins anew
         self._news = trio.Event()  # the partitions or the broker's epoch have changed
         self._scope = trio.CancelScope()
@@ -129,6 +131,7 @@ class LeaderFetch:
             else:
                 known.end()
                 self._unnamed.pop(key, None)
+                self._shortening.pop(key, None)
         came = [key for key in given if key not in self._followed]
         for key in came:
             pause_s = self._settings.backoff_ms / 1000
@@ -165,6 +168,7 @@ class LeaderFetch:
         while True:
             news = self._news = trio.Event()
             if self._owner.broker_epoch() >= 0:
+                self._name_shortened()
                 await _all([each.finish for each in self._ready() if each.unfinished])
                 found = [each for each in self._ready() if not each.unfinished]
                 if found or any(each.stands for each in self._waiting.values()):
@@ -173,6 +177,13 @@ class LeaderFetch:
                     await news.wait()
             else:
                 await news.wait()
+
+    def _name_shortened(self) -> None:
+        for key, each in tuple(self._shortening.items()):
+            if each.start_moved:
+                self._unnamed[key] = each
+            if not each.follows_start:
+                del self._shortening[key]
 
     def _ready(self) -> list[FollowedPartition]:
         now = trio.current_time()
@@ -238,6 +249,7 @@ class LeaderFetch:
                 "current_leader_epoch": each.epoch,
                 "fetch_offset": offset,
                 "last_fetched_epoch": epoch,
+                "log_start_offset": each.start,
                 "partition_max_bytes": settings.max_bytes,
             }
             topics.setdefault(topic_id, []).append(partition)
@@ -273,6 +285,8 @@ class LeaderFetch:
         await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
         for found, _ in (*busy, *quiet):
             self._name_again(found)
+            if found.follows_start:
+                self._shortening[found.key] = found
         if not self._session[0]:
             self._begin_anew()
         if not quiet and not busy and trio.current_time() < self._sent + HELD_S:

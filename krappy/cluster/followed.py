@@ -56,6 +56,7 @@ class FollowedPartition:
         self._told: tuple[int, int] | None = None  # the leader's high watermark and log start, as of the last answer
         self.unfinished = True  # events may not be on disk yet, and what was told may not be in force
         self._ended = False
+        self.start = 0  # of its log, as the leader was told last
         self._longest_s, self._report = pause_s, report
         self._pause = 0.0
         self._failed = False  # the failure has been reported
@@ -75,8 +76,19 @@ class FollowedPartition:
 
     def ask(self) -> Asked:
         """What the next request asks."""
+        self.start = self.port.start_offset
         self._asked = Asked(*self.port.position())
         return self._asked
+
+    @property
+    def follows_start(self) -> bool:
+        """Whether its log has not been shortened yet as the leader's has been."""
+        return self._told is not None and self.port.start_offset < self._told[1]
+
+    @property
+    def start_moved(self) -> bool:
+        """Whether the leader is to be told that its log has been shortened."""
+        return self.port.start_offset != self.start
 
     def unanswered(self) -> None:
         """The request that was outstanding will not be answered."""

@@ -236,4 +236,6 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
     start = {}
     for partition, before in wanted:
         start[str(partition.index)] = await partition.delete_records(before)
+    for partition, _ in wanted:
+        await partition.deleted_everywhere(start[str(partition.index)])
     return DeletedRow(start)

@@ -35,6 +35,10 @@ class FollowerPort(Protocol):
     def leader(self) -> int:
         """The broker that it follows; NOBODY if there is none."""
 
+    @property
+    def start_offset(self) -> int:
+        """Where its log begins."""
+
     def position(self) -> tuple[int, int]:
         """(the offset behind its last event on disk, the leader epoch of that event; -1 without one)."""
 
@@ -82,8 +86,9 @@ class LeaderPort(Protocol):
     def moved(self) -> Signal:
         """Fires when the high watermark rose, or the partition is not led any more."""
 
-    def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
-        """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int, start: int = 0) -> None:
+        """Notes that a replica has everything from `start` to before `offset` on its disk. The high watermark may
+        rise."""
 
     def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
         """Whether a replica that has events, all of them before `offset`, has to begin anew: some may have been deleted

@@ -79,6 +79,7 @@ class MemoryLeader:
         self.progress: list[tuple[int, int, int]] = []
         self.commits = True  # a fetch commits what the replica has
         self.gone_below = 0
+        self.starts: list[int] = []  # of replicas' logs, as they were told
         self.disk_waits = 0  # so many reads have to wait for the disk
 
     @property
@@ -98,13 +99,15 @@ class MemoryLeader:
 
     def delete_before(self, offset: int) -> None:
         self.start_offset = offset
+        self.moved.fire()
 
     def lead(self, epoch: int) -> None:
         self.epoch = epoch
         self.epochs.lead(epoch, self.log.end)
         self.moved.fire()
 
-    def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int, start: int = 0) -> None:
+        self.starts.append(start)
         self.progress.append((replica, broker_epoch, offset))
         if self.commits:
             self.commit(offset)
@@ -141,6 +144,10 @@ class MemoryFollower:
         self.fails: list[Exception | None] = []
         self.disk_s = 0.0
         self.changed = Signal()
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start
 
     def position(self) -> tuple[int, int]:
         return self.synced, self.log.epochs.at(self.synced - 1) if self.synced > self.log.start else -1

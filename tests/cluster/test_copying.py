@@ -21,7 +21,7 @@ from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.core.cluster.tree import Create
-from krappy.errors import StorageError
+from krappy.errors import NotEnoughReplicas, RequestTimeout, StorageError
 from krappy.records import batch
 from krappy.settings.listeners import parse_address
 from krappy.store.log import Log
@@ -214,6 +214,55 @@ async def test_the_log_start_follows(tmp_path: Path) -> None:
             while it.copy.start_offset != 300:
                 await trio.sleep(0.01)
         await it.check()
+
+
+@runs
+async def test_a_deletion_is_answered_once_the_copy_has_it(tmp_path: Path) -> None:
+    """Also where nothing else happens: the log start alone is news."""
+    async with copied(tmp_path) as it:
+        for _ in range(50):
+            await it.publish(*[b"x" * 1000] * 10)
+        await it.same()
+        assert await it.leader.delete_records(300) == 300
+        with trio.fail_after(10):
+            await it.leader.deleted_everywhere(300)
+        assert it.copy.start_offset == 300
+        it.fetcher.set([])
+        await trio.sleep(0.1)
+        assert await it.leader.delete_records(400) == 400
+        with pytest.raises(RequestTimeout):
+            await it.leader.deleted_everywhere(400, 0.3)
+        assert it.copy.start_offset == 300
+        await it.leads(EPOCH + 1)
+        with trio.fail_after(10):
+            await it.leader.deleted_everywhere(400)
+        assert it.copy.start_offset == 400
+        await it.leader.take(PartitionState(LEADER, EPOCH + 1, 1, (LEADER,), min_isr=2), EPOCH + 2, Role.LEADER, LEADER)
+        with pytest.raises(NotEnoughReplicas):
+            await it.leader.delete_records(450)
+        assert it.leader.start_offset == 400
+
+
+@runs
+async def test_a_copy_deletes_nothing_by_its_own_clock(tmp_path: Path) -> None:
+    async with copied(tmp_path) as it:
+        for _ in range(50):
+            await it.publish(*[b"x" * 1000] * 10)
+        await it.same()
+        engine = it.following.engine
+        await engine.alter_topic("t", {"retention.ms": "1", "segment.ms": "1"}, None)
+        await trio.sleep(0.01)
+        await engine.housekeeper.retain(it.copy)
+        assert it.copy.start_offset == 0
+        assert it.copy.log.segments[-1].size == 0  # but it is closed, so that it can be compacted
+        await it.publish(b"more")
+        await it.check()
+        await it.copy.take(
+            PartitionState(FOLLOWER, EPOCH + 1, 1, (FOLLOWER,), min_isr=1), EPOCH + 1, Role.LEADER, FOLLOWER
+        )
+        await trio.sleep(0.01)
+        await engine.housekeeper.retain(it.copy)
+        assert it.copy.start_offset == 501
 
 
 @pytest.mark.parametrize("start", [40, 43])

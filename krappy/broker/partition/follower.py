@@ -50,6 +50,10 @@ class Follower:
         partition = self._partition
         return partition.role is Role.FOLLOWER and partition.epoch == epoch and partition.gone is None
 
+    @property
+    def start_offset(self) -> int:
+        return self._partition.start_offset
+
     def position(self) -> tuple[int, int]:
         return self._reached, self._partition.log.epochs.at(self._reached - 1)
 

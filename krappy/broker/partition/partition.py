@@ -33,6 +33,7 @@ from krappy.errors import (
     KrappyError,
     OffsetOutOfRange,
     PolicyViolation,
+    RequestTimeout,
     StorageError,
     TransactionPending,
 )
@@ -41,7 +42,7 @@ from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from krappy.types import Record
-from krappy.waiting import Later
+from krappy.waiting import Later, Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.partition.applier import Applier
@@ -66,6 +67,7 @@ class Partition(Viewed):
         super().__init__(lent, topic, index, number, config, log, strays, standing)
         self.appender = Appender(self)
         self.state_version = -1  # of the cluster's state that it has taken last, as the leader
+        self.shortened = Signal()  # replicas may have followed a deletion
 
     # --- publish
 
@@ -167,12 +169,15 @@ class Partition(Viewed):
         self.commit.settle()
         if not replicas.enough:
             self.commit.refuse(self.too_few())
+        self.shortened.fire()
 
-    def fetched_by(self, replica: int, broker_epoch: int, offset: int) -> None:
-        """Notes that a replica has everything before `offset` on its disk. The high watermark may rise."""
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int, start: int = 0) -> None:
+        """Notes that a replica has everything from `start` to before `offset` on its disk. The high watermark may
+        rise."""
         now = trio.current_time() * 1000
-        if self.replicas.fetched(replica, broker_epoch, offset, self.log.end_offset, now):
+        if self.replicas.fetched(replica, broker_epoch, offset, self.log.end_offset, now, start):
             self.commit.settle()
+        self.shortened.fire()
 
     def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
         """Whether a replica that has events, all of them before `offset`, has to begin anew. It was away, and may have
@@ -219,15 +224,18 @@ class Partition(Viewed):
     def _retention(self) -> retention.ShorteningPlan:
         # Events after the last stable offset have not been folded into the view.
         log, stable = self.log, self.last_stable_offset
-        return retention.shortening(self.config, log.segments, log.start_offset, stable, self.now_ms())
+        found = retention.shortening(self.config, log.segments, log.start_offset, stable, self.now_ms())
+        # A replica that follows deletes what its leader has deleted, whatever its own clock tells.
+        return found if self.role is Role.LEADER else found._replace(start=log.start_offset)
 
     async def delete_records(self, before: int) -> int:
         """Deletes the events before the offset `before` (-1: the high watermark). Gives the new log start (KIP-107).
 
-        It is durable on return. Whole segments are removed from disk at once; the rest goes later, with its segment. A
-        log start that is higher already stays. Raises OffsetOutOfRange beyond the high watermark, and, as Kafka does,
-        PolicyViolation under cleanup.policy=compact alone. Raises TransactionPending where the table outlives its
-        events and an open transaction began before `before`.
+        It is durable here on return; `deleted_everywhere` waits for the other replicas. Whole segments are removed from
+        disk at once; the rest goes later, with its segment. A log start that is higher already stays. Raises
+        OffsetOutOfRange beyond the high watermark, NotEnoughReplicas, and, as Kafka does, PolicyViolation under
+        cleanup.policy=compact alone. Raises TransactionPending where the table outlives its events and an open
+        transaction began before `before`.
         """
         self.check_deletable(before)
         wanted = self.high_watermark if before == DELETE_ALL else before
@@ -240,7 +248,23 @@ class Partition(Viewed):
 
         if wanted > self.start_offset:
             await self.shorten(decide)
+        self.replicas.delete(self.start_offset)
         return self.start_offset
+
+    async def deleted_everywhere(self, before: int, seconds: float = PATIENCE_S) -> None:
+        """Returns when all replicas in sync have deleted the events before this offset, durably: so these do not come
+        back with another leader. Raises RequestTimeout, NotLeader, NotEnoughReplicas, and `gone`."""
+        epoch = self.epoch
+
+        def done() -> bool:
+            return self.elsewhere is not None or self.epoch != epoch or self.replicas.has_deleted(before)
+
+        in_time = await wait_any([self.shortened, self.moved], done, min(seconds, PATIENCE_S))
+        self._alive()
+        self.check_leads(epoch)
+        if not in_time:
+            self.check_enough()
+            raise RequestTimeout(f"{self}: not all replicas in sync have deleted the events before {before} yet")
 
     def check_deletable(self, before: int) -> None:
         """Raises what `delete_records` would, before anything is changed: PolicyViolation, OffsetOutOfRange, and `gone`
@@ -250,6 +274,7 @@ class Partition(Viewed):
             raise PolicyViolation(
                 f"{self}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
             )
+        self.check_enough()
         end = self.high_watermark
         if before != DELETE_ALL and not 0 <= before <= end:
             raise OffsetOutOfRange(
@@ -278,6 +303,7 @@ class Partition(Viewed):
             async with self.shrinking:
                 gone = await self.reshape(delete)
             if gone is not None:
+                self.moved.fire()  # replicas are told at once
                 return gone
 
     async def _ready_view(self, config: TopicConfig, before: int) -> None:

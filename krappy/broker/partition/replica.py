@@ -165,7 +165,10 @@ class Replica:
         self.role, self.epoch, self.leader = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
         now = trio.current_time() * 1000
-        self.replicas = ReplicaSet(broker, state.isr, state.min_isr, self.high_watermark, self.log.end_offset, now)
+        log = self.log
+        self.replicas = ReplicaSet(
+            broker, state.isr, state.min_isr, self.high_watermark, log.end_offset, now, log.start_offset
+        )
 
     def check_leads(self, epoch: int) -> None:
         """Raises NotLeader unless this broker leads the partition in this leader epoch."""

@@ -20,13 +20,15 @@ LAG_MS = 10_000.0  # replica.lag.time.max.ms
 
 class FollowerProgress(NamedTuple):
     """A follower in this leader epoch. `offset`: it has everything before on its disk. `broker_epoch`: of its last
-    fetch. `end`: the log's when that came, at `fetched` (ms). `caught_up`: when it had all that there was (ms)."""
+    fetch. `end`: the log's when that came, at `fetched` (ms). `caught_up`: when it had all that there was (ms).
+    `start`: where its log begins."""
 
     offset: int
     broker_epoch: int
     end: int
     fetched: float
     caught_up: float
+    start: int = 0
 
 
 class FollowerLag(NamedTuple):
@@ -53,9 +55,16 @@ class ReplicaSet:
     """Offsets are exclusive: behind the last event. Times are ms of a monotonic clock."""
 
     def __init__(
-        self, leader: int, isr: Iterable[int], min_isr: int, high_watermark: int, end: int = 0, now: float = 0.0
+        self,
+        leader: int,
+        isr: Iterable[int],
+        min_isr: int,
+        high_watermark: int,
+        end: int = 0,
+        now: float = 0.0,
+        start: int = 0,
     ) -> None:
-        """`end`: of the leader's log when it began to lead (its leader epoch start offset, LESO)."""
+        """`start`, `end`: of the leader's log when it began to lead (its leader epoch start offset, LESO)."""
         self.leader = leader
         self.isr = tuple(isr)
         self.min_isr = min_isr
@@ -64,6 +73,7 @@ class ReplicaSet:
         self._followers: dict[int, FollowerProgress] = {}
         self._silent: set[int] = set()  # those that have not fetched since they left the ISR
         self._synced = high_watermark  # the leader's own
+        self._deleted = start  # nobody is in sync whose log begins before this offset
         self._start = end
         self._since = now
 
@@ -84,9 +94,9 @@ class ReplicaSet:
         self._synced = offset
         return self._advance()
 
-    def fetched(self, replica: int, broker_epoch: int, offset: int, end: int, now: float) -> bool:
-        """Notes a fetch of this leader epoch: the follower has everything before `offset` on its disk. `end`: of the
-        log. Returns whether the high watermark rose."""
+    def fetched(self, replica: int, broker_epoch: int, offset: int, end: int, now: float, start: int = 0) -> bool:
+        """Notes a fetch of this leader epoch: the follower has everything from `start` to before `offset` on its disk.
+        `end`: of the leader's log. Returns whether the high watermark rose."""
         before = self._followers.get(replica)
         if before is not None and broker_epoch < before.broker_epoch:
             return False  # it was sent before that broker was started again
@@ -97,7 +107,7 @@ class ReplicaSet:
             caught_up = before.fetched if offset >= before.end else before.caught_up
         else:
             caught_up = float("-inf")
-        self._followers[replica] = FollowerProgress(offset, broker_epoch, end, now, caught_up)
+        self._followers[replica] = FollowerProgress(offset, broker_epoch, end, now, caught_up, start)
         return self._advance()
 
     def is_new(self, replica: int, broker_epoch: int, now: float, lag_ms: float) -> bool:
@@ -113,6 +123,16 @@ class ReplicaSet:
         follower that a key was deleted stays in the leader's log from this offset on, or one that is catching up would
         never learn of it."""
         return min((each.offset for each in self._followers.values() if now - each.fetched <= lag_ms), default=math.inf)
+
+    def delete(self, before: int) -> None:
+        """Notes that the leader has deleted the events before this offset, and somebody will be told so."""
+        self._deleted = max(self._deleted, before)
+
+    def has_deleted(self, before: int) -> bool:
+        """Whether every replica that may be in sync has deleted the events before this offset, and there are enough of
+        those. So none of them is in the log of a later leader."""
+        found = [self._followers.get(each) for each in self._members() if each != self.leader]
+        return self.enough and all(each is not None and each.start >= before for each in found)
 
     def lags(self, end: int, now: float) -> dict[int, FollowerLag]:
         """How far each follower is that has fetched in this leader epoch. `end`: of the leader's log."""
@@ -145,8 +165,8 @@ class ReplicaSet:
         `alive`: the epochs of the replicas that are registered, and not about to stop. A follower that was not at the
         end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
         a read lease. A follower comes back when it has all that is committed, and was at the end of the log: so it has
-        all that earlier leaders may have committed, too. And it must have fetched since it left: the controller takes
-        out a dead one before its registration ends."""
+        all that earlier leaders may have committed, too. And it must have deleted what was deleted, and have fetched
+        since it left: the controller takes out a dead one before its registration ends."""
         if self.proposed is not None:
             return None
         gone = [each for each in self.isr if each != self.leader and self._lags(each, now, lag_ms)]
@@ -157,6 +177,7 @@ class ReplicaSet:
             and replica not in self._silent
             and alive.get(replica) == found.broker_epoch
             and found.offset >= self.high_watermark
+            and found.start >= self._deleted
             and now - found.caught_up <= lag_ms
         }
         if not gone and not added:

@@ -71,6 +71,30 @@ def test_who_was_away_is_known_by_its_broker_epoch_or_its_silence() -> None:
     assert not replicas.is_new(3, 7, 5000, 1000)  # it may be in sync already
 
 
+def test_who_has_not_deleted_what_was_deleted_does_not_come_back() -> None:
+    replicas = ReplicaSet(1, (1, 2), 1, 10, 20, 0.0, 5)
+    registered = {1: 0, 2: 0, 3: 0}
+    for start, comes in ((0, False), (4, False), (5, True)):
+        replicas.fetched(3, 0, 20, 20, 100.0, start)
+        proposal = replicas.propose(registered, 100.0)
+        assert (proposal is not None) is comes
+    replicas.take((1, 2), 1)
+    assert not replicas.has_deleted(5)
+    replicas.fetched(2, 0, 20, 20, 100.0, 5)
+    assert replicas.has_deleted(5)
+    replicas.delete(8)
+    assert not replicas.has_deleted(8)
+    assert replicas.propose(registered, 100.0) is None
+    replicas.fetched(2, 0, 20, 20, 100.0, 8)
+    assert replicas.has_deleted(8)
+    replicas.fetched(3, 0, 20, 20, 100.0, 8)
+    assert replicas.propose(registered, 100.0) is not None
+    replicas.fetched(3, 0, 20, 20, 100.0, 7)
+    assert not replicas.has_deleted(8)  # it may be in sync by now
+    replicas.take((1,), 2)
+    assert not replicas.has_deleted(8)  # a candidate outside the ISR may have them
+
+
 @pytest.mark.parametrize(
     ("leader", "incarnation", "expected"), [(1, 4, Role.LEADER), (1, 3, Role.OFFLINE), (2, 4, Role.FOLLOWER)]
 )

@@ -63,8 +63,8 @@ class TakesBackBelowItsHighWatermark(ReplicaSet):
 
 
 class TakesBackWhoWasNeverAtTheEnd(ReplicaSet):
-    def fetched(self, replica: int, broker_epoch: int, offset: int, end: int, now: float) -> bool:
-        rose = super().fetched(replica, broker_epoch, offset, end, now)
+    def fetched(self, replica: int, broker_epoch: int, offset: int, end: int, now: float, start: int = 0) -> bool:
+        rose = super().fetched(replica, broker_epoch, offset, end, now, start)
         self._followers[replica] = self._followers[replica]._replace(caught_up=now)
         return rose
 
