@@ -104,6 +104,9 @@ class Link:
         self.told_of_loss: set[Callable[[], object]] = set()  # called when a connection is lost, before its replies
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
+        self._heard = 0.0  # when bytes came last
+        self._probed: float | None = None  # since when the broker owes an answer to a ping that `hangs` has sent
+        self._dropped = ""  # why `drop` has ended the connection
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -177,6 +180,8 @@ class Link:
                 finally:
                     stream.close()
                     self._lost(self.trouble)
+                if self._dropped:
+                    self.address = self._next_address()
             tried = 0 if self.generation != before else tried + 1
             if tried:
                 self.address = self._next_address()
@@ -198,6 +203,7 @@ class Link:
             if self.closed:
                 return
             self._stream = stream
+            self._heard, self._probed, self._dropped = self.runtime.now(), None, ""
         pinged = True
         greeting_ends = self.runtime.now() + GREETING_SECONDS
         self._tell(f"the connection to {self.address} was lost")
@@ -209,8 +215,12 @@ class Link:
                 greeted = self._conversation is conversation
                 data = await stream.receive(self._keepalive if greeted else greeting_ends - self.runtime.now())
                 if data:
-                    pinged = False
+                    pinged, self._probed = False, None
+                    self._heard = self.runtime.now()
                     conversation.receive(data)
+                elif self._dropped:
+                    self._tell(self._dropped)
+                    return
                 elif data is not None:
                     self._tell(f"the broker at {self.address} closed the connection{'' if greeted else NO_GREETING}")
                     return
@@ -221,7 +231,7 @@ class Link:
                     pinged = True
                     self._ping(conversation, stream)
         except OSError as error:
-            self._tell(f"the connection to {self.address} was lost ({_reason(error)})")
+            self._tell(self._dropped or f"the connection to {self.address} was lost ({_reason(error)})")
         except ConnectionLost as error:
             self._tell(f"{self.address}: {error}")
         except KrappyError as error:
@@ -313,6 +323,35 @@ class Link:
     def lives(self, generation: int) -> bool:
         """Whether the connection of that generation still exists."""
         return generation == self.generation and self._conversation is not None
+
+    def hangs(self, silence: float, patience: float) -> bool:
+        """Whether nothing has come for `silence` seconds, though answers are waited for, and then no answer to a ping
+        in `patience` seconds. It sends that ping. Whoever asks for this asks again and again."""
+        now = self.runtime.now()
+        with self.runtime.lock:
+            conversation = self._conversation
+            if conversation is None or self._paused is not None or not conversation.waiting:
+                self._heard, self._probed = now, None
+                return False
+            if self._probed is not None:
+                return now - self._probed >= patience
+            if now - self._heard < silence:
+                return False
+            self._probed = now
+        with suppress(ConnectionLost, RequestTimeout):
+            self.post(Ping(), Pong, lambda _: None, patience=0.0)
+        return False
+
+    def drop(self, why: str) -> None:
+        """Ends the connection, as if it were lost. The next one is to another address, if there are several."""
+        with self.runtime.lock:
+            stream, self._dropped = self._stream, why
+        if stream is not None:
+            stream.end()
+
+    async def ends(self, seconds: float) -> bool:
+        """Waits for `close`. False when `seconds` passed first."""
+        return await self._closing.wait(seconds)
 
     def forget(self, id: int) -> None:
         """The answer to this request will be dropped, and its reply not called."""

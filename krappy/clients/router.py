@@ -12,7 +12,7 @@ another broker may lead the partition by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
 from krappy.clients.link import Link, ReplySlot
 from krappy.clients.runtime import ClientSignal
 from krappy.clients.values import Address
+from krappy.clients.watchdog import Watchdog
 from krappy.errors import (
     ConnectionLost,
     InvalidRequest,
@@ -61,6 +62,7 @@ class Router:
         self._random = random
         self._links: dict[int, Link] = {}  # by the broker's id
         self._scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
+        self._watchdog = Watchdog(self)
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
@@ -313,12 +315,7 @@ class Router:
             await others.wait(max(0.0, deadline - self.runtime.now()))
             return
         try:
-            found = await self._metadata(sorted({*self.known.topics, *topics}), deadline)
-            with self.runtime.lock:
-                self.known.take(found)
-                self.several = self.several or len(self.known.brokers) > 1
-                further = [each.address for each in self.known.brokers.values() if each.address is not None]
-                self.home.addresses = list(dict.fromkeys([*self._bootstrap, *further]))
+            self._take(await self._metadata(sorted({*self.known.topics, *topics}), deadline))
         except InvalidRequest:  # an older broker: it does not know the question, and is alone
             self.several = False
         finally:
@@ -340,6 +337,38 @@ class Router:
                 said = error
         raise said
 
+    def _take(self, found: messages.MetadataFound) -> None:
+        with self.runtime.lock:
+            self.known.take(found)
+            self.several = self.several or len(self.known.brokers) > 1
+            further = [each.address for each in self.known.brokers.values() if each.address is not None]
+            self.home.addresses = list(dict.fromkeys([*self._bootstrap, *further]))
+
+    # --- brokers that hang
+
+    def watch(self, link: Link, broker: int) -> None:
+        """Has a link given up, as if its connection were lost, when its broker hangs and has been replaced."""
+        self._watchdog.watch(link, broker)
+
+    def connected(self, but: Sequence[Link], but_brokers: Collection[int]) -> list[Link]:
+        """The links that are connected, but for these. If there are none, begins to connect to other brokers."""
+        links = [link for link in (self.home, *list(self._links.values())) if link not in but and not link.broken]
+        if not links:
+            for broker in list(self.known.brokers.values()):
+                if broker.id not in but_brokers and broker.address is not None:
+                    self._link(broker, broker.address)
+        return links
+
+    async def learn_from(self, link: Link, seconds: float) -> bool:
+        """Asks this broker who leads the topics that are known. Whether it has answered."""
+        request = messages.Metadata(sorted(self.known.topics))
+        try:
+            found = await link.ask(request, messages.MetadataFound, generation=link.generation, timeout=seconds)
+        except KrappyError:
+            return False
+        self._take(found)
+        return True
+
     def _link(self, broker: KnownBroker, address: Address) -> Link:
         with self.runtime.lock:
             found = self._links.get(broker.id)
@@ -348,4 +377,5 @@ class Router:
                     found.close()
                 found = self._links[broker.id] = self._open_link(address)
                 found.begin()
+                self.watch(found, broker.id)
             return found

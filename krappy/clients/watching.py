@@ -282,16 +282,17 @@ class Watching:
     async def _place_some(self) -> KrappyError | None:
         """Makes parts for partitions whose leaders are known and answer. Returns why one could not be made."""
         missing: KrappyError | None = None
-        wanted: dict[tuple[Address, bool], list[int]] = {}
+        wanted: dict[tuple[Address, int, bool], list[int]] = {}
         for index, piece in sorted(self._without.items()):
             await self._router.topic(self._topic, self._runtime.now() + self._router.timeout)
             broker = self._router.known.leader(self._topic, index)
             if broker is None or broker.address is None:
                 missing = NotLeader(f"{self._topic}-{index}: no broker leads it now")
             else:
-                wanted.setdefault((broker.address, piece.live is not None), []).append(index)
-        for (address, _), some in wanted.items():
+                wanted.setdefault((broker.address, broker.id, piece.live is not None), []).append(index)
+        for (address, id, _), some in wanted.items():
             link = self._open_link([address])
+            self._router.watch(link, id)
             part = self._part(link, some, {each: self._without[each] for each in some})
             try:
                 await link.open(CONNECTING)

@@ -22,7 +22,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._deaf = False
-        self._refusing = False
+        self._refusing = self._hanging = False
+        self._silent: list[socket.socket] = []
         self._frozen: set[socket.socket] = set()
         self._stalled: set[socket.socket] = set()
         self.accepted = 0
@@ -62,6 +63,11 @@ class Proxy:
         with self._lock:
             self._frozen.update(sock for pair in self._pairs for sock in pair)
 
+    def hang(self) -> None:
+        """All connections are silent from now on, new ones, too: a process that was stopped."""
+        self._hanging = True
+        self.freeze()
+
     def stall(self) -> None:
         """The connections there are read no more, and are not closed: they fill up."""
         with self._lock:
@@ -77,6 +83,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
+        for each in self._silent:
+            each.close()
         self.release()
 
     def _accept(self) -> None:
@@ -87,6 +95,9 @@ class Proxy:
                 return
             if self._refusing:
                 near.close()
+                continue
+            if self._hanging:
+                self._silent.append(near)
                 continue
             host, _, port = self.to.rpartition(":")
             try:

@@ -63,6 +63,10 @@ class Cluster:
         self.proxies[broker].refuse()
         self.proxies[broker].cut()
 
+    def hang(self, broker: int) -> None:
+        """It answers nothing any more, and keeps its connections."""
+        self.proxies[broker].hang()
+
     def _call(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Runs it in the brokers' thread, and waits for it."""
         done: Future[None] = Future()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -240,3 +242,26 @@ def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses) 
         broker.start()
         wait_until(lambda: cluster.coordinator("mail") > 0, "the coordinator is back")
         assert sorted({*first, *take(20)}) == list(range(30))
+
+
+def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """It keeps its connections, and answers nothing (SIGSTOP)."""
+    client.create_topic("stopped", PARTITIONS)
+    cluster.until_in_sync("stopped")
+    with client.producer("stopped", linger_ms=0) as producer:
+        for partition in range(PARTITIONS):
+            producer.send(b"v", key=b"k", partition=partition).result(LONG)
+        victim = leader(client, "stopped", 0)
+        stopped = cluster.brokers[victim]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            sent = [producer.send(b"w", key=b"k", partition=partition) for partition in range(PARTITIONS)]
+            found = [client.table("stopped").get(b"k", partition=partition) for partition in range(PARTITIONS)]
+            assert None not in found
+            for each in sent:
+                each.result(LONG)
+            assert time.monotonic() - began < LONG / 3  # and not the timeout
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+    cluster.until_in_sync("stopped")
