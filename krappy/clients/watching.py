@@ -70,6 +70,7 @@ class WatchPart:
         with self.link.runtime.lock:
             self._asks += 1
             self.arrived.clear()
+            self.link.resume()  # it may have stopped reading when those had arrived
         self.link.post(self.request, messages.Watched, partial(self._answered, self._asks), generation)
         self.asked = True
 

@@ -22,6 +22,7 @@ from krappy.clients.link import Link
 from krappy.clients.received import Received
 from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime, ThreadSignal, ThreadStream
+from krappy.clients.watching import ROOM
 from krappy.wire import messages
 
 
@@ -373,6 +374,40 @@ def test_a_watch_loses_nothing_wherever_an_interrupt_comes(address: str, topic: 
             assert [getattr(item, "key", None) for item in came] == [b"0", b"1", b"2", None], number
             if not interrupt.came:
                 break
+
+
+def test_a_watch_that_an_interrupt_left_alone_reads_on(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the broker has been asked, and the caller does not know yet. More answers come meanwhile
+    than may wait."""
+    with blocking.connect(address, timeout=20) as client:
+        client.create_topic(topic, partitions=3 * ROOM)
+        with client.producer(topic) as producer:
+            producer.send_many([(b"%d" % number, b"v") for number in range(500)])
+        watch = client.table(topic).watch()
+        real = Link.post
+
+        def interrupted(link: Link, request: Any, *arguments: Any) -> int:
+            id = real(link, request, *arguments)
+            if isinstance(request, messages.Watch):
+                monkeypatch.setattr(Link, "post", real)
+                end = time.monotonic() + 20
+                while link._paused is None:
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
+                raise Interrupt
+            return id
+
+        monkeypatch.setattr(Link, "post", interrupted)
+        with pytest.raises(Interrupt):
+            next(watch)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend(itertools.islice(watch, 501)), daemon=True)
+        thread.start()
+        thread.join(20)
+        watch.close()
+        assert len(found) == 501
 
 
 @pytest.mark.parametrize("group", [None, "g"])
