@@ -120,6 +120,7 @@ INFO = {
     "topic_altered",
     "topic_created",
     "topic_deleted",
+    "topic_scattered",
     "topics_joined",
     "view_swept",
     "views_reopened",

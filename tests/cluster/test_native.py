@@ -16,6 +16,8 @@ from confluent_kafka.admin import NewTopic
 from krappy import blocking
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
+from krappy.errors import PolicyViolation
+from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
@@ -265,3 +267,54 @@ def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProces
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
     cluster.until_in_sync("stopped")
+
+
+def test_a_key_in_another_partition_than_its_own_is_found_at_once(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """Also by a client that was told a moment ago that there are no such keys, and asks the leader of the key's own
+    partition, which does not have it."""
+    client.create_topic("strays", PARTITIONS, {"cleanup.policy": "compact"})
+    cluster.until_in_sync("strays")
+    table = client.table("strays")
+    with blocking.connect(cluster.native, timeout=LONG) as writer, writer.producer("strays", linger_ms=0) as producer:
+        for number in range(12):
+            key = b"stray %d" % number
+            assert table.get(key) is None
+            assert table.get_many([key]) == [None]
+            elsewhere = (partition_for(key, PARTITIONS) + 1 + number % 5) % PARTITIONS
+            receipt = producer.send(b"v", key=key, partition=elsewhere).result(LONG)
+            for found in (table.get(key), *table.get_many([key])):
+                assert found is not None
+                assert (found.partition, found.offset) == (elsewhere, receipt.offset)
+    assert all(cluster.events(id, "registered") for id in cluster.brokers)
+    assert client.describe("strays").scattered
+
+
+def test_no_key_is_absent_when_partitions_were_added(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("more", 2, {"cleanup.policy": "compact"})
+    cluster.until_in_sync("more")
+    keys = [b"k%03d" % n for n in range(60)]
+    with client.producer("more") as producer:
+        producer.send_columns(keys, [b"v"] * len(keys))
+    table = client.table("more")
+    assert None not in table.get_many(keys)
+    client.alter_topic("more", partitions=PARTITIONS)
+    with blocking.connect(cluster.native, timeout=LONG) as other:
+        for each in (client, other):
+            assert None not in [each.table("more").get(key) for key in keys]
+            assert None not in each.table("more").get_many(keys)
+
+
+def test_conditions_are_not_decided_where_other_brokers_may_have_the_key(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    client.create_topic("conditional", PARTITIONS, {"cleanup.policy": "compact"})
+    cluster.until_in_sync("conditional")
+    table = client.table("conditional")
+    receipt = table.put(b"k", b"1", expect="absent")
+    assert table.put(b"k", b"2", expect=receipt.offset).offset > receipt.offset
+    elsewhere = (partition_for(b"other", PARTITIONS) + 1) % PARTITIONS
+    table.put(b"other", b"v", partition=elsewhere)
+    with pytest.raises(PolicyViolation):
+        table.put(b"other", b"w", expect="absent")

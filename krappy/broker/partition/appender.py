@@ -19,6 +19,7 @@ from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions, Judge
 from krappy.broker.partition.pending import Pending, Singles, record_size
+from krappy.broker.partition.strays import Mark
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.errors import (
@@ -154,6 +155,8 @@ class Appender:
                 await self._partition.applier.within(MAX_LAG)
                 items = self._take()
                 await self._open(items)
+                if self._partition.strays.mark is not None:
+                    await self._mark_strays(items, self._partition.strays.mark)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
                 if any(each.expect for each in items):
@@ -183,6 +186,25 @@ class Appender:
             items[0].admit(await large.opened(partial(admission, keep=conditional)))
         except KrappyError as error:
             items.pop(0).reject(error)
+
+    async def _mark_strays(self, items: list[Pending], mark: Mark) -> None:
+        """Of a cluster: before the first stray is written, all brokers know that there may be some. If that can't be,
+        strays are rejected and removed from `items`."""
+        strays, index = self._partition.strays, self._partition.index
+        if strays.count <= 1 or not self._partition.config.view or mark.is_known:
+            return
+        found: list[Pending] = []
+        for item in items:
+            if not item.header.is_control and await item.has_elsewhere(strays.count, index):
+                found.append(item)
+        if not found and not mark.is_new:
+            return
+        try:
+            await mark.make_known()
+        except KrappyError as error:
+            for item in found:
+                item.reject(error)
+                items.remove(item)
 
     async def _write(self, items: list[Pending], judge: Judge | None = None) -> None:
         epoch = self._partition.epoch

@@ -14,7 +14,7 @@ import trio
 from krappy.broker.partition.newest import is_newer, newest
 from krappy.broker.partition.viewed import Viewed
 from krappy.entries.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
-from krappy.errors import OffsetMismatch, RequestTimeout, TransactionPending
+from krappy.errors import OffsetMismatch, PolicyViolation, RequestTimeout, TransactionPending
 from krappy.partitioner import partition_for
 from krappy.records.batch import Columns
 
@@ -89,6 +89,11 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
     """Looks up these keys in the other partitions; it has all that is acknowledged. Raises why it can't be known."""
     partition.view_ready(0)
     strays = partition.strays
+    if not strays.all_here:
+        raise PolicyViolation(
+            f"'{partition.topic}' may have keys in other partitions than those that murmur2 gives them, and several "
+            "brokers lead it: then no broker can decide a condition on a key"
+        )
     partition.applier.strays.expect()
     others = strays.others(partition)
     folding = [other.applier for other in others]

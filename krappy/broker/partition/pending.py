@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from krappy.broker.partition import large
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
+from krappy.partitioner import any_elsewhere
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records.batch import RECORD_COST, BatchHeader, Columns
@@ -60,6 +62,17 @@ class Pending:
     def records(self) -> Columns:
         """Its records, decoded. Raises CorruptBatch."""
         return self.columns or batches.decode(self.data)
+
+    async def has_elsewhere(self, partitions: int, index: int) -> bool:
+        """Whether one of its keys belongs to another partition than `index`. Large batches are decoded in a thread.
+        Raises CorruptBatch."""
+
+        def look(columns: Columns) -> bool:
+            return any_elsewhere([key for key in columns.keys if key is not None], partitions, index)
+
+        if self.columns is not None:
+            return look(self.columns)
+        return await large.looked_at(memoryview(self.data), look)
 
     def admit_later(self, admission: Callable[..., Admitted]) -> None:
         """Leaves its admission to its drain."""
@@ -135,6 +148,9 @@ class Singles(Pending):
         later: Later[StoredAt] = Later()
         self.laters.append(later)
         return later
+
+    async def has_elsewhere(self, partitions: int, index: int) -> bool:
+        return any_elsewhere([key for key in self.keys if key is not None], partitions, index)
 
     def needs(self, codec: int) -> bool:
         return False

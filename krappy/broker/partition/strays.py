@@ -16,6 +16,8 @@ asked. So strays may be assumed where there are none, but never the reverse:
   refused: a key that is in no other partition may stand there.
 - In a cluster, what is not known of a partition that this broker follows is its leader's matter: a follower's view is
   always a little behind. What is known counts.
+- In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, and the mark
+  stays (scattered.py).
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """
@@ -23,7 +25,7 @@ asked. So strays may be assumed where there are none, but never the reverse:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import trio
 
@@ -44,6 +46,20 @@ AT_ONCE = 1000  # the most keys that are checked in one go
 LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
 
 
+class Mark(Protocol):
+    """See `krappy.broker.topics.scattered`."""
+
+    @property
+    def is_set(self) -> bool: ...
+    @property
+    def is_known(self) -> bool: ...
+    @property
+    def is_new(self) -> bool: ...
+    def look(self) -> None: ...
+    async def make_known(self) -> None: ...
+    def want(self) -> None: ...
+
+
 class Strays(Generic[P]):
     """Which partitions of a topic may have strays. True where any may."""
 
@@ -57,10 +73,19 @@ class Strays(Generic[P]):
         self.conditions = trio.Lock()  # held while conditions that need several partitions are decided
         self.doubles: Doubles | None = None  # as they were found last
         self.finding = trio.Lock()  # held while doubles are found
+        self.mark: Mark | None = None  # what all brokers of a cluster agree on; None: this broker is alone
 
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""
-        return (bool(self.unsure) or self.switching) and self.count > 1
+        if self.count <= 1:
+            return False
+        return bool(self.unsure) or self.switching or (self.mark is not None and self.mark.is_set)
+
+    @property
+    def all_here(self) -> bool:
+        """Whether this broker leads all partitions, so that their views tell all."""
+        led = sum(each.role is Role.LEADER for each in self.partitions.values())
+        return self.mark is None or led == self.count
 
     def tell(self, partition: Replica) -> None:
         """To be called when the partition's role has changed."""
@@ -122,6 +147,8 @@ class ViewStrays:
             return  # with one partition there are no strays
         replica, unsure = self._replica, self._topic.unsure
         known = self._some is not None and (not replica.config.view or self._judged >= replica.last_stable_offset)
+        if self._some and self._topic.mark is not None:
+            self._topic.mark.want()
         if self._some or (not known and replica.role is not Role.FOLLOWER):
             unsure.add(replica.index)
         else:

@@ -131,10 +131,10 @@ class Catalog(StoredTopics):
         return self._find(name)
 
     async def add_partitions(
-        self, name: str, total: int, replicas: Sequence[Sequence[int]] | None = None
+        self, name: str, total: int, replicas: Sequence[Sequence[int]] | None = None, *, scattered: bool = False
     ) -> StoredTopic:
         """Gives a topic more partitions, durably. `total`: their new number. `replicas`: of those that are added.
-        Raises UnknownTopic, InvalidPartitions, StorageError."""
+        `scattered`: it is marked so (scattered.py). Raises UnknownTopic, InvalidPartitions, StorageError."""
         topic = self._find(name)
         if total <= len(topic.numbers):
             raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
@@ -151,7 +151,11 @@ class Catalog(StoredTopics):
             added = replicas or [(self._broker,)] * (total - count)
             if count + len(added) != total:
                 raise InvalidPartitions(f"'{name}' has got more partitions meanwhile")
-            return [image.put_replicas([*image.partitions, *(PartitionImage(tuple(each)) for each in added)])]
+            return [
+                image.put_replicas(
+                    [*image.partitions, *(PartitionImage(tuple(each)) for each in added)], scattered=scattered
+                )
+            ]
 
         await change(self._store, made)
         return self._find(name)

@@ -11,6 +11,7 @@ from typing import Any
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics import deletion
+from krappy.broker.topics.scattered import ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.core.cluster import placement
@@ -89,12 +90,14 @@ class ClusterTopicChanges(TopicChanges):
         topic.parse(given, topic.inherited)
         if partitions is not None and partitions != topic.count:
             more, factor = max(0, partitions - topic.count), len(topic.image.partitions[0].replicas)
-            await runtime.catalog.add_partitions(name, partitions, replicas or self.place(more, factor))
+            await runtime.catalog.add_partitions(name, partitions, replicas or self.place(more, factor), scattered=True)
             await self._until(
                 f"partitions were added to '{name}'",
                 lambda: topic.deleted or (topic.count >= partitions and _is_led(topic)),
             )
         if config:
+            if topic.switches_view(given, topic.inherited) and topic.strays.mark is not None:
+                await topic.strays.mark.make_known()  # nobody has looked at the keys while there was no table
             stored = await runtime.catalog.alter(name, config)
             await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
 
@@ -136,7 +139,10 @@ class ClusterTopicChanges(TopicChanges):
         await self.number(found)
         stored = self._runtime.catalog.get(found.name)
         assert stored is not None
-        return Topic(stored, found, self._defaults())
+        topic = Topic(stored, found, self._defaults())
+        topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
+        topic.strays.mark.look()
+        return topic
 
     async def number(self, found: TopicImage) -> None:
         """Gives the topic's partitions their view numbers, durably."""

@@ -32,19 +32,21 @@ class Topic:
         """`inherited`: the broker's defaults for all topics."""
         self.name = stored.name
         self.id = stored.id  # 16 bytes
+        self.local: dict[int, Partition] = {}  # by index, in their order
+        self.strays: Strays[Viewed] = Strays(self.local)
         self.see(image)
         self.given = dict(stored.config)  # the settings that were set for it
         self.inherited = inherited
         self.defaults = stored.defaults  # only those that differ from a topic's that is created now
         self.config = self.parse(self.given, inherited)
-        self.local: dict[int, Partition] = {}  # by index, in their order
-        self.strays: Strays[Viewed] = Strays(self.local)
         self.deleted = False
 
     def see(self, image: TopicImage) -> None:
         """Takes the cluster's present knowledge of it."""
         self.image = image
         self.count = len(image.partitions)
+        if self.strays.mark is not None:
+            self.strays.mark.look()
 
     def parse(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> TopicConfig:
         """The settings that would be in force with these. Raises InvalidConfig."""

@@ -186,6 +186,8 @@ def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[i
     others = partition.strays.others(partition)
     if not keys or not (partition.strays or any(other.offline for other in others)):
         return set()
+    if partition.strays.count > len(others) + 1:
+        return set(keys)  # other brokers have the other partitions
     found: set[bytes] = set()
     for other in others:
         applier = other.applier

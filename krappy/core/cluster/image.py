@@ -64,7 +64,8 @@ class PartitionImage(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
-    znode. `kept`: the znode, if it has fields that this version does not know."""
+    znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: keys may stand in other
+    partitions than their own (strays)."""
 
     name: str
     id: bytes
@@ -73,18 +74,21 @@ class TopicImage:
     deleted: bool = False
     version: int = 0
     kept: bytes = b""
+    scattered: bool = False
 
     def put_state(self, index: int, state: PartitionState) -> Put:
         """What makes this the state of a partition, if its state is still that of the image."""
         before = self.partitions[index]
         return Put(places.state(self.name, index), write_state(state, before.kept), before.version)
 
-    def put_replicas(self, partitions: Sequence[PartitionImage]) -> Put:
-        """What gives the topic the replicas of these partitions, if its znode is still that of the image."""
+    def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False) -> Put:
+        """What gives the topic the replicas of these partitions, if its znode is still that of the image. `scattered`:
+        it counts as scattered from then on."""
         adding = {index: each.adding for index, each in enumerate(partitions)}
         removing = {index: each.removing for index, each in enumerate(partitions)}
         replicas = [each.replicas for each in partitions]
-        data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing)
+        marked = scattered or self.scattered
+        data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing, marked)
         return Put(places.topic(self.name), data, self.version)
 
 
@@ -265,4 +269,5 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
         bool(found.fields.get("deleted", False)),
         znode.version,
         found.more_than(znodes.TOPIC_FIELDS),
+        bool(found.fields.get("scattered", False)),
     )

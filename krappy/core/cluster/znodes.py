@@ -12,7 +12,10 @@ from krappy.types import id_of, text_id
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 
 
-TOPIC_FIELDS = ("version", "topic_id", "partitions", "adding_replicas", "removing_replicas", "generation")
+TOPIC_FIELDS = (
+    *("version", "topic_id", "partitions", "adding_replicas", "removing_replicas", "generation"),
+    "scattered",
+)
 
 
 def topic(
@@ -22,10 +25,12 @@ def topic(
     before: bytes = b"{}",
     adding: Mapping[int, Sequence[int]] = MappingProxyType({}),
     removing: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    scattered: bool = False,
 ) -> bytes:
     """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under. `adding`,
-    `removing`: those of the replicas that a reassignment brings, and takes away, by partition."""
-    fields = {
+    `removing`: those of the replicas that a reassignment brings, and takes away, by partition. `scattered`: keys may
+    stand in other partitions than their own; once that is so, it stays."""
+    fields: dict[str, Any] = {
         "version": 3,
         "topic_id": text_id(id),
         "partitions": {str(index): list(ids) for index, ids in enumerate(replicas)},
@@ -33,6 +38,8 @@ def topic(
         "removing_replicas": {str(index): list(ids) for index, ids in removing.items() if ids},
         "generation": generation,
     }
+    if scattered:
+        fields["scattered"] = True
     return Document.of(before).with_fields(fields)
 
 

@@ -1,0 +1,97 @@
+"""Whether a topic of a cluster may have strays (strays.py): what all its brokers agree on.
+
+Each leader sees only its own partitions, but a lookup that finds nothing in a key's own partition must know whether the
+key may stand in another one. So before the first stray is written, its leader marks the topic's znode. It goes on once
+nobody can answer any more who does not know that: each answer needs a read lease, a lease is not renewed before its
+broker has read what it was told of, and the last one that was renewed before ends after LEASE_MS. The mark also comes
+with partitions that are added: keys of before stand elsewhere then. It stays until the topic is deleted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.tree_changes import change
+from krappy.core.cluster.presence import LEASE_MS
+from krappy.core.cluster.tree import Operation
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+HOLD_S = LEASE_MS / 1000 * 1.1  # clocks may differ by 5 % in speed
+LOOK_S = 0.05
+PATIENCE_S = 10.0  # with ZooKeeper
+RETRY_S = 5.0
+
+
+class ScatteredMark:
+    """The mark of one topic. `name`, `id`: the topic's."""
+
+    def __init__(self, runtime: Runtime, name: str, id: bytes) -> None:
+        self._runtime, self._name, self._id = runtime, name, id
+        self._since = math.inf  # when this broker saw it first
+        self._wanted = False
+
+    @property
+    def is_set(self) -> bool:
+        found = self._runtime.image.topics.get(self._name)
+        return found is not None and found.id == self._id and found.scattered
+
+    def look(self) -> None:
+        """To be called with each new image: the mark counts from when it was seen."""
+        if self._since == math.inf and self.is_set:
+            self._since = trio.current_time()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no leader can answer any more who does not know it."""
+        self.look()
+        return trio.current_time() - self._since >= HOLD_S
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is set, and some leader may not know it."""
+        return self.is_set and not self.is_known
+
+    async def make_known(self) -> None:
+        """Sets it, and returns when it `is_known`. Raises RequestTimeout while ZooKeeper is away, UnknownTopic."""
+        try:
+            with trio.fail_after(PATIENCE_S):
+                await self._set()
+        except (trio.TooSlowError, ConnectionLost) as error:
+            raise RequestTimeout(
+                f"'{self._name}' gets its first key in another partition than its own, and ZooKeeper can't be told now"
+            ) from error
+        while not self.is_known:
+            await trio.sleep(LOOK_S)
+
+    async def _set(self) -> None:
+        async def made() -> list[Operation]:
+            found = self._runtime.image.topics.get(self._name)
+            if found is None or found.id != self._id or found.scattered:
+                return []
+            self._runtime.report("topic_scattered", topic=self._name)
+            return [found.put_replicas(found.partitions, scattered=True)]
+
+        if not self.is_set:
+            await change(self._runtime.store, made)
+        self.look()
+
+    def want(self) -> None:
+        """Sets it in the background: a replica here has strays from a time without this mark."""
+        if not self._wanted and not self.is_set:
+            self._wanted = True
+            self._runtime.spawn(self._set_later)
+
+    async def _set_later(self) -> None:
+        while not self._runtime.stopped and not self.is_set and self._name in self._runtime.image.topics:
+            try:
+                await self._set()
+            except KrappyError as error:
+                self._runtime.report("strays_unknown", topic=self._name, error=str(error))
+                await trio.sleep(RETRY_S)
+        self._wanted = False

@@ -1,0 +1,166 @@
+"""A topic of a cluster is marked before its first stray is written, and the writer waits until everybody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from krappy.broker.topics.scattered import HOLD_S, ScatteredMark
+from krappy.core.cluster import places, znodes
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.presence import LEASE_MS
+from krappy.core.cluster.tree import Create, Plan, Tree
+from krappy.errors import ConnectionLost, OutOfOrderSequence, RequestTimeout
+from krappy.partitioner import partition_for
+from krappy.records import batch
+from tests.broker.engine import running
+
+ID = b"t" * 16
+
+
+class FakeMark:
+    """`known`: what `is_known` tells. `go_on`: `make_known` waits for it."""
+
+    def __init__(self) -> None:
+        self.is_set = self.is_known = False
+        self.is_new = False
+        self.asked = 0
+        self.go_on = trio.Event()
+        self.error: Exception | None = None
+
+    def look(self) -> None: ...
+
+    def want(self) -> None: ...
+
+    async def make_known(self) -> None:
+        self.asked += 1
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        self.is_set = self.is_known = True
+
+
+def keys_of(partition: int, count: int, mine: bool = True) -> list[bytes]:
+    every = (b"k%d" % number for number in range(10_000))
+    return [key for key in every if (partition_for(key, 2) == partition) is mine][:count]
+
+
+async def marked(broker: Any) -> tuple[Any, FakeMark]:
+    topic, _ = await broker.create_topic("t", 2, {"cleanup.policy": "compact"})
+    mark = topic.strays.mark = FakeMark()
+    return topic.led(0), mark
+
+
+def send(partition: Any, key: bytes, **more: int) -> Any:
+    return partition.publish(batch.encode([key], [b"v"], timestamps=1_000, **more))
+
+
+@trio_test
+async def test_the_first_stray_waits_until_everybody_knows(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        own, strange = keys_of(0, 3), keys_of(0, 2, mine=False)
+        with trio.fail_after(20):
+            await send(partition, own[0]).wait()
+            assert mark.asked == 0
+            first = send(partition, strange[0])
+            with trio.move_on_after(0.2):
+                await first.wait()
+            assert not first.done
+            assert partition.end_offset == 1  # it is not even in the log
+            mark.go_on.set()
+            await first.wait()
+            await send(partition, strange[1]).wait()
+        assert mark.asked == 1
+
+
+@trio_test
+async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Path) -> None:
+    """Another leader has written a stray, or partitions were added."""
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        mark.is_set = mark.is_new = True
+        with trio.fail_after(20):
+            later = send(partition, keys_of(0, 1)[0])
+            with trio.move_on_after(0.2):
+                await later.wait()
+            assert not later.done
+            mark.go_on.set()
+            await later.wait()
+
+
+@trio_test
+async def test_without_the_mark_a_stray_is_refused_and_nothing_else(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        mark.error = RequestTimeout("ZooKeeper is away")
+        mark.go_on.set()
+        own, strange = keys_of(0, 3), keys_of(0, 1, mine=False)
+        producer = await broker.new_producer_id()
+        sequence = {"producer_id": producer, "producer_epoch": 0}
+        with trio.fail_after(20):
+            before = send(partition, own[0], base_sequence=0, **sequence)
+            refused = send(partition, strange[0], base_sequence=1, **sequence)
+            behind = send(partition, own[1], base_sequence=2, **sequence)
+            other = send(partition, own[2])
+            await before.wait()
+            with pytest.raises(RequestTimeout):
+                await refused.wait()
+            with pytest.raises(OutOfOrderSequence):
+                await behind.wait()
+            await other.wait()
+        assert partition.end_offset == 2
+
+
+def test_the_mark_counts_once_no_lease_of_before_is_left() -> None:
+    async def main() -> None:
+        tree = Tree()
+        events: list[str] = []
+        away = True
+        runtime: Any = SimpleNamespace(image=Image(), stopped=False, report=lambda event, **facts: events.append(event))
+
+        async def multi(operations: Any) -> Image:
+            if away:
+                raise ConnectionLost("away", sent=False)
+            plan = Plan(tree)
+            plan.do(operations)
+            runtime.image = runtime.image.after(plan.changes)
+            tree.apply(plan.changes)
+            return runtime.image  # type: ignore[no-any-return]
+
+        runtime.store = SimpleNamespace(multi=multi)
+        away = False
+        roots = [Create(path) for path in ("/brokers", places.TOPICS)]
+        await multi([*roots, Create(places.topic("t"), znodes.topic(ID, [(1,), (2,)], 0, b'{"other": 7}'))])
+        mark, other = ScatteredMark(runtime, "t", ID), ScatteredMark(runtime, "t", b"another id is  !")
+        away = True
+        with pytest.raises(RequestTimeout):
+            await mark.make_known()
+        assert (mark.is_set, mark.is_new, mark.is_known) == (False, False, False)
+        away = False
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mark.make_known)
+            await trio.sleep(LEASE_MS / 1000)
+            assert (mark.is_set, mark.is_new, mark.is_known) == (True, True, False)
+        assert trio.current_time() - began >= HOLD_S > LEASE_MS / 1000
+        assert mark.is_known
+        assert not other.is_set
+        assert events == ["topic_scattered"] * 2
+        await mark.make_known()
+        znode = tree.get(places.topic("t"))
+        assert znode is not None
+        assert b'"other":7' in znode.data.replace(b" ", b"")
+        assert znode.version == 1
+        # A reassignment, or more partitions, do not take it away.
+        image = runtime.image.topics["t"]
+        await multi([image.put_replicas([*image.partitions, image.partitions[0]])])
+        assert runtime.image.topics["t"].scattered
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
