@@ -12,7 +12,8 @@ ask again, or look at `applied` of DescribeTopics. A topic with `view.enable=fal
 **Strays** are keys in another partition than their murmur2 gives. They come from producers with another partitioner
 (librdkafka's default is CRC32) or that choose partitions themselves, and from adding partitions to a topic. The broker
 knows whether a topic has strays: `scattered` of DescribeTopics, which is also true while it is not known yet, as after
-partitions were added. While a topic has strays:
+partitions were added. In a cluster all brokers know it before the first stray is stored, and the topic counts as one
+that has strays from then on. While a topic has strays:
 
 - A request that names no partition asks all partitions. Each key has one entry, the **newest** of its latest events in
   all partitions: the one with the highest timestamp; of equal timestamps the one in the key's own partition, or else in
@@ -21,6 +22,7 @@ partitions were added. While a topic has strays:
 - A request that names a partition is answered by that partition alone. One that names all partitions is about the
   whole table.
 - Scans and snapshots still come partition by partition.
+- Conditions are refused by a broker that does not lead all partitions.
 - A watch sends an event only if it is the newest of its key. It may send the newest one again, from its partition.
   Adding partitions may change which of two events with equal timestamps is the newest; a watch does not send that.
 - Compaction keeps a tombstone while another partition has a value of its key. But retention (`cleanup.policy` with
