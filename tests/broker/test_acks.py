@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -34,7 +35,7 @@ class Led:
         state = PartitionState(self._broker, epoch, 0, isr, min_isr=2)
         await self.partition.take(state, self._version, role, self._broker)
 
-    def publish(self, value: bytes, *, alone: bool, **more: int) -> Later[object]:
+    def publish(self, value: bytes, *, alone: bool, **more: Any) -> Later[object]:
         return self.partition.publish(batch.encode([b"k"], [value], timestamps=1_000, **more), alone=alone)  # type: ignore[return-value]
 
     def conditional(self, expect: int, *, alone: bool = False) -> Later[object]:

@@ -57,7 +57,7 @@ async def marked(broker: Any) -> tuple[Any, FakeMark]:
     return topic.led(0), mark
 
 
-def send(partition: Any, key: bytes, **more: int) -> Any:
+def send(partition: Any, key: bytes, **more: Any) -> Any:
     return partition.publish(batch.encode([key], [b"v"], timestamps=1_000, **more))
 
 

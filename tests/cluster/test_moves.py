@@ -157,3 +157,29 @@ def test_a_setting_for_all_brokers_is_taken_by_all(cluster: ClusterProcesses) ->
         assert done["error_code"] == Code.NONE
         for each in cluster.brokers:
             wait_until(lambda each=each, value=value: at(each, 2, "t", "retention.ms") == value, f"{each} has {value}")  # type: ignore[misc]
+
+
+def test_an_unclean_election_is_the_way_out_where_the_only_candidate_is_gone(cluster: ClusterProcesses) -> None:
+    make(cluster, "t", 1, 2, **{"min.insync.replicas": "1"})
+    asked = [TopicPartition("t", index) for index in range(PARTITIONS)]
+    found = cluster.admin.elect_leaders(ElectionType.UNCLEAN, asked).result(30)
+    assert {error.name() for error in found.values()} == {"ELECTION_NOT_NEEDED"}
+    cluster.brokers[2].kill()
+    wait_until(lambda: all(each.isrs == [1] for each in cluster.partitions("t").values()), "2 is not in sync")
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 1_000)
+    cluster.brokers[1].kill()
+    cluster.brokers[2].start()
+    wait_until(lambda: leaders(cluster, "t") == [-1] * PARTITIONS, "nobody leads")
+    found = cluster.admin.elect_leaders(ElectionType.UNCLEAN, asked).result(30)
+    assert all(error is None for error in found.values())
+    with Writer(cluster, "t") as second:
+        until_acked(second, 1_000)
+    cluster.brokers[1].start()
+    cluster.until_in_sync("t")
+    for each in cluster.brokers.values():
+        each.stop()
+    for partition in range(PARTITIONS):
+        one, other = (read(cluster.brokers[id].data, "t", partition) for id in (1, 2))
+        assert one == other
+        assert all(one[offset] == str(number).encode() for number, offset in second.acked[partition])

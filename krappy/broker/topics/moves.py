@@ -5,19 +5,25 @@ Each is a write that demands what was seen; the controller takes the steps of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import trio
 
 from krappy.broker.tree_changes import change
 from krappy.core.cluster import places
 from krappy.core.cluster.elections import NotElected, elect_uncleanly, prefer
 from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.presence import SILENCE_MS
 from krappy.core.cluster.reassign import is_moving, original, reassigned
+from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Check, Operation
 from krappy.errors import UnknownTopic
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
+
+LOOK_S = 0.1  # how often it looks whether leases are renewed
 
 
 class Moves:
@@ -51,8 +57,9 @@ class Moves:
 
         async def made() -> list[Operation]:
             nonlocal why
+            alive = await self._alive(name, index) if unclean else self._runtime.image.brokers
             image, topic = self._runtime.image, self._topic(name)
-            found = (elect_uncleanly if unclean else prefer)(image, topic, index, image.brokers)
+            found = (elect_uncleanly if unclean else prefer)(image, topic, index, alive)
             why = found if isinstance(found, NotElected) else None
             if not isinstance(found, NotElected):
                 return found
@@ -63,6 +70,26 @@ class Moves:
         if why is None:
             self._runtime.report("election_by_hand", partition=f"{name}-{index}", unclean=unclean)
         return why
+
+    async def _alive(self, name: str, index: int) -> Collection[int]:
+        """The partition's replicas that are registered, and renew their leases: a registration outlives its broker for
+        some seconds."""
+        runtime, partition = self._runtime, self._topic(name).partitions[index]
+        if partition.state.leader != NOBODY:
+            return runtime.image.brokers
+        alive = {runtime.id} & runtime.image.brokers.keys()
+        unknown = {*partition.replicas} & runtime.image.brokers.keys() - alive
+        before = {each: await self._lease(each) for each in unknown}
+        end = trio.current_time() + SILENCE_MS / 1000
+        while unknown and trio.current_time() < end:
+            await trio.sleep(LOOK_S)
+            renewed = {each for each in unknown if await self._lease(each) != before[each]}
+            alive, unknown = alive | renewed, unknown - renewed
+        return alive
+
+    async def _lease(self, broker: int) -> int:
+        found = await self._runtime.store.read(places.lease(broker))
+        return -1 if found is None else found.version
 
     def _topic(self, name: str) -> TopicImage:
         found = self._runtime.image.topics.get(name)
