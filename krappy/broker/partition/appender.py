@@ -19,7 +19,7 @@ from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions, Judge
 from krappy.broker.partition.pending import Pending, Singles, record_size
-from krappy.broker.partition.strays import Mark
+from krappy.broker.partition.strays import StraysMark
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.errors import (
@@ -187,7 +187,7 @@ class Appender:
         except KrappyError as error:
             items.pop(0).reject(error)
 
-    async def _mark_strays(self, items: list[Pending], mark: Mark) -> None:
+    async def _mark_strays(self, items: list[Pending], mark: StraysMark) -> None:
         """Of a cluster: before the first stray is written, all brokers know that there may be some. If that can't be,
         strays are rejected and removed from `items`."""
         strays, index = self._partition.strays, self._partition.index
@@ -287,7 +287,7 @@ class Appender:
                 if self._is_retry(item, follows):
                     continue
                 if not item.alone:
-                    partition.check_enough()
+                    partition.replicas.check_enough(partition)
                 if judge is not None:
                     judge.check(item, offset)
                 if config.log_append_time and not item.header.is_control:

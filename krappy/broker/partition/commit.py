@@ -58,7 +58,7 @@ class GroupCommit:
             try:
                 replica.check_leads(epoch)
                 if not all(item.alone for item in accepted):
-                    replica.check_enough()
+                    replica.replicas.check_enough(replica)
                 if not replica.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
@@ -101,7 +101,7 @@ class GroupCommit:
             self._waiting.extend(appended)
             self._bytes += size
         else:
-            _reject((item for item in appended if not item.alone), replica.too_few())
+            _reject((item for item in appended if not item.alone), replica.replicas.too_few(replica))
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
         """Gives the result of `_sync_log` if there was a sync."""

@@ -168,7 +168,7 @@ class Partition(Viewed):
         self.state_version = version
         self.commit.settle()
         if not replicas.enough:
-            self.commit.refuse(self.too_few())
+            self.commit.refuse(replicas.too_few(self))
         self.shortened.fire()
 
     def fetched_by(self, replica: int, broker_epoch: int, offset: int, start: int = 0) -> None:
@@ -263,7 +263,7 @@ class Partition(Viewed):
         self._alive()
         self.check_leads(epoch)
         if not in_time:
-            self.check_enough()
+            self.replicas.check_enough(self)
             raise RequestTimeout(f"{self}: not all replicas in sync have deleted the events before {before} yet")
 
     def check_deletable(self, before: int) -> None:
@@ -274,7 +274,7 @@ class Partition(Viewed):
             raise PolicyViolation(
                 f"{self}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
             )
-        self.check_enough()
+        self.replicas.check_enough(self)
         end = self.high_watermark
         if before != DELETE_ALL and not 0 <= before <= end:
             raise OffsetOutOfRange(

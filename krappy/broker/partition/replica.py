@@ -24,14 +24,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.epochs import Epochs
 from krappy.core.stability import Stability, without
-from krappy.errors import (
-    KrappyError,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeader,
-    OffsetOutOfRange,
-    StorageError,
-)
+from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange, StorageError
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer, Raw
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
@@ -174,17 +167,6 @@ class Replica:
         """Raises NotLeader unless this broker leads the partition in this leader epoch."""
         if self.role is not Role.LEADER or self.epoch != epoch:
             raise self.deposed()
-
-    def check_enough(self) -> None:
-        """Raises NotEnoughReplicas if this broker leads the partition, and too few replicas are in sync to commit
-        anything."""
-        if self.role is Role.LEADER and not self.replicas.enough:
-            have, needed = len(self.replicas.isr), self.replicas.min_isr
-            raise NotEnoughReplicas(f"{self}: {have} replicas are in sync, and min.insync.replicas is {needed}")
-
-    def too_few(self) -> NotEnoughReplicasAfterAppend:
-        """The error for who waits for a commit that does not come, because replicas have left the ISR meanwhile."""
-        return NotEnoughReplicasAfterAppend(f"{self}: {len(self.replicas.isr)} replicas are left in sync")
 
     @property
     def readable_end(self) -> int:

@@ -46,7 +46,7 @@ AT_ONCE = 1000  # the most keys that are checked in one go
 LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
 
 
-class Mark(Protocol):
+class StraysMark(Protocol):
     """See `krappy.broker.topics.scattered`."""
 
     @property
@@ -73,7 +73,7 @@ class Strays(Generic[P]):
         self.conditions = trio.Lock()  # held while conditions that need several partitions are decided
         self.doubles: Doubles | None = None  # as they were found last
         self.finding = trio.Lock()  # held while doubles are found
-        self.mark: Mark | None = None  # what all brokers of a cluster agree on; None: this broker is alone
+        self.mark: StraysMark | None = None  # what all brokers of a cluster agree on; None: this broker is alone
 
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""

@@ -82,7 +82,7 @@ class Viewed(Replica):
         any more, or can't write. Raises NotEnoughReplicas."""
         await self.commit.settled()
         await wait_any([self.moved, self.landed], lambda: self._is_settled)
-        self.check_enough()
+        self.replicas.check_enough(self)
 
     @property
     def _is_settled(self) -> bool:

@@ -15,6 +15,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend
+
 LAG_MS = 10_000.0  # replica.lag.time.max.ms
 
 
@@ -81,6 +84,17 @@ class ReplicaSet:
     def enough(self) -> bool:
         """Whether the replicas in sync are enough to acknowledge events."""
         return len(self.isr) >= self.min_isr
+
+    def check_enough(self, partition: object) -> None:
+        """Raises NotEnoughReplicas if this broker leads, and nothing can be committed. `partition`: what the error
+        names."""
+        if self.leader != NOBODY and not self.enough:
+            text = f"{len(self.isr)} replicas are in sync, and min.insync.replicas is {self.min_isr}"
+            raise NotEnoughReplicas(f"{partition}: {text}")
+
+    def too_few(self, partition: object) -> NotEnoughReplicasAfterAppend:
+        """The error for who waits for a commit that does not come, because replicas have left the ISR meanwhile."""
+        return NotEnoughReplicasAfterAppend(f"{partition}: {len(self.isr)} replicas are left in sync")
 
     @property
     def knows_end(self) -> bool:
