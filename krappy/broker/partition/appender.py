@@ -22,10 +22,12 @@ from krappy.broker.partition.pending import Pending, Singles, record_size
 from krappy.broker.partition.strays import StraysMark
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
+from krappy.core.cluster.roles import Role
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
     KrappyError,
+    OffsetMismatch,
     OutOfOrderSequence,
     RecordTooLarge,
     ShuttingDown,
@@ -159,11 +161,12 @@ class Appender:
                     await self._mark_strays(items, self._partition.strays.mark)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
+                epoch = self._partition.epoch
                 if any(each.expect for each in items):
                     async with self._conditions.judged(items) as judge:
-                        await self._write(items, judge)
+                        await self._write(items, epoch, judge)
                 else:
-                    await self._write(items)
+                    await self._write(items, epoch)
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
@@ -206,11 +209,20 @@ class Appender:
                 item.reject(error)
                 items.remove(item)
 
-    async def _write(self, items: list[Pending], judge: Judge | None = None) -> None:
-        epoch = self._partition.epoch
-        accepted = self._decide(items, judge)
+    async def _write(self, items: list[Pending], epoch: int, judge: Judge | None = None) -> None:
+        """`epoch`: the leader epoch before the judge was made: in another one its view may lack what is committed."""
+        partition = self._partition
+        if partition.role is not Role.LEADER or partition.epoch != epoch:
+            for item in items:
+                item.reject(partition.deposed())
+            return
+        refused: list[tuple[Pending, KrappyError]] = []
+        accepted = self._decide(items, judge, refused)
         if accepted:
-            await self._commit.write(accepted, epoch)
+            await self._commit.write(accepted, epoch, refused)
+        else:
+            for item, error in refused:
+                item.reject(error)
 
     async def idle(self) -> None:
         """Returns when no publish waits or is being written."""
@@ -274,8 +286,11 @@ class Appender:
             item.reject(error)
             items.remove(item)
 
-    def _decide(self, items: list[Pending], judge: Judge | None = None) -> list[Pending]:
-        """The items to append, each with its offset. The others are rejected, or are retries of what the log has."""
+    def _decide(
+        self, items: list[Pending], judge: Judge | None, refused: list[tuple[Pending, KrappyError]]
+    ) -> list[Pending]:
+        """The items to append, each with its offset. The others are rejected, or are retries of what the log has; or go
+        to `refused`: their conditions do not hold, which may be because of what is to be appended."""
         partition = self._partition
         config = partition.config
         offset = partition.log.end_offset
@@ -292,6 +307,10 @@ class Appender:
                     judge.check(item, offset)
                 if config.log_append_time and not item.header.is_control:
                     item.stamp(partition.now_ms())
+            except OffsetMismatch as error:
+                # Without a lease the view may be stale: there may be another leader by now.
+                refused.append((item, error if partition.is_sure else partition.unsure()))
+                continue
             except KrappyError as error:
                 item.reject(error)
                 continue

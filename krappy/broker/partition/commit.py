@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from time import perf_counter
+from typing import NamedTuple
 
 import trio
 
@@ -32,6 +33,14 @@ MAX_WAITING = 32 << 20  # bytes that may be written and not committed
 RETRY_S = 0.1  # pause after a sync that could not begin
 
 
+class RefusedCondition(NamedTuple):
+    """A batch that was refused because of what was written before the offset `end`."""
+
+    end: int
+    item: Pending
+    error: KrappyError
+
+
 class GroupCommit:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -40,12 +49,17 @@ class GroupCommit:
         self._alone: deque[Pending] = deque()  # appended and not synced yet, of those who asked for no more than that
         # Retries whose original is not committed yet; or not on this disk yet, if they asked for no more (True).
         self._again: list[tuple[int, Later[StoredAt], StoredAt, bool]] = []
+        self._refused: list[RefusedCondition] = []  # refusals that rest on what is not committed yet
         self._appended = self._durable = 0  # offsets: the end of what was written, and of what a sync has covered
         self._syncing = False
 
-    async def write(self, accepted: list[Pending], epoch: int) -> None:
+    async def write(
+        self, accepted: list[Pending], epoch: int, refused: Iterable[tuple[Pending, KrappyError]] = ()
+    ) -> None:
         """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written. The
-        batches' Laters are set later: once they are committed, or with the error."""
+        batches' Laters are set later: once they are committed, or with the error. `refused`: others, which were refused
+        because of these; they are told with the last of these. If that is not committed, nobody knows whether it was
+        right to refuse them."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
         together = replica.fsync and size <= TOGETHER and not self._waiting
@@ -68,13 +82,14 @@ class GroupCommit:
             finally:
                 replica.writing.release()
         except (NotLeader, NotEnoughReplicas) as error:
-            _reject(accepted, error)
+            _reject((*accepted, *(item for item, _ in refused)), error)
             return
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
-            _reject(accepted, refusal)
+            _reject((*accepted, *(item for item, _ in refused)), refusal)
             return
+        self._refused += [RefusedCondition(accepted[-1].end, *each) for each in refused]
         self._await(accepted, size)
         self._appended = accepted[-1].end
         replica.appended(accepted)
@@ -88,7 +103,7 @@ class GroupCommit:
             self._syncing = True
             replica.spawn(self._sync)
         if self._bytes > MAX_WAITING:
-            await wait_any([replica.landed], lambda: self._bytes <= MAX_WAITING)
+            await wait_any([replica.landed, replica.moved], lambda: self._bytes <= MAX_WAITING)
         if not replica.replicas.enough:  # none of them counts in `_bytes`
             await self.on_disk()
 
@@ -101,7 +116,9 @@ class GroupCommit:
             self._waiting.extend(appended)
             self._bytes += size
         else:
-            _reject((item for item in appended if not item.alone), replica.replicas.too_few(replica))
+            error = replica.replicas.too_few(replica)
+            _reject((item for item in appended if not item.alone), error)
+            self._refuse_all(error)
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
         """Gives the result of `_sync_log` if there was a sync."""
@@ -170,6 +187,13 @@ class GroupCommit:
             replica.measures.appended_events += done[-1].end - done[0].offset
             for item in done:
                 item.resolve()
+        if self._refused:
+            refused, self._refused = self._refused, []
+            for end, item, error in refused:
+                if end <= committed:
+                    item.reject(error)
+                else:
+                    self._refused.append(RefusedCondition(end, item, error))
         if self._again:
             again, self._again = self._again, []
             for each in again:
@@ -192,6 +216,7 @@ class GroupCommit:
         self._waiting, self._alone, self._again = deque(), deque(), []
         self._bytes = self._appended = self._durable = 0
         _reject((*waiting, *alone), error)
+        self._refuse_all(error)
         for _, later, *_ in again:
             later.reject(error)
         self._replica.landed.fire()
@@ -203,10 +228,15 @@ class GroupCommit:
         self._waiting, self._again = deque(), [each for each in again if each[3]]
         self._bytes = 0
         _reject((item for item in waiting if not item.alone), error)
+        self._refuse_all(error)
         for _, later, _, alone in again:
             if not alone:
                 later.reject(error)
         self._replica.landed.fire()
+
+    def _refuse_all(self, error: KrappyError) -> None:
+        refused, self._refused = self._refused, []
+        _reject((item for _, item, _ in refused), error)
 
     def _tell(self, error: KrappyError) -> None:
         """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
@@ -239,8 +269,8 @@ class GroupCommit:
         await wait_any([self._replica.landed], lambda: not self._syncing and self._durable >= self._appended)
 
     async def settled(self) -> None:
-        """Returns when no batch waits for its commit."""
-        await wait_any([self._replica.landed], lambda: not self._waiting and not self._syncing)
+        """Returns when no batch waits for its commit, which a sync brings, or a follower's fetch."""
+        await wait_any([self._replica.landed, self._replica.moved], lambda: not self._waiting and not self._syncing)
 
 
 def _reject(items: Iterable[Pending], error: KrappyError) -> None:

@@ -188,7 +188,7 @@ class Replica:
         end = trio.current_time() + SURE_S
         while not self.is_sure:
             if trio.current_time() > end:
-                raise NotLeader(f"{self}: this broker leads it, but can't be sure of that now", **self._place())
+                raise self.unsure()
             await trio.sleep(SURE_LOOK_S)
             self._alive()
 
@@ -206,6 +206,10 @@ class Replica:
     def deposed(self) -> NotLeader:
         """The error for who takes this broker for the leader."""
         return NotLeader(f"{self}: this broker does not lead it any more", **self._place())
+
+    def unsure(self) -> NotLeader:
+        """The error for whom a leader without a lease can't tell what is true."""
+        return NotLeader(f"{self}: this broker leads it, but can't be sure of that now", **self._place())
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
