@@ -11,13 +11,14 @@ The view itself is used as the map of the latest entries, so the memory needed d
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from krappy.cli.errors import Failure
+from krappy.cli.stored_partitions import StoredPartition, stored_partitions
 from krappy.core.stability import without
 from krappy.entries.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
@@ -106,42 +107,41 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
             TransactionStore(meta).load_all()
         except StorageError as error:
             found.problems.append(f"transactions: {error}")
-        found.problems += _strangers(data, catalog)
+        stored = stored_partitions(meta, catalog)
+        found.problems += _strangers(data, catalog, stored)
         views = _open_views(data, repair, found)
         if views is not None:
             stack.callback(_close, views, found)
-        _check_partitions(data, catalog, views, repair, tell, found)
+        _check_partitions(data, stored, views, repair, tell, found)
         if views is not None and views.damaged and repair:
             aside = _aside(views.folder)
             text = f"{views.folder}: {views.damaged}; it is {aside.name} now, and the views are new"
             views.set_aside(aside)
             found.repaired.append(text)
             before, found.partitions = found.partitions, []
-            _check_partitions(data, catalog, views, repair, tell, found)
+            _check_partitions(data, stored, views, repair, tell, found)
             for earlier, partition in zip(before, found.partitions, strict=True):
                 partition.repaired[:0] = earlier.repaired
         return found
 
 
 def _check_partitions(
-    data: Path, catalog: LocalCatalog, views: Views | None, repair: bool, tell: Tell, found: Findings
+    data: Path, stored: Sequence[StoredPartition], views: Views | None, repair: bool, tell: Tell, found: Findings
 ) -> None:
-    for topic in catalog.list():
-        config = TopicConfig.parse(topic.config)
-        for index, number in enumerate(topic.numbers):
-            partition = CheckedPartition(topic.name, index)
-            found.partitions.append(partition)
-            belongs = identity.owner(data / "topics" / partition.name)
-            if belongs not in (None, text_id(topic.id)):
-                partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
-                continue
-            _check_partition(data, partition, number, config, views, repair, tell)
+    for each in stored:
+        partition = CheckedPartition(each.topic, each.index)
+        found.partitions.append(partition)
+        belongs = identity.owner(data / "topics" / partition.name)
+        if belongs not in (None, text_id(each.topic_id)):
+            partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
+            continue
+        _check_partition(data, partition, each.number, each.config, views, repair, tell)
 
 
-def _strangers(data: Path, catalog: LocalCatalog) -> list[str]:
+def _strangers(data: Path, catalog: LocalCatalog, stored: Sequence[StoredPartition]) -> list[str]:
     """Problems: folders with events that belong to no topic. Empty ones are no problem: a broker that was killed while
     it added partitions leaves them."""
-    known = {f"{topic.name}-{index}" for topic in catalog.list() for index in range(len(topic.numbers))}
+    known = {each.name for each in stored}
     known |= {f"{topic.name}-{index}" for topic in catalog.deleting() for index in range(len(topic.numbers))}
     topics = data / "topics"
     found = identity.unclaimed(topics, known) if topics.is_dir() else []

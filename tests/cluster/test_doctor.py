@@ -1,0 +1,53 @@
+"""`krappy doctor` on the folders of brokers of a cluster, whose topics are known to ZooKeeper alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from krappy.cli.main import cli
+from tests.cluster.brokers import brokers
+from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
+from tests.cluster.zookeeper import Missing
+
+
+def doctor(data: Path) -> dict[str, Any]:
+    done = CliRunner().invoke(cli, ["doctor", "--data", str(data), "--json"])
+    found: dict[str, Any] = json.loads(done.output)
+    assert done.exit_code == (0 if found["sound"] else 1)
+    return found
+
+
+def test_replicas_are_checked(tmp_path: Path) -> None:
+    try:
+        with brokers(tmp_path) as cluster:
+            make_topic(cluster, "t")
+            with Writer(cluster, "t") as writer:
+                until_acked(writer, 600)
+            cluster.until_in_sync("t")
+            for each in cluster.brokers.values():
+                assert each.stop() == 0
+            folders = [each.data for each in cluster.brokers.values()]
+    except Missing as reason:
+        pytest.skip(str(reason))
+    for data in folders:
+        found = doctor(data)
+        assert found["sound"], found
+        checked = [(each["topic"], each["partition"]) for each in found["partitions"]]
+        assert checked == [("t", index) for index in range(PARTITIONS)]
+        assert all(each["entries"] for each in found["partitions"])
+        assert sum(each["end"] for each in found["partitions"]) >= writer.count
+    shutil.rmtree(folders[0] / "topics" / "t-0")
+    [wrong] = [each for each in doctor(folders[0])["partitions"] if each["problems"]]
+    assert wrong["partition"] == 0
+    log = max((folders[1] / "topics" / "t-3").glob("*.log"), key=lambda each: each.stat().st_size)
+    damaged = bytearray(log.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    log.write_bytes(damaged)
+    [wrong] = [each for each in doctor(folders[1])["partitions"] if each["problems"]]
+    assert wrong["partition"] == 3
