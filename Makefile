@@ -20,7 +20,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # If two makes run at once, the second waits for the first one's .venv. Without flock(1), as on macOS, run only one.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak compat peers peers-cluster peers-kv k8s-test bench bench-spark
+.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -102,6 +102,9 @@ power: $(READY) ## test a broker that loses power at hundreds of moments (minute
 
 soak: $(READY) ## open and close connections for MINUTES=10, then kill brokers under load for as long
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
+
+chaos: $(READY) ## run a cluster under faults for MINUTES=10, and judge what its clients were told (Linux; Java, Go)
+	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(ARGS)
 
 compat: $(READY) ## test Kafka's clients in Java, Node.js and C, and Kafka's own tools, with a broker (downloads them)
 	@$(BIN)/python -m tests.compat.tools

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -62,14 +62,24 @@ def java() -> str:
 class ZooKeeperServer:
     """One server. It keeps its address and its data over `stop`, `kill` and `start`."""
 
-    def __init__(self, folder: Path, port: int, id: int = 1, ensemble: str = "") -> None:
-        """`ensemble`: the lines server.N of its settings, for one of several."""
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        id: int = 1,
+        ensemble: str = "",
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`ensemble`: the lines server.N of its settings, for one of several. `prefix`: of its command."""
         self.folder = folder
         self.port = port
+        self.host = host
+        self._prefix = prefix
         folder.mkdir(parents=True)
         (folder / "myid").write_text(str(id))
         (folder / "zoo.cfg").write_text(
-            f"dataDir={folder}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime={TICK_MS}\n"
+            f"dataDir={folder}\nclientPort={port}\nclientPortAddress={host}\ntickTime={TICK_MS}\n"
             f"minSessionTimeout=1000\nmaxSessionTimeout=10000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             f"4lw.commands.whitelist=srvr,ruok\ninitLimit=20\nsyncLimit=6\n{ensemble}"
         )
@@ -77,7 +87,11 @@ class ZooKeeperServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
+        return self.host, self.port
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -87,7 +101,14 @@ class ZooKeeperServer:
     def start(self) -> None:
         """Returns at once; `wait` until it serves."""
         path = f"{jars()}/*"
-        command = [java(), *OPTIONS.split(), "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        command = [
+            *self._prefix,
+            java(),
+            *OPTIONS.split(),
+            "-cp",
+            path,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        ]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [*command, str(self.folder / "zoo.cfg")], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -61,13 +61,14 @@ def build(folder: Path) -> Path:
 
 
 class Record:
-    """`root`: the folder whose changes are recorded. Record and library are beside it. A context manager."""
+    """`root`: the folder whose changes are recorded. Record and library are beside it. A context manager. `library`:
+    the shim, if it is built already."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, library: Path | None = None) -> None:
         self.root = root
         self.path = root.with_name(f"{root.name}.record")
         self.path.touch()
-        self._library = build(root.parent)
+        self._library = library or build(root.parent)
         self._fd = os.open(self.path, os.O_RDONLY)
 
     def __enter__(self) -> Record:

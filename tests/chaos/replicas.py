@@ -1,0 +1,78 @@
+"""What stopped brokers have on their disks: their logs, and whether each view is the fold of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from krappy.cli.checkup import view_problems
+from krappy.records import batch as batches
+from krappy.settings.topic import TopicConfig
+from krappy.store.identity import owner
+from krappy.store.log import Log
+from krappy.store.meta import Meta
+from krappy.store.view_numbers import ViewNumbers
+from krappy.store.views import Views
+from krappy.types import id_of
+from tests.chaos.checker import Replica, Replicas, Violation, shortened
+
+READ = 1 << 20
+
+
+def replica(data: Path, topic: str, partition: int) -> Replica | None:
+    """None: the broker has no such log."""
+    folder = data / "topics" / f"{topic}-{partition}"
+    if not folder.exists():
+        return None
+    log = Log.open(folder, TopicConfig())
+    try:
+        values: dict[int, bytes] = {}
+        offset = log.start_offset
+        while offset < log.end_offset:
+            span = log.read_span(offset, READ)
+            for header, view in batches.split(span.data):
+                if not header.is_control:
+                    columns = batches.decode(view)
+                    values.update(zip(columns.offsets, (each or b"" for each in columns.values), strict=True))
+            offset = span.next_offset
+        return Replica(log.start_offset, log.end_offset, values)
+    finally:
+        log.close()
+
+
+def replicas(folders: Mapping[int, Path], topic: str, partitions: int) -> tuple[Replicas, list[Violation]]:
+    """The logs of a topic, and a violation for each that is missing. `folders`: by broker."""
+    found: dict[int, dict[int, Replica]] = {}
+    missing = []
+    for partition in range(partitions):
+        of = found.setdefault(partition, {})
+        for broker, data in folders.items():
+            log = replica(data, topic, partition)
+            if log is None:
+                missing.append(Violation("lost", f"broker {broker} has no log of {topic}-{partition}"))
+            else:
+                of[broker] = log
+    return found, missing
+
+
+def check_views(folders: Mapping[int, Path], topics: Mapping[str, int]) -> list[Violation]:
+    """Each replica's table is the fold of its log, up to its end. `topics`: numbers of partitions."""
+    found = []
+    for broker, data in folders.items():
+        with ExitStack() as stack:
+            meta = Meta(data / "meta")
+            stack.callback(meta.close)
+            numbers = ViewNumbers(meta)
+            views = Views(data / "views")
+            stack.callback(views.close)
+            for name in (f"{topic}-{index}" for topic, count in topics.items() for index in range(count)):
+                folder = data / "topics" / name
+                number = numbers.of(id_of(owner(folder) or ""))[int(name.rpartition("-")[2])]
+                log = Log.open(folder, TopicConfig())
+                stack.callback(log.close)
+                problems = view_problems(log, views, number)
+                if (applied := views.applied(number)) != log.end_offset:
+                    problems.append(f"the view has applied all before {applied}, and the log ends at {log.end_offset}")
+                found += [Violation("view", f"broker {broker}, {name}: {text}") for text in problems]
+    return shortened(found)

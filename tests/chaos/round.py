@@ -1,0 +1,162 @@
+"""One round of chaos: a fresh cluster, trouble by a plan, healing, and the judgement of everything."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import checker, linearizability
+from tests.chaos.checker import Violation
+from tests.chaos.faults import anew
+from tests.chaos.faults.base import TOPICS, plan
+from tests.chaos.faults.moves import reassign_home
+from tests.chaos.networks import Network
+from tests.chaos.replicas import check_views, replicas
+from tests.chaos.trouble import Trouble
+from tests.chaos.workload import EVENTS, REGISTERS, Workload
+from tests.chaos.world import World, world
+
+HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
+WARM_SECONDS = 2.0
+SETTLE_SECONDS = 2.0
+SETTINGS: dict[str, Any] = {
+    "durability": "fsync",
+    "default_replication_factor": 3,
+    "log_level": "info",
+    "leader_imbalance_check_interval_seconds": 20,
+    "retention_check_ms": 5000,
+    "cleaner_backoff_ms": 3000,
+}
+
+
+@dataclass
+class Outcome:
+    """What came of a round."""
+
+    seed: int
+    zookeepers: int
+    seconds: float
+    power: bool
+    violations: list[Violation] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("seed", "zookeepers", "seconds", "power")},
+            "faults": dict(sorted(self.faults.items())),
+            **self.facts,
+            "violations": [each._asdict() for each in self.violations],
+            "ok": not self.violations,
+        }
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a round is to be. `kinds`: of faults; `settings`: of brokers; `shim`: the library that records disks (None:
+    power can't be lost); `program`: porcupine (None: it can't be built)."""
+
+    seed: int
+    seconds: float
+    zookeepers: int
+    kinds: Collection[str]
+    swarm: bool
+    transactions: bool
+    settings: Mapping[str, Any]
+    shim: Path | None
+    program: Path | None
+
+
+def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None]) -> Outcome:
+    """Raises Missing where ZooKeeper can't run."""
+    outcome = Outcome(order.seed, order.zookeepers, order.seconds, order.shim is not None)
+    kinds = [each for each in order.kinds if order.shim is not None or not each.startswith("power")]
+    planned = plan(order.seed, order.seconds, kinds, swarm=order.swarm)
+    with world(folder, network, order.zookeepers, order.shim, **order.settings) as made:
+        workload = Workload(made, order.seed, transactions=order.transactions)
+        workload.make_topics()
+        _, lacking = made.until_in_sync(TOPICS, HEAL_SECONDS)
+        if lacking:
+            outcome.violations.append(Violation("healing", f"before any trouble: {lacking[:3]}"))
+        workload.start()
+        time.sleep(WARM_SECONDS)
+        tell(f"trouble begins; {workload.history.acked} events acknowledged")
+        trouble = Trouble(made, planned, tell)
+        trouble.run(order.seconds)
+        outcome.faults = trouble.done
+        tell(f"trouble ends; {workload.history.acked} events acknowledged")
+        outcome.violations += _heal(made, outcome, tell)
+        outcome.violations += workload.progress()
+        outcome.violations += workload.finish()
+        outcome.facts |= _facts(workload)
+        tell(f"clients have ended: {json.dumps(outcome.facts)}")
+        time.sleep(SETTLE_SECONDS)
+        outcome.violations += _stop(made)
+        outcome.violations += _of_logs(made)
+    outcome.violations += _judge(made, workload, order, folder)
+    return outcome
+
+
+def _heal(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Violation]:
+    made.heal()
+    began = time.monotonic()
+    while not reassign_home(made) and time.monotonic() < began + HEAL_SECONDS:
+        made.tend()
+        time.sleep(0.5)
+    _, lacking = made.until_in_sync(TOPICS, began + HEAL_SECONDS - time.monotonic())
+    seconds = time.monotonic() - began
+    outcome.facts["in_sync_s"] = round(seconds, 1)
+    tell(f"in sync after {seconds:.1f} s" if not lacking else f"not in sync after {seconds:.0f} s: {lacking[:3]}")
+    return [Violation("healing", f"{each}, {seconds:.0f} s after all trouble") for each in lacking[:5]]
+
+
+def _facts(workload: Workload) -> dict[str, Any]:
+    return {
+        "acked": workload.history.acked,
+        "sent": len(workload.history.sent),
+        "longest_gap_s": {each.name: round(each.longest_gap, 1) for each in workload.writers},
+        "begun_anew": {each.name: each.begun - 1 for each in workload.writers if each.begun > 1},
+        "transactions": workload.transactions,
+        "register_operations": dict(Counter(f"{each.kind} {each.outcome.value}" for each in workload.operations)),
+    }
+
+
+def _stop(made: World) -> list[Violation]:
+    found = [Violation("died", text) for text in made.died] + [Violation("wrong", text) for text in made.wrong]
+    for machine in made.machines.values():
+        machine.terminate()
+        if wrong := machine.ended():
+            found.append(Violation("died", f"{wrong}, in peace"))
+    return found
+
+
+def _of_logs(made: World) -> list[Violation]:
+    """Bugs that brokers have noticed themselves."""
+    found = []
+    for machine in made.machines.values():
+        for each in machine.process.events("internal_error"):
+            found.append(Violation("internal error", f"broker {machine.id}: {json.dumps(each)[-1500:]}"))
+    return checker.shortened(found)
+
+
+def _judge(made: World, workload: Workload, order: Order, folder: Path) -> Sequence[Violation]:
+    folders = {id: machine.process.data for id, machine in made.machines.items()}
+    logs, found = replicas(folders, EVENTS, TOPICS[EVENTS])
+    found += checker.check(workload.history, logs)
+    logs, missing = replicas(folders, REGISTERS, TOPICS[REGISTERS])
+    found += missing + checker.check_compacted(logs)
+    if made.anew.number:
+        logs, missing = replicas(folders, anew.NAME, anew.PARTITIONS)
+        found += made.anew.check(logs)
+        if made.anew.certain and not made.anew.doubtful:
+            found += missing
+    if not any(each.text.startswith("broker") and each.kind == "lost" for each in found):
+        found += check_views(folders, TOPICS)
+    if order.program is not None:
+        found += linearizability.judge(order.program, workload.operations, folder)
+    return found

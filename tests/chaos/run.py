@@ -1,0 +1,173 @@
+"""Brokers of a cluster under trouble, judged by the histories of their clients (`make chaos`).
+
+    make chaos MINUTES=5 ARGS="--seed 7 --zookeepers 3"
+
+It runs rounds, each with a seed of its own: three brokers and one or three ZooKeepers, each in a network namespace of
+its own, clients that write and read, and faults that the seed chooses. After each round everything is healed, all
+replicas must get in sync, and what clients were told is compared with what each replica has: nothing acknowledged is
+lost, there twice, out of order or unseen; replicas are equal; tables are the folds of their logs; reads and
+compare-and-sets of tables are linearizable. Nothing runs as it did before only because the seed is the same: it decides
+the faults and their times, not what threads and disks do.
+
+Exit status: 0 all is well, 1 something is wrong (the folder of the round is kept), 2 it can't run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from random import Random
+
+from tests.chaos import linearizability, networks
+from tests.chaos.faults.base import KINDS
+from tests.chaos.machines import NO_CLOCK, clock_library
+from tests.chaos.round import SETTINGS, Order, Outcome, run
+from tests.cluster.zookeeper import Missing
+from tests.power.record import build
+
+ROUND_SECONDS = 90.0
+POWER_SHARE = 0.5  # of the rounds that record disks, so that power can be lost; such brokers are slower
+
+
+def parser() -> argparse.ArgumentParser:
+    head, _, _ = (__doc__ or "").partition("\nExit")
+    found = argparse.ArgumentParser(prog="make chaos", description=head, formatter_class=argparse.RawTextHelpFormatter)
+    found.add_argument("--minutes", type=float, default=5, help="rounds begin until so much time is over (5)")
+    found.add_argument("--rounds", type=int, help="as many rounds, whatever time they take")
+    found.add_argument("--seconds", type=float, default=ROUND_SECONDS, help=f"of trouble in each ({ROUND_SECONDS:.0f})")
+    found.add_argument(
+        "--seed", type=int, help="of the first round; the next ones have the next numbers (a random one)"
+    )
+    found.add_argument("--zookeepers", type=int, choices=(1, 3), help="how many (the seed chooses)")
+    found.add_argument("--faults", nargs="+", metavar="KIND", help="only these kinds; all of them in each round")
+    found.add_argument("--list-faults", action="store_true", help="show the kinds, and what each stands for")
+    found.add_argument("--no-namespaces", action="store_true", help="all on 127.0.0.1; nothing can be cut then")
+    found.add_argument("--power", choices=("seed", "on", "off"), default="seed", help="whether disks are recorded")
+    found.add_argument("--transactions", action="store_true", help="one writer has transactions (not promised yet)")
+    found.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the brokers")
+    found.add_argument("--folder", type=Path, help="where rounds have their folders (a temporary one)")
+    found.add_argument("--keep", action="store_true", help="keep the folders of good rounds, too")
+    found.add_argument("--json", action="store_true", help="a line of JSON for each round, on standard output")
+    return found
+
+
+class Chaos:
+    """A run: what this machine can do, and the rounds."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._network: networks.Network = networks.Loopback() if options.no_namespaces else networks.Namespaces()
+        self._folder = options.folder or Path(tempfile.mkdtemp(prefix="krappy-chaos-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._shim: Path | None = None
+        self._program: Path | None = None
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        seconds = time.monotonic() - self._began
+        sys.stderr.write(f"{seconds:7.1f} {text}\n")
+        sys.stderr.flush()
+
+    def prepare(self) -> list[str]:
+        """The kinds of faults that are possible here; says which are not, and why."""
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            self.say("power can't be lost: there is no C compiler (Debian's package: gcc)")
+        elif self._options.power != "off":
+            self._shim = build(self._folder)
+        try:
+            self._program = linearizability.build()
+        except linearizability.NotBuilt as reason:
+            self.say(f"registers are not judged: {reason}")
+        if not self._network.cuts:
+            self.say("nothing can be cut: all servers are on 127.0.0.1")
+        elif self._network.refused:
+            self.say(self._network.refused)
+        clock = clock_library() is not None
+        if not clock:
+            self.say(NO_CLOCK)
+        can = {"": True, "cuts": self._network.cuts, "power": self._shim is not None, "clock": clock}
+        asked = self._options.faults or list(KINDS)
+        if impossible := [each for each in self._options.faults or [] if not can[KINDS[each].needs]]:
+            raise networks.Missing(f"these faults can't be made here: {', '.join(impossible)}")
+        return [each for each in asked if can[KINDS[each].needs]]
+
+    def run(self) -> bool:
+        """Whether all rounds were well. Raises Missing."""
+        options = self._options
+        kinds = self.prepare()
+        seed = Random().getrandbits(31) if options.seed is None else options.seed
+        well, rounds = True, 0
+        while rounds < (options.rounds or 1 << 30):
+            if rounds and not options.rounds and time.monotonic() - self._began > options.minutes * 60:
+                break
+            well = self._round(seed + rounds, kinds) and well
+            rounds += 1
+        if not any(self._folder.glob("round-*")):
+            shutil.rmtree(self._folder)
+        return well
+
+    def _round(self, seed: int, kinds: Collection[str]) -> bool:
+        options = self._options
+        random = Random(seed)
+        zookeepers = random.choice([1, 3])
+        power = random.random() < POWER_SHARE or options.power == "on" or "power" in " ".join(options.faults or [])
+        order = Order(
+            seed=seed,
+            seconds=options.seconds,
+            zookeepers=options.zookeepers or zookeepers,
+            kinds=kinds,
+            swarm=options.faults is None,
+            transactions=options.transactions,
+            settings={**SETTINGS, **dict(each.split("=", 1) for each in options.set)},
+            shim=self._shim if power else None,
+            program=self._program,
+        )
+        folder = self._folder / f"round-{seed}"
+        folder.mkdir()
+        self.say(f"seed {seed}: {order.zookeepers} ZooKeepers, disks {'' if order.shim else 'not '}recorded, {folder}")
+        outcome = run(order, folder, self._network, lambda text: self.say(f"  {text}"))
+        self._tell(outcome, folder)
+        if not outcome.violations and not options.keep:
+            shutil.rmtree(folder)
+        return not outcome.violations
+
+    def _tell(self, outcome: Outcome, folder: Path) -> None:
+        if self._options.json:
+            sys.stdout.write(json.dumps(outcome.as_json()) + "\n")
+            sys.stdout.flush()
+        for each in outcome.violations:
+            self.say(f"seed {outcome.seed}: WRONG: {each}")
+        verdict = (
+            f"{len(outcome.violations)} things are wrong; kept in {folder}" if outcome.violations else "all is well"
+        )
+        self.say(f"seed {outcome.seed}: {sum(outcome.faults.values())} faults, {verdict}")
+
+
+def main() -> int:
+    options = parser().parse_args()
+    if options.list_faults:
+        for kind, made in sorted(KINDS.items()):
+            sys.stdout.write(f"{kind:20} {made.shows}\n")
+        return 0
+    if unknown := [each for each in options.faults or [] if each not in KINDS]:
+        parser().error(f"there is no fault {unknown[0]!r}; --list-faults shows all")
+    try:
+        if not options.no_namespaces:
+            if not networks.inside():
+                networks.enter()
+            networks.settle()
+        return 0 if Chaos(options).run() else 1
+    except (Missing, networks.Missing) as reason:
+        hint = "" if options.no_namespaces else "; --no-namespaces runs what needs none"
+        sys.stderr.write(f"chaos can't run: {reason}{hint}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

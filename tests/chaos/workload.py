@@ -1,0 +1,137 @@
+"""All clients of a round: who writes and reads what, and how they come to an end."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.errors import KrappyError
+from krappy.types import Entry
+from tests.chaos.checker import Violation
+from tests.chaos.faults.base import TOPICS
+from tests.chaos.histories import History, Operation
+from tests.chaos.readers import NativeReader, RdkafkaReader, Reader
+from tests.chaos.registers import RegisterClient
+from tests.chaos.world import World
+from tests.chaos.writers import NativeWriter, RdkafkaWriter, TransactionalWriter, Writer
+
+EVENTS, REGISTERS = TOPICS
+RATE = 60.0  # events a second of each writer
+KEYS = [f"k{number}" for number in range(6)]
+REGISTER_CLIENTS = 5
+PROGRESS_SECONDS = 40.0
+FOR_EVER = str(2**63 - 1)
+
+
+class Workload:
+    """`transactions`: whether one of the writers uses them. They do not survive their coordinator yet: an open one may
+    hold readers up."""
+
+    def __init__(self, world: World, seed: int, *, transactions: bool = False) -> None:
+        random = Random(seed)
+        self.world, self.history = world, History()
+        where = (self.history, EVENTS, TOPICS[EVENTS])
+        self.writers: list[Writer] = [
+            RdkafkaWriter("a", world.kafka, *where, RATE, idempotent=True),
+            RdkafkaWriter("b", world.kafka, *where, RATE, idempotent=False),
+            NativeWriter("c", world.native, *where, RATE),
+        ]
+        self.steady = tuple(self.writers)  # these must get on in peace
+        if transactions:
+            self.writers.append(
+                TransactionalWriter("t", world.kafka, *where, RATE, random=Random(random.getrandbits(32)))
+            )
+        self.readers: list[Reader] = [
+            RdkafkaReader("librdkafka's reader", world.kafka, *where),
+            NativeReader("the native reader", world.native, *where),
+        ]
+        known: dict[str, Entry | None] = {}
+        self.registers = [
+            RegisterClient(number, world.native, REGISTERS, KEYS, Random(random.getrandbits(32)), known)
+            for number in range(REGISTER_CLIENTS)
+        ]
+
+    def make_topics(self) -> None:
+        # Wall clocks jump by a day, so neither retention nor the bounds of timestamps may depend on them.
+        config = {"min.insync.replicas": "2", "retention.ms": "-1", "message.timestamp.after.max.ms": FOR_EVER}
+        made = [
+            NewTopic(EVENTS, TOPICS[EVENTS], 3, config=config),
+            NewTopic(REGISTERS, TOPICS[REGISTERS], 3, config={**config, "cleanup.policy": "compact"}),
+        ]
+        until = time.monotonic() + PROGRESS_SECONDS
+        for topic in made:
+            while True:  # the broker that is asked may not know the others yet
+                try:
+                    self.world.admin.create_topics([topic])[topic.topic].result(30)
+                    break
+                except KafkaException:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.2)
+
+    def start(self) -> None:
+        for writer in self.writers:
+            writer.start()
+        for reader in self.readers:
+            reader.start()
+        for client in self.registers:
+            client.start()
+
+    def progress(self) -> list[Violation]:
+        """After the trouble: each writer, and each client of the registers, gets on."""
+        began = time.monotonic()
+        done = {client.name: len(client.operations) for client in self.registers}
+
+        def waiting() -> list[str]:
+            writers = [each.name for each in self.steady if each.last_ack <= began]
+            return writers + [each.name for each in self.registers if len(each.operations) <= done[each.name]]
+
+        while waiting() and time.monotonic() < began + PROGRESS_SECONDS:
+            time.sleep(0.1)
+        return [Violation("stuck", f"{name} got no answer for {PROGRESS_SECONDS:.0f} s of peace") for name in waiting()]
+
+    def finish(self) -> list[Violation]:
+        """Ends writers and clients, then readers, which must read everything first."""
+        found = []
+        actors: list[Writer | RegisterClient] = [*self.writers, *self.registers]
+        for each in actors:
+            each.stop()
+        for each in actors:
+            try:
+                each.join()
+            except AssertionError as error:
+                found.append(Violation("stuck", str(error)))
+        ends = self._ends()
+        if ends is None:
+            return [*found, Violation("stuck", "the ends of the logs are not told in peace")]
+        for reader in self.readers:
+            reader.finish(ends)
+        return found
+
+    def _ends(self) -> dict[int, int] | None:
+        until = time.monotonic() + PROGRESS_SECONDS
+        while time.monotonic() < until:
+            try:
+                with blocking.connect(self.world.native, timeout=10) as client:
+                    return client.offsets(EVENTS, "latest")
+            except KrappyError:
+                time.sleep(0.5)
+        return None
+
+    @property
+    def operations(self) -> list[Operation]:
+        return [each for client in self.registers for each in client.operations]
+
+    @property
+    def transactions(self) -> dict[str, int]:
+        """How many ended in which way."""
+        return {
+            fate.value: count
+            for writer in self.writers
+            if isinstance(writer, TransactionalWriter)
+            for fate, count in writer.ended.items()
+        }

@@ -1,0 +1,174 @@
+"""Clients that write numbered events, each in a thread of its own: librdkafka's producers and the native one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from krappy import blocking
+from krappy.errors import KrappyError
+from krappy.types import Receipt
+from tests.chaos.histories import Fate, History, Sent
+
+FLUSH_SECONDS = 40.0
+QUIET = {"log_level": 0, "socket.timeout.ms": 5000, "reconnect.backoff.max.ms": 1000}
+
+
+class Writer:
+    """Writes to all partitions in turn until `stop`. `name` and a number of its beginnings are the writer's name in the
+    history."""
+
+    def __init__(self, name: str, history: History, topic: str, partitions: int, rate: float, *, once: bool) -> None:
+        self.name, self._history, self._topic, self._partitions = name, history, topic, partitions
+        self._pause, self._once = 1 / rate, once
+        self.begun = 0  # so often it began
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.troubles: list[str] = []  # why it began anew
+        self.last_ack = time.monotonic()
+        self.longest_gap = 0.0  # seconds without an ack
+
+    def start(self) -> None:
+        self.last_ack = time.monotonic()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Raises AssertionError if it does not end."""
+        self._thread.join(4 * FLUSH_SECONDS)
+        assert not self._thread.is_alive(), f"{self.name} does not end"
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.begun += 1
+            writer = f"{self.name}.{self.begun}"
+            if self._once:
+                self._history.once.add(writer)
+            try:
+                self._write(writer)
+            except (KafkaException, KrappyError, BufferError, OSError) as error:
+                self.troubles.append(f"{writer}: {error}")
+                self._stopped.wait(0.5)
+
+    def _write(self, writer: str) -> None:
+        """Until it is stopped. Raises what makes it begin anew under another name."""
+        raise NotImplementedError
+
+    def _acked(self, event: Sent, offset: int) -> None:
+        now = time.monotonic()
+        self.longest_gap = max(self.longest_gap, now - self.last_ack)
+        self.last_ack = now
+        self._history.ack(event, offset)
+
+
+class RdkafkaWriter(Writer):
+    def __init__(self, name: str, bootstrap: str, *more: Any, idempotent: bool) -> None:
+        super().__init__(name, *more, once=idempotent)
+        self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "acks": "all", **QUIET}
+        self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 60_000, "request.timeout.ms": 10_000}
+
+    def _write(self, writer: str) -> None:
+        fatal: list[KafkaError] = []
+        producer = Producer(
+            {**self._settings, "error_cb": lambda error: fatal.append(error) if error.fatal() else None}
+        )
+        number = 0
+        try:
+            while not self._stopped.is_set() and not fatal:
+                with contextlib.suppress(BufferError):  # its queue is full: nobody leads
+                    event = self._history.send(writer, number, number % self._partitions)
+                    number += 1
+                    told = lambda error, message, event=event: self._told(error, message, event)  # noqa: E731
+                    producer.produce(self._topic, event.value, b"%d" % (number % 50), event.partition, on_delivery=told)
+                producer.poll(0)
+                time.sleep(self._pause)
+        finally:
+            producer.flush(FLUSH_SECONDS)
+        if fatal:
+            raise KafkaException(fatal[0])
+
+    def _told(self, error: KafkaError | None, message: Any, event: Sent) -> None:
+        if error is None:
+            self._acked(event, max(-1, message.offset()))  # it has none for a duplicate
+
+
+class NativeWriter(Writer):
+    def __init__(self, name: str, addresses: str, *more: Any) -> None:
+        super().__init__(name, *more, once=True)
+        self._addresses = addresses
+        self._open = threading.Semaphore(1000)  # events that wait for their answers
+
+    def _write(self, writer: str) -> None:
+        with (
+            blocking.connect(self._addresses, timeout=20) as client,
+            client.producer(self._topic, timeout=60) as producer,  # at its end it raises what nobody looked at
+        ):
+            number = 0
+            while not self._stopped.is_set():
+                if self._open.acquire(timeout=0.5):
+                    event = self._history.send(writer, number, number % self._partitions)
+                    number += 1
+                    future = producer.send(event.value, key=b"%d" % (number % 50), partition=event.partition)
+                    future.add_done_callback(lambda done, event=event: self._told(done, event))  # type: ignore[misc]
+                time.sleep(self._pause)
+
+    def _told(self, done: Future[Receipt], event: Sent) -> None:
+        self._open.release()
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._acked(event, done.result().offset)
+        elif len(self.troubles) < 1000:
+            self.troubles.append(f"{event.writer}: {error}")
+
+
+class TransactionalWriter(Writer):
+    """Transactions of some events each, of which it aborts every third. A transaction works only on partitions that
+    its coordinator leads, so after trouble it goes to another partition."""
+
+    def __init__(self, name: str, bootstrap: str, *more: Any, random: Random) -> None:
+        super().__init__(name, *more, once=True)
+        self._random = random
+        self._settings = {"bootstrap.servers": bootstrap, "linger.ms": 5, "transaction.timeout.ms": 10_000, **QUIET}
+        self.ended = {Fate.ACKED: 0, Fate.ABORTED: 0, Fate.UNKNOWN: 0}
+
+    def _write(self, writer: str) -> None:
+        id = f"{self.name}-{self._random.randrange(6)}"
+        producer = Producer({**self._settings, "transactional.id": id})
+        producer.init_transactions(10)
+        partition, number = self._random.randrange(self._partitions), 0
+        while not self._stopped.is_set():
+            producer.begin_transaction()
+            events = []
+            for _ in range(self._random.randint(1, 8)):
+                events.append(self._history.send(writer, number, partition))
+                number += 1
+                told = lambda error, message, event=events[-1]: self._told(error, message, event)  # noqa: E731
+                producer.produce(self._topic, events[-1].value, partition=partition, on_delivery=told)
+                producer.poll(0)
+                time.sleep(self._pause)
+            aborts = self._random.random() < 1 / 3
+            fate = Fate.UNKNOWN
+            try:
+                if aborts:
+                    producer.abort_transaction(10)
+                    fate = Fate.ABORTED
+                else:
+                    producer.commit_transaction(10)
+                    fate = Fate.ACKED
+            finally:
+                self._history.settle(events, fate)
+                self.ended[fate] += 1
+
+    def _told(self, error: KafkaError | None, message: Any, event: Sent) -> None:
+        if error is None:
+            event.offset = max(-1, message.offset())
