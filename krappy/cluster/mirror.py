@@ -1,8 +1,8 @@
 """The tree in ZooKeeper as a `Store`: a copy of it is kept up to date, and folded into an image.
 
-Watches tell which znodes have changed; those are read again. An image is published once nothing is left to read, so it
-is the tree of one moment, though some moments have none. After each new connection everything is read anew: ZooKeeper
-does not tell a persistent watch what it missed.
+Watches tell which znodes have changed; those are read again. An image is published once nothing is left to read. So each
+image is the tree as it was at one moment; but not each state of the tree has an image. After each new connection
+everything is read anew: ZooKeeper does not tell a persistent watch what it missed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Mirror:
                 task_status.started()
 
     async def _read(self) -> tuple[Changes, int]:
-        """(what has changed since the last image, the count that it is the tree of)."""
+        """(what has changed since the last image, the value of `_told` when it was read)."""
         found: dict[str, Znode | None] = {}
         while True:
             seen = self._told

@@ -36,7 +36,7 @@ class DynamicPort(SettingsPort, Protocol):
 
 
 class BrokerSetting(NamedTuple):
-    """`kind` is Kafka's type of it; `given`: whether the broker was started with another than its `default`."""
+    """`kind` is Kafka's type of it; `given`: whether the broker was started with another value than `default`."""
 
     name: str
     value: str | None

@@ -90,7 +90,7 @@ def _chapter(module: ModuleType) -> str:
 def _told(node: ast.ClassDef, source: str) -> Told:
     """Of each field its type and what it means, as its comment has it; and its class's docstring."""
     lines = source.splitlines()
-    told = {"": (ast.get_docstring(node) or "", "")}
+    told = {"": ((ast.get_docstring(node) or "").strip(), "")}
     for field in node.body:
         if not isinstance(field, ast.AnnAssign):
             continue

@@ -179,7 +179,7 @@ class Table:
 
 
 class KeyedEntries:
-    """KeyedEntries one by one: `for entry in entries`; `pages` gives lists of them."""
+    """Entries one by one: `for entry in entries`; `pages` gives lists of them."""
 
     def __init__(self, core: Scanning | tables.KeyHistory) -> None:
         self._core = core

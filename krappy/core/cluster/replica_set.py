@@ -23,8 +23,8 @@ LAG_MS = 10_000.0  # replica.lag.time.max.ms
 
 class FollowerProgress(NamedTuple):
     """A follower in this leader epoch. `offset`: it has everything before on its disk. `broker_epoch`: of its last
-    fetch. `end`: the log's when that came, at `fetched` (ms). `caught_up`: when it had all that there was (ms).
-    `start`: where its log begins."""
+    fetch, which came at `fetched` (ms). `end`: of the leader's log at that time. `caught_up`: when it had all that there
+    was (ms). `start`: where its log begins."""
 
     offset: int
     broker_epoch: int
@@ -149,7 +149,7 @@ class ReplicaSet:
         return self.enough and all(each is not None and each.start >= before for each in found)
 
     def lags(self, end: int, now: float) -> dict[int, FollowerLag]:
-        """How far each follower is that has fetched in this leader epoch. `end`: of the leader's log."""
+        """How far behind each follower is, of those that have fetched in this leader epoch. `end`: of the leader's log."""
         return {
             replica: FollowerLag(
                 each.offset,
@@ -173,8 +173,8 @@ class ReplicaSet:
         return proposal is self.proposed and self.take(isr, min_isr)
 
     def propose(self, alive: Mapping[int, int], now: float, lag_ms: float = LAG_MS) -> Proposal | None:
-        """The change of the ISR that is due, None: none. After it was written, or refused for certain, `take` or
-        `settle` tells.
+        """The change of the ISR that is due, None: none. After it was written, or refused for certain, the caller
+        says so by `take` or `settle`.
 
         `alive`: the epochs of the replicas that are registered, and not about to stop. A follower that was not at the
         end of the log for `lag_ms` leaves, but not before the leader has led for so long: the leader before it may hold
