@@ -1,6 +1,6 @@
 """The tree in ZooKeeper as a `Store`: a copy of it is kept up to date, and folded into an image.
 
-Watches tell which znodes have changed; those are read again. An image is published once nothing is left to read. So each
+Watches tell which znodes have changed; those are read again. An image is published once nothing is left to read. So an
 image is the tree as it was at one moment; but not each state of the tree has an image. After each new connection
 everything is read anew: ZooKeeper does not tell a persistent watch what it missed.
 """

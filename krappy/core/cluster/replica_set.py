@@ -23,8 +23,8 @@ LAG_MS = 10_000.0  # replica.lag.time.max.ms
 
 class FollowerProgress(NamedTuple):
     """A follower in this leader epoch. `offset`: it has everything before on its disk. `broker_epoch`: of its last
-    fetch, which came at `fetched` (ms). `end`: of the leader's log at that time. `caught_up`: when it had all that there
-    was (ms). `start`: where its log begins."""
+    fetch, which came at `fetched` (ms). `end`: of the leader's log at that time. `caught_up`: when it had all that
+    there was (ms). `start`: where its log begins."""
 
     offset: int
     broker_epoch: int
@@ -149,7 +149,8 @@ class ReplicaSet:
         return self.enough and all(each is not None and each.start >= before for each in found)
 
     def lags(self, end: int, now: float) -> dict[int, FollowerLag]:
-        """How far behind each follower is, of those that have fetched in this leader epoch. `end`: of the leader's log."""
+        """How far behind each follower is, of those that have fetched in this leader epoch. `end`: of the leader's
+        log."""
         return {
             replica: FollowerLag(
                 each.offset,
