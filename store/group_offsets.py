@@ -1,18 +1,20 @@
-"""Kafka's groups in the meta database: a group's state, its members, and its offsets.
+"""What is kept of Kafka's groups: a group's state, its members, and its offsets.
 
     kg/ group                              -> the group's state (krappy.broker.kafka_groups packs it)
     km/ group member                       -> a member of a KIP-848 group
     ko/ group topic partition              -> a committed offset
     kp/ group producer-id topic partition  -> an offset that a transaction will commit, if it does
 
-The parts of a key are packed as in groups.py. This file packs offsets; the owners of the other values pack them. One
-`write` is atomic; it is durable after `Meta.sync`.
+The parts of a key are packed as in groups.py. This file packs offsets; the owners of the other values pack them. A
+broker that is alone keeps them in its meta database; brokers of a cluster keep them in a replicated topic, under the
+same keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgpack
 
@@ -21,12 +23,13 @@ from krappy.errors import StorageError
 from krappy.store.groups import group_key, read_key
 from krappy.store.meta import Meta
 
-__all__ = ["At", "GroupOffsets", "KeptGroup", "Offset", "PendingAt"]
+__all__ = ["At", "GroupOffsets", "KeptGroup", "Offset", "PendingAt", "changes", "kept_groups", "name_in"]
 
 HEAD = b"kg/"
 MEMBER = b"km/"
 OFFSET = b"ko/"
 PENDING = b"kp/"
+PARTS = {HEAD: 1, MEMBER: 2, OFFSET: 3, PENDING: 4}  # how many parts a key of each kind has
 
 PendingAt = tuple[int, str, int]  # producer id, topic, partition
 
@@ -46,27 +49,68 @@ class KeptGroup:
     pending: dict[PendingAt, Offset] = field(default_factory=dict)
 
 
+def name_in(key: bytes) -> str:
+    """The name of the group whose key it is. Raises StorageError for what is no key of a group."""
+    kind = key[: len(HEAD)]
+    if kind not in PARTS:
+        raise StorageError(f"the key {key!r} is none of a group")
+    name: str = read_key(key, kind, PARTS[kind])[0]
+    return name
+
+
+def kept_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, KeptGroup]:
+    """The groups by their names, of keys and values. Raises StorageError for what it can't read."""
+    found: dict[str, KeptGroup] = {}
+    for key, packed in rows:
+        kind = key[: len(HEAD)]
+        if kind not in PARTS:
+            raise StorageError(f"the key {key!r} is none of a group")
+        name, *at = read_key(key, kind, PARTS[kind])
+        group = found.setdefault(name, KeptGroup())
+        if kind == HEAD:
+            group.head = packed
+        elif kind == MEMBER:
+            group.members[at[0]] = packed
+        elif kind == OFFSET:
+            group.offsets[at[0], at[1]] = _unpack(packed)
+        else:
+            group.pending[at[0], at[1], at[2]] = _unpack(packed)
+    return found
+
+
+def changes(
+    group: str,
+    head: bytes | None = None,
+    *,
+    members: Mapping[str, bytes | None] | None = None,
+    offsets: Mapping[At, Offset | None] | None = None,
+    pending: Mapping[PendingAt, Offset | None] | None = None,
+) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """(what to put, what to delete). `head` None: it stays; any other value None deletes its key."""
+    puts: dict[bytes, bytes] = {} if head is None else {group_key(HEAD, group): head}
+    deletes: list[bytes] = []
+    for member, packed in (members or {}).items():
+        _sort(group_key(MEMBER, group, member), packed, puts, deletes)
+    for at, offset in (offsets or {}).items():
+        _sort(group_key(OFFSET, group, *at), _packed(offset), puts, deletes)
+    for pending_at, offset in (pending or {}).items():
+        _sort(group_key(PENDING, group, *pending_at), _packed(offset), puts, deletes)
+    return puts, deletes
+
+
 class GroupOffsets:
-    """The Kafka groups of a broker, in the meta database."""
+    """The Kafka groups of a broker that is alone, in its meta database. A write is durable after `Meta.sync`."""
 
     def __init__(self, meta: Meta) -> None:
         self._meta = meta
 
     def load_all(self) -> dict[str, KeptGroup]:
         """Every group by its name. Raises StorageError for what it can't read."""
-        found: dict[str, KeptGroup] = {}
-        for key, head in self._meta.items(HEAD):
-            found.setdefault(read_key(key, HEAD, 1)[0], KeptGroup()).head = head
-        for key, packed in self._meta.items(MEMBER):
-            name, member = read_key(key, MEMBER, 2)
-            found.setdefault(name, KeptGroup()).members[member] = packed
-        for key, packed in self._meta.items(OFFSET):
-            name, topic, partition = read_key(key, OFFSET, 3)
-            found.setdefault(name, KeptGroup()).offsets[topic, partition] = _unpack(packed)
-        for key, packed in self._meta.items(PENDING):
-            name, producer_id, topic, partition = read_key(key, PENDING, 4)
-            found.setdefault(name, KeptGroup()).pending[producer_id, topic, partition] = _unpack(packed)
-        return found
+        return kept_groups(self.rows())
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """All keys and values of groups."""
+        return chain.from_iterable(map(self._meta.items, PARTS))
 
     def write(
         self,
@@ -78,25 +122,16 @@ class GroupOffsets:
         pending: Mapping[PendingAt, Offset | None] | None = None,
     ) -> None:
         """Writes all or nothing. A value None deletes its key."""
-        puts: dict[bytes, bytes] = {} if head is None else {group_key(HEAD, group): head}
-        deletes: list[bytes] = []
-        for member, packed in (members or {}).items():
-            _sort(group_key(MEMBER, group, member), packed, puts, deletes)
-        for at, offset in (offsets or {}).items():
-            _sort(group_key(OFFSET, group, *at), None if offset is None else msgpack.packb(list(offset)), puts, deletes)
-        for pending_at, offset in (pending or {}).items():
-            _sort(
-                group_key(PENDING, group, *pending_at),
-                None if offset is None else msgpack.packb(list(offset)),
-                puts,
-                deletes,
-            )
-        self._meta.write(puts, deletes)
+        self._meta.write(*changes(group, head, members=members, offsets=offsets, pending=pending))
 
     def delete(self, group: str) -> None:
         """Removes a group with all that it has. One that is not there is no error."""
         keys = [key for kind in (MEMBER, OFFSET, PENDING) for key, _ in self._meta.items(group_key(kind, group))]
         self._meta.write({}, [group_key(HEAD, group), *keys])
+
+
+def _packed(offset: Offset | None) -> bytes | None:
+    return None if offset is None else msgpack.packb(list(offset))
 
 
 def _sort(key: bytes, packed: bytes | None, puts: dict[bytes, bytes], deletes: list[bytes]) -> None:

@@ -138,7 +138,7 @@ async def _group(session: KafkaSessionPort, rows: BatchedRows, asked: Message, s
     answer: Message = {"group_id": name, "error_code": Code.NONE, "topics": told}
     await rows.add(1)
     try:
-        group = session.access.kafka_group(name, Op.DESCRIBE).offsets.readable(
+        group = await session.access.kafka_group(name, Op.DESCRIBE).offsets.readable(
             name, asked.get("member_id"), asked.get("member_epoch", -1)
         )
     except KrappyError as error:

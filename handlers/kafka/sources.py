@@ -48,9 +48,11 @@ def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: O
 
 def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool) -> TopicPort | Code:
     """As `topic_of`, where only topics can be meant."""
-    if not by_id:
-        return session.access.find_topic(name, Op.WRITE) or Code.UNKNOWN_TOPIC_OR_PARTITION
-    return session.access.find_topic_by_id(id, Op.WRITE) or Code.UNKNOWN_TOPIC_ID
+    access = session.access
+    topic = access.find_topic_by_id(id, Op.WRITE) if by_id else access.find_topic(name, Op.WRITE)
+    if topic is None:
+        return Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.INVALID_TOPIC_EXCEPTION if topic.internal else topic
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:

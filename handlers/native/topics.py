@@ -52,7 +52,9 @@ async def delete_records(session: SessionPort, request: messages.DeleteRecords) 
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
     access = session.access
     there = access.topics(Op.DESCRIBE)
-    names = sorted(there) if request.topics is None else request.topics
+    names = request.topics
+    if names is None:
+        names = sorted(name for name, topic in there.items() if not topic.internal)
     described = []
     for name in names:
         if request.topics is not None or name in there:  # a topic may be deleted while others are described

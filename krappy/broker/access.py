@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
-from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
-from krappy.errors import UnknownTopic
+from krappy.errors import InvalidTopic, UnknownTopic
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ class Access:
     # --- topics
 
     def topic(self, name: str, op: Op) -> Topic:
-        """Raises UnknownTopic."""
+        """Raises UnknownTopic, and InvalidTopic for a write to an internal topic."""
         found = self._topics.get(name)
         if found is None:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
+        if op is Op.WRITE:
+            _check_not_internal(found)
         return found
 
     def find_topic(self, name: str, op: Op) -> Topic | None:
@@ -58,7 +60,9 @@ class Access:
     async def topic_for_producer(self, name: str) -> Topic:
         """The topic (WRITE). If it is absent and auto_create_topics is on, it is created with default settings
         (CREATE). Raises UnknownTopic, InvalidTopic, …"""
-        return await self._broker.topic_for_producer(name)
+        found = await self._broker.topic_for_producer(name)
+        _check_not_internal(found)
+        return found
 
     async def create_topic(
         self,
@@ -78,10 +82,13 @@ class Access:
     ) -> None:
         """ALTER_CONFIGS for its settings, ALTER for its partitions. `replicas`: the brokers of each new partition.
         Raises UnknownTopic, …"""
+        if partitions is not None:  # it would change who coordinates what
+            _check_not_internal(self._topics.get(name))
         await self._broker.alter_topic(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
+        _check_not_internal(self._topics.get(name))
         await self._broker.delete_topic(name, id)
 
     # --- what Kafka's clients read as if it were a topic
@@ -108,8 +115,10 @@ class Access:
     # --- groups
 
     def group(self, name: str, op: Op) -> GroupCoordinator:
-        """The coordinator of the native group of this name. Raises NotCoordinator, CoordinatorNotAvailable."""
-        self._check_coordinated(OFFSETS, name)
+        """The coordinator of the native group of this name; it also describes, moves and deletes the Kafka groups that
+        this broker coordinates. Raises NotCoordinator, CoordinatorNotAvailable."""
+        if not self._broker.kafka_groups.native.has(name):
+            self._check_coordinated(SHARES, name)
         return self._broker.groups
 
     def each_group(self, op: Op) -> Iterator[dict[str, Any]]:
@@ -161,3 +170,8 @@ class Access:
     def cluster(self, op: Op) -> LocalBroker:
         """For operations on the cluster, or on this broker, as a whole."""
         return self._broker
+
+
+def _check_not_internal(topic: Topic | None) -> None:
+    if topic is not None and topic.internal:
+        raise InvalidTopic(f"'{topic.name}' is an internal topic: it can only be read")

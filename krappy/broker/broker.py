@@ -61,7 +61,6 @@ from krappy.settings.topic_table import Changes
 from krappy.store import identity
 from krappy.store.catalog import LocalCatalog, StoredTopic
 from krappy.store.disk import OS_DISK
-from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
@@ -187,10 +186,10 @@ class LocalBroker(Runtime):
         self.producer_ids = ProducerIds(self)
         await self.producer_ids.open()
         self.groups = GroupCoordinator(self, GroupStore(self.meta), self.create_topic)
-        self.kafka_groups = KafkaGroups(
-            *(self, GroupOffsets(self.meta), OverrideStore(self.store, self.meta, self.in_thread, "groups")),
-            *(self.groups, self.internal, self.latest),
-        )
+        overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
+        in_cluster = self.replication is not None
+        self.kafka_groups = KafkaGroups(self, overrides, self.groups, self.internal, self.latest, replicated=in_cluster)
+        self.coordinators.kafka_groups = self.kafka_groups.store
         self.groups.kafka = self.kafka_groups.native
         await self.groups.open()
         await self.kafka_groups.open()

@@ -1,7 +1,8 @@
 """Which broker coordinates a group, a transactional id or a staged job: the leader of a partition of an internal topic.
 
-A broker that is alone coordinates all of them. In a cluster the internal topics have one replica of each partition so
-far: what a coordinator knows is in its own folder. So while it is away nobody takes its place.
+A broker that is alone coordinates all of them. In a cluster Kafka's groups are kept in a replicated topic: another
+replica takes a coordinator's place. The other internal topics have one replica of each partition so far: what a
+coordinator knows is in its own folder. So while it is away nobody takes its place.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from krappy.broker.topics.internal_topics import INTERNAL, PARTITIONS, InternalTopics
+from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS, PARTITIONS, REPLICATED, InternalTopics
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, TopicExists
 
 if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.keeper import Keeper
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
 
@@ -23,15 +25,29 @@ class Coordinators:
     def __init__(self, runtime: Runtime, internal: InternalTopics, changes: ClusterTopicChanges | None) -> None:
         """`changes`: None: this broker is alone."""
         self._runtime, self._internal, self._changes = runtime, internal, changes
+        self._making: set[str] = set()
+        self.kafka_groups: Keeper | None = None  # where they are kept, once that is open
 
     async def find(self, topic: str, key: str) -> int:
         """The id of the broker that coordinates `key`; NOBODY: it is away. `topic`: the internal one of its kind. From
         now on that topic is listed. Raises StorageError, ConnectionLost."""
         self._internal.use(topic)
+        await self._make(topic)
+        return self._leader(topic, key)
+
+    async def _make(self, topic: str) -> None:
+        """Makes an internal topic, unless the cluster has it."""
         if self._changes is not None and topic not in self._runtime.image.topics:
             with suppress(TopicExists):  # another broker was quicker
-                await self._changes.make_internal(topic, PARTITIONS, INTERNAL[topic])
-        return self._leader(topic, key)
+                await self._changes.make_internal(topic, PARTITIONS, INTERNAL[topic], REPLICATED.get(topic))
+
+    async def _make_later(self, topic: str) -> None:
+        try:
+            await self._make(topic)
+        except KrappyError as error:
+            self._runtime.report("assignment_waits", topic=topic, error=str(error))
+        finally:
+            self._making.discard(topic)
 
     def _leader(self, topic: str, key: str) -> int:
         image = self._internal.by_name[topic].image
@@ -48,7 +64,19 @@ class Coordinators:
             return None
         leader = self._leader(topic, key)
         if leader == self._runtime.id:
-            return None
+            return self._not_here(key) if topic == OFFSETS else None
         if leader == NOBODY:
+            if topic not in self._runtime.image.topics and topic not in self._making:
+                self._making.add(topic)
+                self._runtime.spawn(self._make_later, topic)
             return CoordinatorNotAvailable(f"the broker that coordinates '{key:.100}' is away, or not chosen yet")
         return NotCoordinator(f"broker {leader} coordinates '{key:.100}'", coordinator=leader)
+
+    def _not_here(self, group: str) -> KrappyError | None:
+        """Why this broker, which leads the partition of a Kafka group, does not coordinate it yet; None: it does."""
+        try:
+            if self.kafka_groups is not None:
+                self.kafka_groups.check_here(group)
+        except KrappyError as error:
+            return error
+        return None

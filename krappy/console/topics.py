@@ -158,7 +158,8 @@ def page_of(names: list[str], contains: str, after: str, limit: int) -> tuple[li
 
 @routes.get("/topics", needs=needs.topic(Op.DESCRIBE), summary="Topics by name, a page at a time")
 async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
-    names, total, after = page_of(list(call.access.topics(Op.DESCRIBE)), query.filter, query.after, query.limit)
+    shown = [name for name, topic in call.access.topics(Op.DESCRIBE).items() if not topic.internal]
+    names, total, after = page_of(shown, query.filter, query.after, query.limit)
     found = []
     for name in names:
         topic = call.access.find_topic(name, Op.DESCRIBE)

@@ -279,10 +279,10 @@ def test_a_transaction_s_offsets_count_when_it_commits(tmp_path: Path) -> None:
             assert groups.find("g").unstable(("t", 1))
             groups.offsets.expire(groups.find("g"), 2**50)
             assert offsets_of(groups, "g") == {("t", 0): 1}
-            groups.complete_transaction("g", 7, True)
-            groups.complete_transaction("g", 8, False)
-            groups.complete_transaction("g", 8, True)
-            groups.complete_transaction("nobody", 8, True)
+            await groups.complete_transaction("g", 7, True)
+            await groups.complete_transaction("g", 8, False)
+            await groups.complete_transaction("g", 8, True)
+            await groups.complete_transaction("nobody", 8, True)
             assert offsets_of(groups, "g") == {("t", 0): 5, ("t", 1): 6}
         async with running(tmp_path, **SETTINGS) as broker:
             assert offsets_of(broker.kafka_groups, "g") == {("t", 0): 5, ("t", 1): 6}
@@ -306,7 +306,7 @@ def test_a_transaction_of_a_member_is_fenced_with_it(tmp_path: Path) -> None:
                 assert refused.value.fault is fault
             await broker.kafka_groups.stage_offsets("g", 7, first.member_id, first.generation, None, staged)
             await broker.kafka_groups.stage_offsets("g", 7, "", -1, None, staged)  # before KIP-447 nobody says who
-            broker.kafka_groups.complete_transaction("g", 7, True)
+            await broker.kafka_groups.complete_transaction("g", 7, True)
             assert offsets_of(broker.kafka_groups, "g") == {("t", 0): 5}
 
     run(work)
@@ -322,7 +322,7 @@ def test_a_deleted_topic_takes_its_offsets_along(tmp_path: Path) -> None:
             await groups.stage_offsets("g", 7, "", -1, None, {(name, 0): offset(broker, 2) for name in "tu"})
             await broker.delete_topic("t")
             assert offsets_of(groups, "g") == {("u", 0): 1}
-            groups.complete_transaction("g", 7, True)
+            await groups.complete_transaction("g", 7, True)
             assert offsets_of(groups, "g") == {("u", 0): 2}
 
     run(work)
@@ -463,7 +463,7 @@ def test_offsets_take_no_more_than_their_part_of_the_memory(tmp_path: Path) -> N
                 await broker.kafka_groups.stage_offsets("g0", 7, "", -1, None, full)
             await broker.kafka_groups.admin.delete("g1")
             await broker.kafka_groups.stage_offsets("g0", 7, "", -1, None, full)
-            broker.kafka_groups.complete_transaction("g0", 7, True)
+            await broker.kafka_groups.complete_transaction("g0", 7, True)
             await commit(broker, "g4", full)
         async with running(tmp_path, **small) as broker:
             with pytest.raises(Refused):

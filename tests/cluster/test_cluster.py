@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from krappy.records import batch as batches
@@ -202,26 +202,6 @@ def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: Clus
     consumer.close()
     for partition, acked in writer.acked.items():
         assert read[partition] == [number for number, _ in sorted(acked, key=lambda each: each[1])]
-
-
-def test_a_group_is_not_begun_anew_while_its_coordinator_is_away(cluster: ClusterProcesses) -> None:
-    make_topic(cluster, "t")
-    with Writer(cluster, "t") as writer:
-        until_acked(writer, 600)
-    consumer = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
-    coordinator = cluster.coordinator("g")
-    cluster.brokers[coordinator].kill()
-    wait_until(lambda: coordinator not in leaders(cluster, "t"), "others lead the topic")
-    with pytest.raises(KafkaException) as refused:
-        consumer.committed([TopicPartition("t", 0)], 5)
-    assert refused.value.args[0].retriable() or refused.value.args[0].code() == KafkaError._TIMED_OUT
-    cluster.brokers[coordinator].start()
-    wait_until(lambda: cluster.coordinator("g") == coordinator, "the coordinator is back")
-    assert [
-        each.offset for each in consumer.committed([TopicPartition("t", index) for index in range(PARTITIONS)], 30)
-    ] == [7] * 6
-    consumer.close()
 
 
 def test_a_folder_of_a_broker_that_was_alone_joins(tmp_path: Path) -> None:

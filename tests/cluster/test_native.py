@@ -16,12 +16,19 @@ from confluent_kafka.admin import NewTopic
 from krappy import blocking
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
-from krappy.errors import PolicyViolation
+from krappy.errors import (
+    ConnectionLost,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    PolicyViolation,
+    RequestTimeout,
+    UnknownGroup,
+)
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
 
 PARTITIONS = 6
 LONG = 60.0
@@ -221,29 +228,46 @@ def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, clien
     assert all(sorted(row[2].split(",")) == sorted(row[3].split(",")) == ["1", "2", "3"] for row in rows)
 
 
+def native_coordinator(cluster: ClusterProcesses, group: str) -> int:
+    """The id of the broker that coordinates a native group, as broker 1 tells."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with blocking.connect(cluster.native.split(",")[0], timeout=2) as client:
+                client.group(group)
+                return 1
+        except UnknownGroup:
+            return 1
+        except NotCoordinator as error:
+            return int(error.details["coordinator"])
+        except (CoordinatorNotAvailable, ConnectionLost, RequestTimeout):  # it was killed, or is not chosen yet
+            assert time.monotonic() < end, "nobody coordinates the group"
+
+
 def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses) -> None:
     """Also partitions that other brokers lead: it has replicas of them. It is there again after a restart."""
-    with blocking.connect(cluster.native.split(",")[cluster.coordinator("mail") - 1]) as client:
+    coordinator = native_coordinator(cluster, "mail")
+    address = cluster.native.split(",")[coordinator - 1]
+    with blocking.connect(address) as client:
         client.create_topic("letters", partitions=3)
         with client.producer("letters") as producer:
             for number in range(30):
                 producer.send(b"%d" % number, key=b"%d" % number).result(30)
 
-        def take(count: int) -> list[int]:
-            found: list[int] = []
-            with client.consumer("letters", group="mail") as consumer:
-                while len(found) < count:
-                    for event in consumer.poll(5)[: count - len(found)]:  # others are delivered again
-                        found.append(int(event.value or b""))
-                        consumer.ack(event)
-            return found
+    def take(count: int) -> list[int]:
+        found: list[int] = []
+        with blocking.connect(address) as client, client.consumer("letters", group="mail") as consumer:
+            while len(found) < count:
+                for event in consumer.poll(5)[: count - len(found)]:  # others are delivered again
+                    found.append(int(event.value or b""))
+                    consumer.ack(event)
+        return found
 
-        first = take(10)
-        broker = cluster.brokers[cluster.coordinator("mail")]
-        broker.kill()
-        broker.start()
-        wait_until(lambda: cluster.coordinator("mail") > 0, "the coordinator is back")
-        assert sorted({*first, *take(20)}) == list(range(30))
+    first = take(10)
+    cluster.brokers[coordinator].kill()
+    cluster.brokers[coordinator].start()
+    assert native_coordinator(cluster, "mail") == coordinator
+    assert sorted({*first, *take(20)}) == list(range(30))
 
 
 def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProcesses, client: blocking.Client) -> None:

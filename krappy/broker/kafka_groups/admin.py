@@ -74,4 +74,4 @@ class Admin:
         if not group.machine.empty:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
         self._owner.forget(group)
-        await self._runtime.sync_meta()
+        await self._owner.store.written(name).wait()

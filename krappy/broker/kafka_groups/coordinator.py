@@ -1,5 +1,8 @@
 """All Kafka groups of the broker: their names, the requests of their members, and what is stored of them.
 
+A broker that is alone coordinates all groups; one of a cluster those whose partition of `__consumer_offsets` it leads
+(replicated.py).
+
 Everything happens on the event loop, one request at a time. A JoinGroup or SyncGroup that waits for other members is a
 `Later`: a small object, no task. One heap of alarms has the timers of all groups. What an answer promises is on disk
 before it is sent: a group's generation or epoch, and the members' epochs of a KIP-848 group.
@@ -15,15 +18,17 @@ the group is deleted or forgotten.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.alarms import Alarms
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.broker.kafka_groups.group import EACH_MEMBER, KafkaGroup, load
+from krappy.broker.kafka_groups.keeper import Keeper, LocalKeeper
 from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import KafkaOffsets
 from krappy.broker.kafka_groups.registry import GroupRegistry, Natives, check_name
+from krappy.broker.kafka_groups.replicated import ReplicatedKeeper
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, SyncAnswer, brought, taken
@@ -42,19 +47,25 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.core.kafka.offset import At, Offset
-    from krappy.store.group_offsets import GroupOffsets
+    from krappy.store.group_offsets import KeptGroup
 
 
 class KafkaGroups(GroupRegistry):
     def __init__(
         self,
         runtime: Runtime,
-        store: GroupOffsets,
         settings: OverrideStore,
         natives: Natives,
         internal: InternalTopics,
         latest: LatestTables,
+        *,
+        replicated: bool,
     ) -> None:
+        """`replicated`: in a cluster."""
+        self.replicated = replicated
+        store: Keeper = LocalKeeper(runtime)
+        if replicated:
+            store = ReplicatedKeeper(runtime, self.take, self.give_up, self.forget_topic)
         super().__init__(runtime, store, settings, natives, internal, latest)
         config = runtime.config
         self.policy = Policy(config.group_consumer_migration_policy)
@@ -68,18 +79,34 @@ class KafkaGroups(GroupRegistry):
     # --- life
 
     async def open(self) -> None:
-        """Loads all groups. Raises StorageError for a state that can't be read."""
-        now, wall = self.now(), self.runtime.clock.steady_ms()
-        for name, kept in self.store.load_all().items():
-            group = load(self.rang, name, kept, self.rules, self.settings.rules(name), now, wall)
-            self.add(group)
-            self.offsets.count(group)
-            self._attend(group)
+        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
+        that can't be read."""
+        if isinstance(self.store, LocalKeeper):
+            self.take(self.store.load_all())
+        elif isinstance(self.store, ReplicatedKeeper):
+            self.runtime.spawn(self.store.run)
         self.runtime.topics.changed.subscribe(self.forget_topics)
         self.runtime.stopping.subscribe(self._answer_all)
         self.runtime.spawn(self._alarms.run)
         self.runtime.spawn(self.offsets.run)
         self._opened = True
+
+    def take(self, kept: Mapping[str, KeptGroup]) -> None:
+        """Goes on with these groups. Raises StorageError for a state that can't be read."""
+        now, wall = self.now(), self.runtime.clock.steady_ms()
+        groups = [
+            load(self.rang, name, each, self.rules, self.settings.rules(name), now, wall) for name, each in kept.items()
+        ]
+        for group in groups:
+            self.add(group)
+            self.offsets.count(group)
+            self._attend(group)
+
+    def give_up(self, is_in: Callable[[str], bool]) -> None:
+        """Forgets the groups with these names, which another broker coordinates now."""
+        for group in [each for each in self.groups.values() if is_in(each.name)]:
+            _answer(group, Fault.NOT_COORDINATOR)
+            self.drop(group)
 
     async def close(self) -> None:
         """Stops: nothing is written any more."""
@@ -90,14 +117,7 @@ class KafkaGroups(GroupRegistry):
     def _answer_all(self) -> None:
         """Answers all waiting members when the broker stops. They look for the group's coordinator again."""
         for group in self.groups.values():
-            if isinstance(group.machine, ClassicGroup):
-                for member in group.machine.members.values():
-                    for later, answer in (
-                        (member.join, Joined(Fault.COORDINATOR_NOT_AVAILABLE, member.id)),
-                        (member.sync, SyncAnswer(Fault.COORDINATOR_NOT_AVAILABLE)),
-                    ):
-                        if later is not None:
-                            later.resolve(answer)
+            _answer(group, Fault.COORDINATOR_NOT_AVAILABLE)
 
     # --- the classic protocol
 
@@ -236,8 +256,8 @@ class KafkaGroups(GroupRegistry):
             return later
         if failed is not None:
             later.resolve(failed)
-        elif must_sync and self.runtime.fsync:
-            self.runtime.spawn(self._resolve_synced, [(later, beaten)])
+        elif must_sync and self.store.waits:
+            self.runtime.spawn(self._resolve_written, name, [(later, beaten)])
         else:
             later.resolve(beaten)
         return later
@@ -313,16 +333,16 @@ class KafkaGroups(GroupRegistry):
                 self.forget(group)
             except KrappyError as error:  # the next check of offsets forgets it
                 self.runtime.report("group_write_failed", group=group.name, error=str(error))
-        if must_sync and replies and self.runtime.fsync:
-            self.runtime.spawn(self._resolve_synced, replies)
+        if must_sync and replies and self.store.waits:
+            self.runtime.spawn(self._resolve_written, group.name, replies)
         else:
             for reply in replies:
                 reply.token.resolve(reply.answer)
         return failed
 
-    async def _resolve_synced(self, answers: Sequence[tuple[Later[Any], Any]]) -> None:
+    async def _resolve_written(self, name: str, answers: Sequence[tuple[Later[Any], Any]]) -> None:
         try:
-            await self.runtime.sync_meta()
+            await self.store.written(name).wait()
         except KrappyError as error:
             self.runtime.report("group_write_failed", error=str(error))
             for later, answer in answers:
@@ -352,17 +372,28 @@ class KafkaGroups(GroupRegistry):
         """
         await self.offsets.stage(name, producer_id, member_id, generation, instance_id, offsets)
 
-    def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
+    async def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
         """Ends a producer's transaction: commits the offsets that it staged, or drops them. A second call does nothing.
 
-        It is durable after the next sync. If a crash comes before, it is done again: the decision is on disk. Raises
-        StorageError.
+        With one broker it is durable after the next sync. If a crash comes before, it is done again: the decision is on
+        disk. In a cluster it is durable on return. Raises StorageError, CoordinatorNotAvailable.
         """
         self.offsets.complete(name, producer_id, commit)
+        if self.replicated:
+            await self.store.written(name).wait()
 
     async def forget_topic(self, topic: str) -> None:
         """Deletes all groups' positions in a deleted topic. Durable after the next sync."""
         await self.offsets.forget_topic(topic)
+
+
+def _answer(group: KafkaGroup, fault: Fault) -> None:
+    """Answers the group's waiting members with this."""
+    if isinstance(group.machine, ClassicGroup):
+        for member in group.machine.members.values():
+            for later, answer in ((member.join, Joined(fault, member.id)), (member.sync, SyncAnswer(fault))):
+                if later is not None:
+                    later.resolve(answer)
 
 
 def _failed(reply: Reply) -> Reply:

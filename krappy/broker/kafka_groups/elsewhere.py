@@ -60,7 +60,7 @@ class GroupsElsewhere:
     def commit_as(self, *asked: object, version: int) -> NoReturn:
         raise self._refused
 
-    def readable(self, name: str, member_id: str | None, epoch: int) -> NoReturn:
+    async def readable(self, name: str, member_id: str | None, epoch: int) -> NoReturn:
         raise self._refused
 
     async def delete_from(self, name: str, wanted: Iterable[At]) -> NoReturn:

@@ -98,7 +98,7 @@ class KafkaOffsets:
         self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
         self._bytes += grown
         group.offsets.update(offsets)
-        self._runtime.meta_synced().then(lambda _, error: later.resolve(_known(error)))
+        self._store.written(group.name).then(lambda _, error: later.resolve(_known(error)))
         return later
 
     def commit_as(
@@ -129,12 +129,15 @@ class KafkaOffsets:
         self._store.write(group.name, group.head(), pending=pending)
         self._bytes += grown
         group.pending.setdefault(producer_id, {}).update(offsets)
-        await self._runtime.sync_meta()
+        await self._store.written(name).wait()
 
     def complete(self, name: str, producer_id: int, commit: bool) -> None:
         group = self._owner.get(name)
-        staged = None if group is None else group.pending.get(producer_id)
-        if group is None or staged is None:
+        if group is None:
+            self._store.check_here(name)
+            return
+        staged = group.pending.get(producer_id)
+        if staged is None:
             return
         held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
         gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
@@ -161,10 +164,12 @@ class KafkaOffsets:
 
     # --- fetching
 
-    def readable(self, name: str, member_id: str | None, epoch: int) -> KafkaGroup | None:
-        """The group whose offsets are fetched. None: no such group, so it has no offsets. Raises Refused."""
+    async def readable(self, name: str, member_id: str | None, epoch: int) -> KafkaGroup | None:
+        """The group whose offsets are fetched. None: no such group, so it has no offsets. Raises Refused,
+        CoordinatorNotAvailable."""
         if not name:
             raise Refused(Fault.INVALID_GROUP_ID)
+        await self._store.sure(name)
         group = self._owner.get(name)
         if group is None:
             self._owner.check_free(name)
@@ -191,7 +196,7 @@ class KafkaOffsets:
                 faults[at] = Fault.NONE
                 gone.append(at)
         self._drop(group, [at for at in gone if at in group.offsets])
-        await self._runtime.sync_meta()
+        await self._store.written(name).wait()
         return faults
 
     def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:

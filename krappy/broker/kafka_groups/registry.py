@@ -19,11 +19,11 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic, ModernRules
 
 if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.keeper import Keeper
     from krappy.broker.latest.latest import LatestTables
     from krappy.broker.overrides import OverrideStore
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.internal_topics import InternalTopics
-    from krappy.store.group_offsets import GroupOffsets
 
 LONGEST_GROUP = 1000  # characters of a group's name
 MEMORY_SHARE = 4  # groups and their members may take 1/MEMORY_SHARE of the broker's memory budget
@@ -45,7 +45,7 @@ class GroupRegistry:
     def __init__(
         self,
         runtime: Runtime,
-        store: GroupOffsets,
+        store: Keeper,
         settings: OverrideStore,
         natives: Natives,
         internal: InternalTopics,
@@ -159,6 +159,10 @@ class GroupRegistry:
     def forget(self, group: KafkaGroup) -> None:
         """Removes a group from memory and from the store. Not synced."""
         self.store.delete(group.name)
+        self.drop(group)
+
+    def drop(self, group: KafkaGroup) -> None:
+        """Removes a group from memory."""
         group.gone = True
         for each in self.on_forget:
             each(group)

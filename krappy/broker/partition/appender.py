@@ -63,11 +63,13 @@ class Appender:
         by_header: bool = False,
         taken: bool = False,
         alone: bool = False,
+        epoch: int | None = None,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`: see `Partition.publish`."""
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`: see
+        `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
-        return self._publish(data, expect, times, by_header=by_header, alone=alone)
+        return self._publish(data, expect, times, by_header=by_header, alone=alone, epoch=epoch)
 
     def _publish(
         self,
@@ -77,10 +79,11 @@ class Appender:
         *,
         by_header: bool = False,
         alone: bool = False,
+        epoch: int | None = None,
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
-        item = Pending(header, data, expect, wants_one=alone)
+        item = Pending(header, data, expect, wants_one=alone, epoch=epoch)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
             admitted = admission(inline=True)
@@ -298,6 +301,8 @@ class Appender:
         follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
         for item in items:
             try:
+                if item.epoch is not None and item.epoch != partition.epoch:
+                    raise partition.deposed()
                 item.make(config.codec or 0)
                 if self._is_retry(item, follows):
                     continue

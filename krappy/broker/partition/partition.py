@@ -79,6 +79,7 @@ class Partition(Viewed):
         by_header: bool = False,
         taken: bool = False,
         alone: bool = False,
+        epoch: int | None = None,
     ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
         Later.
@@ -86,12 +87,12 @@ class Partition(Viewed):
         `expect`: conditions, each (index of a record, the offset that its key must stand at, or ABSENT). `by_header`:
         conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
-        conditions it is answered once it is committed.
+        conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
         """
         self._alive()
         if not taken:
             self._lent.check_room(len(data))
-        return self.appender.publish(data, expect, by_header=by_header, taken=taken, alone=alone)
+        return self.appender.publish(data, expect, by_header=by_header, taken=taken, alone=alone, epoch=epoch)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """Appends one record. `taken`: it was accepted once before, so that neither its timestamp nor the room on the

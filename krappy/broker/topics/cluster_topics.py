@@ -11,6 +11,7 @@ from typing import Any
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics import deletion
+from krappy.broker.topics.internal_topics import INTERNAL
 from krappy.broker.topics.scattered import ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
@@ -65,11 +66,14 @@ class ClusterTopicChanges(TopicChanges):
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 
-    async def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Makes an internal topic, with one replica of each partition. Returns when each has its leader. Raises
-        TopicExists, RequestTimeout."""
+    async def make_internal(
+        self, name: str, partitions: int, config: Mapping[str, str], replicated: Mapping[str, str] | None
+    ) -> None:
+        """Makes an internal topic. `replicated`: more settings of one that has replicas as any topic; None: it has one
+        replica of each partition. Returns when each has its leader. Raises TopicExists, RequestTimeout."""
         runtime = self._runtime
-        await runtime.catalog.create(name, partitions, config, self.place(partitions, 1))
+        replicas = self.place(partitions, 1) if replicated is None else self.place(partitions)
+        await runtime.catalog.create(name, partitions, {**config, **(replicated or {})}, replicas)
         await wait_any(
             [runtime.topics.changed, runtime.stopping], lambda: _all_led(runtime.image.topics.get(name)), 5.0
         )
@@ -140,8 +144,10 @@ class ClusterTopicChanges(TopicChanges):
         stored = self._runtime.catalog.get(found.name)
         assert stored is not None
         topic = Topic(stored, found, self._defaults())
-        topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
-        topic.strays.mark.look()
+        topic.internal = found.name in INTERNAL
+        if not topic.internal:  # its keys are where their groups are, not where murmur2 has them
+            topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
+            topic.strays.mark.look()
         return topic
 
     async def number(self, found: TopicImage) -> None:

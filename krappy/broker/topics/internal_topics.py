@@ -20,12 +20,16 @@ from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+SHARES = "__share_group_state"  # its partitions say who coordinates the native groups
 PARTITIONS = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
     OFFSETS: {**_LOG, "compression.type": "producer"},
     TRANSACTIONS: {**_LOG, "compression.type": "uncompressed"},
+    SHARES: {**_LOG, "compression.type": "uncompressed"},
 }
+# In a cluster these have what is kept of groups, and are replicated as any topic. A write about one group is one batch.
+REPLICATED = {OFFSETS: {"max.message.bytes": str(16 << 20)}}
 
 
 class InternalPartition:

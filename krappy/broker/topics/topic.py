@@ -24,13 +24,12 @@ from krappy.types import text_id
 class Topic:
     """What the cluster knows of a topic (`image`), and the partitions of it that this broker has (`local`)."""
 
-    internal = False
-
     def __init__(
         self, stored: StoredTopic, image: TopicImage, inherited: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """`inherited`: the broker's defaults for all topics."""
         self.name = stored.name
+        self.internal = False  # whether it is the broker's own, and nobody else writes to it
         self.id = stored.id  # 16 bytes
         self.local: dict[int, Partition] = {}  # by index, in their order
         self.strays: Strays[Viewed] = Strays(self.local)

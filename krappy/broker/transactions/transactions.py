@@ -186,12 +186,14 @@ class TransactionCoordinator:
         """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`, and Refused for what
         can't be a group's name.
 
-        Not synced: the sync of the staged offsets covers it too, as both are in one database. If a power loss takes it,
-        nothing was staged, and staging is refused.
+        Not synced where one database has the groups, too: then the sync of the staged offsets covers it. If a power
+        loss takes it, nothing was staged, and staging is refused.
         """
         check_name(group)
         await self._change(
-            name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)), sync=False
+            name,
+            lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)),
+            sync=self._groups.replicated,
         )
 
     async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
@@ -296,7 +298,7 @@ class TransactionCoordinator:
         if refused is not None:
             raise refused
         for group in sorted(transaction.groups):
-            self._groups.complete_transaction(group, transaction.producer_id, commit)
+            await self._groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._now())
         self._keep(completed)  # if this is lost, all of this is done again
         self._bytes += _growth(transaction, completed)

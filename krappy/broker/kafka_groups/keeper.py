@@ -1,0 +1,71 @@
+"""Where Kafka groups are kept: in the meta database of a broker that is alone. In a cluster: replicated.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from krappy.core.kafka.offset import At, Offset
+from krappy.store.group_offsets import GroupOffsets, PendingAt
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+
+class Keeper(Protocol):
+    """A write is all or nothing, and in the order of the calls. It is durable once a `written` that was asked for
+    behind it is resolved."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a write is not durable at once."""
+
+    def write(
+        self,
+        group: str,
+        head: bytes | None = None,
+        *,
+        members: Mapping[str, bytes | None] | None = None,
+        offsets: Mapping[At, Offset | None] | None = None,
+        pending: Mapping[PendingAt, Offset | None] | None = None,
+    ) -> None:
+        """`head` None: it stays; any other value None deletes what it is for. Raises StorageError, and NotCoordinator
+        where another broker keeps the group; then nothing is written."""
+
+    def delete(self, group: str) -> None:
+        """Removes a group with all that it has. Raises as `write`."""
+
+    def written(self, group: str) -> Later[None]:
+        """Resolved once all that was written of this group so far is durable; rejected if some of it is lost."""
+
+    def check_here(self, group: str) -> None:
+        """Raises NotCoordinator, CoordinatorNotAvailable unless this broker keeps the group now."""
+
+    async def sure(self, group: str) -> None:
+        """Returns once memory says only what is durable, and no other broker can have changed it. Raises
+        CoordinatorNotAvailable."""
+
+
+class LocalKeeper:
+    """Implements `Keeper`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._store = GroupOffsets(runtime.meta)
+        self.write = self._store.write
+        self.delete = self._store.delete
+        self.load_all = self._store.load_all
+
+    @property
+    def waits(self) -> bool:
+        return self._runtime.fsync
+
+    def written(self, group: str) -> Later[None]:
+        return self._runtime.meta_synced()
+
+    def check_here(self, group: str) -> None:
+        """Does nothing."""
+
+    async def sure(self, group: str) -> None:
+        """Does nothing: what is not durable yet will be, or this broker stops."""

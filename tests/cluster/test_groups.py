@@ -1,0 +1,141 @@
+"""Kafka groups in a cluster: what they committed and who is in them outlives their coordinator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from krappy.records.batch import encode
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
+from tests.cluster.zookeeper import Missing
+from tests.kafka.raw import Raw
+from tests.process import wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path) as made:
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def consumer(cluster: ClusterProcesses, group: str, **settings: Any) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": cluster.kafka, "group.id": group, "auto.offset.reset": "earliest", **settings}
+    )
+
+
+def committed(cluster: ClusterProcesses, group: str, topic: str) -> list[int]:
+    """As any broker tells that coordinates the group; asks until one does."""
+    asked = consumer(cluster, group)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                found = asked.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], 10)
+                assert all(each.error is None for each in found)
+                return [each.offset for each in found]
+            except (KafkaException, AssertionError):
+                assert time.monotonic() < end, "no broker tells the group's offsets"
+                time.sleep(0.2)
+    finally:
+        asked.close()
+
+
+def test_offsets_outlive_every_coordinator_in_turn(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 600)
+    one = consumer(cluster, "g")
+    for round in range(1, 5):
+        at = [TopicPartition("t", index, 10 * round + index) for index in range(PARTITIONS)]
+        one.commit(offsets=at, asynchronous=False)
+        coordinator = cluster.coordinator("g")
+        cluster.brokers[coordinator].kill()
+        assert committed(cluster, "g", "t") == [10 * round + index for index in range(PARTITIONS)]
+        assert cluster.coordinator("g") != coordinator
+        cluster.brokers[coordinator].start()
+        cluster.until_in_sync("__consumer_offsets")
+    one.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: ClusterProcesses, protocol: str) -> None:
+    """Each event is read; what is read twice is what was not committed when the coordinator died."""
+    make_topic(cluster, "t")
+    settings: dict[str, Any] = {"group.protocol": protocol, "auto.commit.interval.ms": 200}
+    if protocol == "classic":
+        settings["session.timeout.ms"] = 10_000
+    seen: dict[int, set[int]] = {index: set() for index in range(PARTITIONS)}
+    stop = threading.Event()
+
+    def read() -> None:
+        member = consumer(cluster, "g", **settings)
+        member.subscribe(["t"])
+        while not stop.is_set():
+            message = member.poll(0.2)
+            if message is not None and message.error() is None:
+                seen[message.partition()].add(message.offset())
+        member.close()
+
+    members = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    for each in members:
+        each.start()
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 2_000)
+        wait_until(lambda: sum(map(len, seen.values())) > 1_000, "the group reads")
+        coordinator = cluster.coordinator("g")
+        cluster.brokers[coordinator].kill()
+        until_acked(writer, 6_000)
+        cluster.brokers[coordinator].start()
+        until_acked(writer, 2_000)
+    wait_until(
+        lambda: all(seen[index] >= {offset for _, offset in acked} for index, acked in writer.acked.items()),
+        "the group has read all events",
+        120,
+    )
+    stop.set()
+    for each in members:
+        each.join(60)
+    assert not writer.failed
+
+
+def test_what_is_deleted_of_a_group_stays_deleted(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    one = consumer(cluster, "gone")
+    one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+    one.close()
+    assert committed(cluster, "gone", "t") == [7] * PARTITIONS
+    [deleted] = cluster.admin.delete_consumer_groups(["gone"], request_timeout=30).values()
+    deleted.result(60)
+    coordinator = cluster.coordinator("gone")
+    cluster.brokers[coordinator].kill()
+    assert committed(cluster, "gone", "t") == [-1001] * PARTITIONS
+
+
+def test_nobody_else_writes_to_the_topic_of_groups(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    one = consumer(cluster, "g")
+    one.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+    one.close()
+    topic = cluster.admin.list_topics("__consumer_offsets", 30).topics["__consumer_offsets"]
+    assert len(topic.partitions) == 50
+    assert all(len(each.replicas) == 3 for each in topic.partitions.values())
+    leader = topic.partitions[0].leader
+    with Raw(str(cluster.brokers[leader].settings["listen_kafka"])) as raw:
+        records = encode([b"kg/x"], [b"y"], timestamps=0)
+        assert raw.produce("__consumer_offsets", records)["error_code"] == Code.INVALID_TOPIC_EXCEPTION
+        names = [{"name": "__consumer_offsets", "topic_id": b"\0" * 16}]
+        [deleted] = raw.ask(ApiKey.DELETE_TOPICS, {"topics": names, "timeout_ms": 1000})["responses"]
+        assert deleted["error_code"] == Code.INVALID_TOPIC_EXCEPTION
+    assert committed(cluster, "g", "t")[0] == 7
