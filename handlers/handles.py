@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from krappy.ports import AttemptPort, MemberPort, PartitionPort, ScanPort, TopicPort
+from krappy.ports import AttemptPort, MemberPort, PartitionPort, RegistrationFacts, ScanPort, TopicPort
 from krappy.types import TopicPartition
 from krappy.waiting import Signal
 
@@ -28,7 +26,7 @@ class ProducerHandle:
     def close(self) -> None:
         """Nothing to give back: what was published stays published."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "producer", "name": self.name, "topics": [self.topic.name], "bytes": self.bytes}
 
 
@@ -41,7 +39,7 @@ class Membership:
     def close(self) -> None:
         self.member.close()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return self.member.describe()
 
 
@@ -54,7 +52,7 @@ class ScanCursor:
     def close(self) -> None:
         self.scan.close()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return self.scan.describe()
 
 
@@ -67,7 +65,7 @@ class Stager:
     def close(self) -> None:
         """Does nothing: the attempt ends with its job."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "stager", "topics": [] if self.attempt.topic is None else [self.attempt.topic.name]}
 
 
@@ -90,5 +88,5 @@ class Reader:
         self.closed = True
         self.moved.fire()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "reader", "topics": sorted({at.topic for at in self.partitions}), "bytes": self.bytes}

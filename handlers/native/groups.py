@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -13,7 +13,7 @@ from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import MemberPort, Range, SessionPort
+from krappy.ports import GroupFacts, MemberPort, Range, SessionPort
 from krappy.types import text_id
 from krappy.waiting import Later
 from krappy.wire import messages
@@ -150,8 +150,8 @@ def positions(session: SessionPort, request: messages.Positions) -> messages.Pos
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
     """One group, or all of them, in several turns."""
     if request.group is not None:
-        return messages.GroupsFound([session.access.group(request.group, Op.DESCRIBE).describe(request.group)])
-    told = []
+        return _found([session.access.group(request.group, Op.DESCRIBE).describe(request.group)])
+    told: list[GroupFacts] = []
     rows = 0
     for each in session.access.each_group(Op.DESCRIBE):
         told.append(each)
@@ -159,7 +159,11 @@ async def groups(session: SessionPort, request: messages.Groups) -> messages.Gro
         if rows >= FEW:
             rows = 0
             await session.pause()
-    return messages.GroupsFound(sorted(told, key=lambda each: str(each["group"])))
+    return _found(sorted(told, key=lambda each: each["group"]))
+
+
+def _found(told: list[GroupFacts]) -> messages.GroupsFound:
+    return messages.GroupsFound(cast(list[dict[str, Any]], told))
 
 
 @serves(messages.DeleteGroup, needs=needs.group(Op.DELETE))

@@ -15,6 +15,7 @@ from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidTopic, UnknownTopic
+from krappy.ports import GroupFacts
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Access:
             self._check_coordinated(SHARES, name)
         return self._broker.groups
 
-    def each_group(self, op: Op) -> Iterator[dict[str, Any]]:
+    def each_group(self, op: Op) -> Iterator[GroupFacts]:
         """All groups of either protocol, described."""
         return self._broker.groups.each_group()
 

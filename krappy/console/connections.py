@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from krappy.console.numbers import Totals, gather
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
+from krappy.ports import ConnectionFacts
 
 routes = Routes("cluster")
 SECRETS = ("console_token",)
@@ -73,6 +75,11 @@ class ConnectionsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 MOST_LISTED = 100
+ORDERS: dict[str, Callable[[ConnectionFacts], float]] = {
+    "received": lambda told: told["received_bytes"],
+    "sent": lambda told: told["sent_bytes"],
+    "seconds": lambda told: told["seconds"],
+}
 
 
 @routes.get(
@@ -82,13 +89,12 @@ MOST_LISTED = 100
 )
 async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
     told = [each for each in await in_slices(call.server.describe_connections()) if _passes(each, query)]
-    field = "seconds" if query.order == "seconds" else f"{query.order}_bytes"
-    told.sort(key=lambda each: (-each[field], each["client"]))
+    told.sort(key=lambda each: (-ORDERS[query.order](each), each["client"]))
     shown = [_show(each) for each in told[query.skip : query.skip + query.limit]]
     return ConnectionPage(shown, len(told))
 
 
-def _passes(told: dict[str, Any], query: ConnectionsQuery) -> bool:
+def _passes(told: ConnectionFacts, query: ConnectionsQuery) -> bool:
     if query.protocol is not None and told["protocol"] != query.protocol:
         return False
     wanted = query.filter.casefold()
@@ -98,10 +104,22 @@ def _passes(told: dict[str, Any], query: ConnectionsQuery) -> bool:
     return any(name is not None and wanted in name.casefold() for name in names)
 
 
-def _show(told: dict[str, Any]) -> ConnectionRow:
+def _show(told: ConnectionFacts) -> ConnectionRow:
     registrations = told["registrations"]
     listed = [RegistrationRow(**each) for each in registrations[:MOST_LISTED]]
-    return ConnectionRow(**{**told, "registrations": listed, "registered": len(registrations)})
+    return ConnectionRow(
+        told["client"],
+        told["protocol"],
+        told["client_id"],
+        told["seconds"],
+        received_bytes=told["received_bytes"],
+        sent_bytes=told["sent_bytes"],
+        requests=told["requests"],
+        waiting_bytes=told["waiting_bytes"],
+        in_flight_bytes=told["in_flight_bytes"],
+        registrations=listed,
+        registered=len(registrations),
+    )
 
 
 @routes.get("/cluster", needs=needs.cluster(Op.DESCRIBE), summary="This broker: version, listeners, settings, disk")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, T
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
+from krappy.ports import GroupFacts
 
 routes = Routes("groups")
 MOST_LEASES = 100  # of a member that are listed
@@ -104,7 +105,7 @@ class GroupMoved(msgspec.Struct):
     positions: list[MovedRow]
 
 
-def _lag(group: dict[str, Any]) -> int:
+def _lag(group: GroupFacts) -> int:
     return sum(each["lag"] for each in group["partitions"])
 
 

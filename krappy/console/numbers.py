@@ -6,7 +6,7 @@ by the difference of their `now_ms`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -14,7 +14,7 @@ from msgspec import Meta
 from krappy.console.slices import in_slices
 from krappy.core.security.operations import Op
 from krappy.measures import Histogram
-from krappy.ports import AccessPort, BrokerPort, ServerPort, TopicPort
+from krappy.ports import AccessPort, BrokerPort, GroupFacts, ServerPort, TopicPort
 
 
 class Latency(msgspec.Struct):
@@ -97,7 +97,7 @@ class Numbers(NamedTuple):
 
     totals: Totals
     topics: list[TopicNumbers]
-    groups: list[dict[str, Any]]
+    groups: list[GroupFacts]
 
 
 def _of_topic(topic: TopicPort) -> TopicNumbers:

@@ -10,6 +10,7 @@ from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.placement import Placement
 from krappy.measures import StoreMeasures
+from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import BrokerSetting, DynamicPort
 from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, WatchPort
 from krappy.settings.server import ServerConfig
@@ -46,7 +47,7 @@ class BackupHold(Protocol):
         """Bytes."""
 
     def close(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> RegistrationFacts: ...
 
 
 class ClockPort(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault
@@ -11,6 +11,7 @@ from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import KrappyError
+from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import SettingsPort
 from krappy.waiting import Later
 
@@ -24,6 +25,37 @@ class GroupPolled(NamedTuple):
     parts: list[tuple[str, int, int, int, Any]]  # the batches are bytes-like
     leases: list[tuple[str, int, int, int, int]]
     waited: int = 0
+
+
+class PositionFacts(TypedDict):
+    """A group in a partition. `floor`: every event before it is settled. `lag` and the others are numbers of events:
+    `leased` are with a member, `redelivering` wait for another one, `dead` went to the dead-letter topic."""
+
+    topic: str
+    partition: int
+    floor: int
+    end: int
+    lag: int
+    leased: int
+    redelivering: int
+    dead: int
+
+
+class MemberFacts(TypedDict):
+    name: str
+    client: str
+    leased: int
+
+
+class GroupFacts(TypedDict):
+    """A group of either protocol, as the native protocol tells it. `members`: only if one group was asked for."""
+
+    group: str
+    kind: str
+    order: str
+    topics: list[str]
+    partitions: list[PositionFacts]
+    members: NotRequired[list[MemberFacts]]
 
 
 class MemberPort(Protocol):
@@ -46,7 +78,7 @@ class MemberPort(Protocol):
         pause: Callable[[], Awaitable[None]],
     ) -> Awaitable[None]: ...
     def close(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> RegistrationFacts: ...
 
 
 class GroupsPort(Protocol):
@@ -63,9 +95,8 @@ class GroupsPort(Protocol):
         max_deliveries: int = 10,
         dead_letter: str | None = None,
     ) -> MemberPort: ...
-    def list_groups(self) -> list[dict[str, Any]]: ...
-    def each_group(self) -> Iterator[dict[str, Any]]: ...
-    def describe(self, name: str) -> dict[str, Any]: ...
+    def each_group(self) -> Iterator[GroupFacts]: ...
+    def describe(self, name: str) -> GroupFacts: ...
     def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]: ...
     def positions(self, name: str) -> list[tuple[str, int, int]]: ...
     async def commit(self, name: str, offsets: Sequence[tuple[str, int, int]]) -> None: ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
+from krappy.ports.registrations import Registered, RegistrationFacts
 from krappy.waiting import Later
 from krappy.wire.messages import Answer
 
@@ -16,11 +17,25 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Registered(Protocol):
-    """What a connection has registered under a handle. It is closed with the connection."""
+class SessionFacts(TypedDict):
+    """What a connection's protocol tells of it. `client_id`: of Kafka's protocol."""
 
-    def close(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
+    client_id: str | None
+    registrations: list[RegistrationFacts]
+
+
+class ConnectionFacts(SessionFacts):
+    """A connection now. `received_bytes`, `sent_bytes` and `requests` count since it began; `waiting_bytes` are of
+    answers that the peer has not taken, `in_flight_bytes` of unanswered requests."""
+
+    client: str
+    protocol: str
+    seconds: float
+    received_bytes: int
+    sent_bytes: int
+    requests: int
+    waiting_bytes: int
+    in_flight_bytes: int
 
 
 class PacedPort(Protocol):
@@ -95,7 +110,7 @@ class ServerNumbers(NamedTuple):
 class ServerPort(Protocol):
     """The listeners and connections of every protocol, for the console and the metrics."""
 
-    def describe_connections(self) -> Iterator[dict[str, Any]]: ...
+    def describe_connections(self) -> Iterator[ConnectionFacts]: ...
     def measure(self) -> ServerNumbers: ...
     def request_times(self) -> Iterable[tuple[str, str, Histogram]]: ...
     def times(self, protocol: str) -> RequestTimesPort: ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from krappy.ports.registrations import RegistrationFacts
 
 Bound = bytes | None  # of a range of keys
 
@@ -35,7 +37,7 @@ class ScanPort(Protocol):
     def close(self) -> None:
         """Closes the scan. Call it when leaving before the last page: an open scan pins old data."""
 
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> RegistrationFacts: ...
 
 
 class Emit(Protocol):
@@ -59,7 +61,7 @@ class WatchPort(Protocol):
 
     async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None: ...
     def close(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> RegistrationFacts: ...
 
 
 class RowsPort(Protocol):

@@ -16,6 +16,7 @@ import trio
 
 from krappy.errors import InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
+from krappy.ports import SessionFacts
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
@@ -68,7 +69,7 @@ class Connection(Channel):
             self._server.report("native_connection_ended", client=self.client, reason=str(error))
         self._send(mistaken.answer(spoken, mistaken.NATIVE) or error_frame(0, error))
 
-    def _tell(self) -> dict[str, Any]:
+    def _tell(self) -> SessionFacts:
         return self.session.describe()
 
     def _close_session(self) -> None:

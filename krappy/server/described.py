@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trio
 
+from krappy.ports import ConnectionFacts, SessionFacts
 from krappy.server.outbox import Outbox
 
 
@@ -18,7 +17,7 @@ class DescribedConnection:
     _opened: float
     _outbox: Outbox
 
-    def _tell(self) -> dict[str, Any]:
+    def _tell(self) -> SessionFacts:
         """The protocol's part of the description: `client_id` and `registrations`."""
         raise NotImplementedError
 
@@ -27,7 +26,7 @@ class DescribedConnection:
         """Bytes sent since the connection began."""
         return self._outbox.sent
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ConnectionFacts:
         """The connection now. `received_bytes` and `sent_bytes` count since it began; `waiting_bytes` are of answers
         that the peer has not taken, `in_flight_bytes` of unanswered requests."""
         return {

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.errors import KrappyError
+from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
 from krappy.waiting import wait_any
 from krappy.wire import mistaken
@@ -238,7 +239,7 @@ class HttpConnection:
         self._life.cancel()
         self._wire.end_by(trio.current_time())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ConnectionFacts:
         return {
             "client": self.client,
             "protocol": self.protocol,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
-from krappy.ports import NodeInfo
+from krappy.ports import NodeInfo, SessionFacts
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
@@ -110,7 +110,7 @@ class KafkaConnection(Channel):
         if answer := mistaken.answer(error.details.get("spoken"), mistaken.KAFKA):
             self._send(answer)
 
-    def _tell(self) -> dict[str, Any]:
+    def _tell(self) -> SessionFacts:
         return self.session.describe()
 
     def _close_session(self) -> None:

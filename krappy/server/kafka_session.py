@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from krappy.core.cluster.image import Registration
-from krappy.ports import AccessPort, BrokerPort, NodeInfo, PacedPort
+from krappy.ports import AccessPort, BrokerPort, NodeInfo, PacedPort, SessionFacts
 from krappy.server.session import Paced
 from krappy.waiting import Later
 
@@ -68,7 +68,7 @@ class KafkaSession(Paced):
             later.then(lambda value, error, index=index: took(index, value, error))  # type: ignore[misc]
         return gathered
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SessionFacts:
         """The peer's client id. In Kafka's protocol nothing is registered: each request is complete in itself."""
         return {"client_id": self.client_id, "registrations": []}
 

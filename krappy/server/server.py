@@ -6,13 +6,13 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
 from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
-from krappy.ports import BrokerPort, ServerNumbers
+from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.server.budget import Budget
 from krappy.server.pace import Turns
 from krappy.server.places import HTTP, Places
@@ -49,7 +49,7 @@ class Connected(Protocol):
     def drop(self) -> None: ...
     def look(self, now: float) -> None: ...
     def overdue(self, now: float) -> bool: ...
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> ConnectionFacts: ...
     def waits_since(self, now: float) -> float | None: ...
     def give_way(self, why: str) -> None: ...
     @property
@@ -265,7 +265,7 @@ class Server:
             found = self._times[protocol] = RequestTimes()
         return found
 
-    def describe_connections(self) -> Iterator[dict[str, Any]]:
+    def describe_connections(self) -> Iterator[ConnectionFacts]:
         """The description of each connection; each is made when the iterator reaches it."""
         return (connection.describe() for connection in list(self.connections))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
 from krappy.errors import Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership
-from krappy.ports import AccessPort, BrokerPort, PacedPort, Registered
+from krappy.ports import AccessPort, BrokerPort, PacedPort, Registered, SessionFacts
 from krappy.server.budget import FAIR
 
 MAX_HANDLES = 10_000
@@ -112,7 +112,7 @@ class Session(Paced):
         if handle in self.handles:
             self.remove(handle)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SessionFacts:
         """The connection's registrations; the native protocol has no client id."""
         return {"client_id": None, "registrations": [each.describe() for each in self.handles.values()]}
 

@@ -53,7 +53,7 @@ def topics(broker: LocalBroker) -> Any:
 
 def groups(broker: LocalBroker) -> Any:
     return {
-        each["group"]: (each["kind"], broker.groups.positions(each["group"])) for each in broker.groups.list_groups()
+        each["group"]: (each["kind"], broker.groups.positions(each["group"])) for each in broker.groups.each_group()
     }
 
 

@@ -349,7 +349,7 @@ def test_a_name_belongs_to_one_kind_of_group(tmp_path: Path) -> None:
                 await native.join("kafka", "client", ["t"])
             with pytest.raises(WrongGroupKind):
                 await native.commit("kafka", [("t", 0, 1)])
-            listed = {each["group"]: each["kind"] for each in native.list_groups()}
+            listed = {each["group"]: each["kind"] for each in list(native.each_group())}
             assert listed == {"native": "shared", "floors": "positions", "kafka": "classic"}
             told = {each.name: (each.kind, each.state) for each in groups.admin.list_groups()}
             assert told == {
@@ -421,7 +421,7 @@ def test_a_thousand_groups_cost_no_tasks(tmp_path: Path) -> None:
                 assert not later.done
                 await commit(broker, f"g{number}", {("t", 0): offset(broker, number)}, joined.member_id, 1)
             assert trio.lowlevel.current_statistics().tasks_living <= before + 2
-            assert len(broker.groups.list_groups()) == 1000
+            assert len(list(broker.groups.each_group())) == 1000
         async with running(tmp_path, **SETTINGS) as broker:
             assert [offsets_of(broker.kafka_groups, f"g{number}") for number in (0, 999)] == [
                 {("t", 0): 0},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -22,6 +22,7 @@ from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
 from krappy.errors import InvalidRequest
+from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
@@ -203,9 +204,9 @@ class Group:
 
     # --- for people
 
-    def describe(self, *, members: bool) -> dict[str, Any]:
+    def describe(self, *, members: bool) -> GroupFacts:
         states = [shared for _, shared in sorted(self.shared.items())]
-        described: dict[str, Any] = {
+        described: GroupFacts = {
             "group": self.name,
             "kind": self.settings.kind,
             "order": self.settings.order,

@@ -36,6 +36,7 @@ from krappy.errors import (
     UnknownTopic,
     WrongGroupKind,
 )
+from krappy.ports import GroupFacts
 from krappy.settings.topic import check_topic_name
 
 if TYPE_CHECKING:
@@ -297,17 +298,14 @@ class GroupCoordinator(GroupKeeper):
 
     # --- administration
 
-    def list_groups(self) -> list[dict[str, Any]]:
-        """Every group, without its members; Kafka's too."""
-        return sorted(self.each_group(), key=lambda each: str(each["group"]))
-
-    def each_group(self) -> Iterator[dict[str, Any]]:
-        """As `list_groups`, in no order. Groups may be created and deleted during the iteration."""
+    def each_group(self) -> Iterator[GroupFacts]:
+        """Every group, without its members, in no order; Kafka's too. Groups may be created and deleted during the
+        iteration."""
         for group in list(self._groups.values()):
             yield group.describe(members=False)
         yield from self._kafka.each()
 
-    def describe(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> GroupFacts:
         """Raises UnknownGroup."""
         return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
 from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
-from krappy.ports import GroupPolled, Range
+from krappy.ports import GroupPolled, Range, RegistrationFacts
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ class Member:
         self._polls = 0  # polls that gave it events
         self._latest: Sequence[Leased] = ()  # what the last of them gave
 
-    def describe(self) -> dict[str, Any]:
-        told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.named)}
-        return {**told, "bytes": self.bytes}
+    def describe(self) -> RegistrationFacts:
+        return {
+            "kind": "member",
+            "name": self.name,
+            "group": self.group.name,
+            "topics": list(self.named),
+            "bytes": self.bytes,
+        }
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what can be read at once. None when it must wait for the disk. Raises UnknownTopic, CorruptBatch, …"""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
 from krappy.core.leases import Leases
+from krappy.ports import PositionFacts
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
@@ -84,7 +85,7 @@ class SharedPartition:
         """Call it when the last stable offset may have gone up."""
         self.group.stir(self)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PositionFacts:
         self.trim()
         leases, end = self.leases, self.partition.last_stable_offset
         return {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, UnknownGroup
+from krappy.ports import GroupFacts, MemberFacts, PositionFacts
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.admin import Admin
@@ -28,17 +29,17 @@ class NativeView:
     def has(self, name: str) -> bool:
         return name in self._owner.groups
 
-    def each(self) -> Iterator[dict[str, Any]]:
+    def each(self) -> Iterator[GroupFacts]:
         return map(self._describe, list(self._owner.groups.values()))
 
-    def describe(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> GroupFacts:
         """With its members."""
         group = self._find(name)
-        members = [
+        members: list[MemberFacts] = [
             {"name": each.id, "client": f"{each.client_id} {each.client_host}".strip(), "leased": 0}
             for each in group.machine.members.values()
         ]
-        return self._describe(group) | {"members": members}
+        return {**self._describe(group), "members": members}
 
     def _find(self, name: str) -> KafkaGroup:
         group = self._owner.get(name)
@@ -46,7 +47,7 @@ class NativeView:
             raise UnknownGroup(f"there is no group '{name:.249}'", group=name)
         return group
 
-    def _describe(self, group: KafkaGroup) -> dict[str, Any]:
+    def _describe(self, group: KafkaGroup) -> GroupFacts:
         """As `krappy.broker.groups.group.Group.describe` describes a native group."""
         return {
             "group": group.name,
@@ -56,12 +57,20 @@ class NativeView:
             "partitions": [self._position(at, offset.offset) for at, offset in sorted(group.offsets.items())],
         }
 
-    def _position(self, at: At, floor: int) -> dict[str, Any]:
+    def _position(self, at: At, floor: int) -> PositionFacts:
         topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
         there = topic is not None and at[1] < topic.count
         end = topic.led(at[1]).high_watermark if topic is not None and there else floor
-        counts = {"leased": 0, "redelivering": 0, "dead": 0}
-        return {"topic": at[0], "partition": at[1], "floor": floor, "end": end, "lag": max(0, end - floor), **counts}
+        return {
+            "topic": at[0],
+            "partition": at[1],
+            "floor": floor,
+            "end": end,
+            "lag": max(0, end - floor),
+            "leased": 0,
+            "redelivering": 0,
+            "dead": 0,
+        }
 
     def positions(self, name: str) -> list[tuple[str, int, int]]:
         return [(*at, offset.offset) for at, offset in sorted(self._find(name).offsets.items())]

@@ -17,6 +17,7 @@ from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic, ModernRules
+from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.keeper import Keeper
@@ -35,7 +36,7 @@ class Natives(Protocol):
 
     def has(self, name: str) -> bool: ...
     def sizes(self) -> Mapping[str, int]: ...
-    def describe(self, name: str) -> dict[str, Any]: ...
+    def describe(self, name: str) -> GroupFacts: ...
     async def delete(self, name: str) -> None: ...
 
 

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -21,7 +21,7 @@ from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
-from krappy.ports import Emit, ScanPage
+from krappy.ports import Emit, RegistrationFacts, ScanPage
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.waiting import Signal, wait_any
@@ -213,7 +213,7 @@ class TableScan:
             self._runtime.scans.discard(self)
             self.ended()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
 
 
@@ -252,7 +252,7 @@ class TableWatch:
         self._closed = True
         self._changed.fire()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "watch", "topics": sorted({partition.topic for partition in self._partitions.values()})}
 
     async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None:

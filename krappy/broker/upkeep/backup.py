@@ -6,11 +6,12 @@ import secrets
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.errors import KrappyError, Overloaded
+from krappy.ports import RegistrationFacts
 from krappy.store import hold
 from krappy.store.refusals import refusals
 
@@ -33,7 +34,7 @@ class Hold:
         self._runtime = runtime
         self._closed = False
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegistrationFacts:
         return {"kind": "backup", "topics": []}
 
     def close(self) -> None:
