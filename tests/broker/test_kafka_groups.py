@@ -193,7 +193,7 @@ def test_an_administrator_takes_members_out(tmp_path: Path) -> None:
                 *(Fault.NONE, Fault.NONE),
                 *(Fault.UNKNOWN_MEMBER_ID, Fault.UNKNOWN_MEMBER_ID),
             ]
-            assert groups.find("h").machine.empty
+            assert groups.find("h").membership.empty
             await beat(broker, "h", "static", 0, instance_id="i")
             assert groups.leave("h", [("m", "i"), ("static", "i")]) == [Fault.UNKNOWN_MEMBER_ID, Fault.NONE]
             assert groups.leave("nobody", [("m", None)]) == [Fault.UNKNOWN_MEMBER_ID]
@@ -255,7 +255,7 @@ def test_sessions_end_and_leave_nothing(tmp_path: Path) -> None:
             ).wait()
             assert told.fault is Fault.MEMBER_ID_REQUIRED
             groups = broker.kafka_groups
-            await until(lambda: groups.find("g").machine.empty and groups.find("h").machine.empty)
+            await until(lambda: groups.find("g").membership.empty and groups.find("h").membership.empty)
             await until(lambda: groups.get("new") is None)
             for name in ("g", "h"):
                 groups.offsets.expire(groups.find(name), broker.clock.steady_ms())
@@ -441,7 +441,7 @@ def test_metadata_takes_no_more_than_its_part_of_the_memory(tmp_path: Path) -> N
                 faults.append((await broker.kafka_groups.join(f"g{number}", ask).wait()).fault)
             assert faults == [Fault.NONE] * 3 + [Fault.GROUP_MAX_SIZE_REACHED] * 2
             groups = broker.kafka_groups
-            groups.leave("g0", [(member, None) for member in groups.find("g0").machine.members])
+            groups.leave("g0", [(member, None) for member in groups.find("g0").membership.members])
             assert (await join(broker, "g9")).fault is Fault.NONE
 
     run(work)

@@ -25,11 +25,11 @@ class Admin:
     def list_groups(self) -> Iterator[Listed]:
         """Every group of the broker, native ones too. Groups may be created and deleted during the iteration."""
         for name, group in [*self._owner.groups.items()]:
-            machine = group.machine
-            if isinstance(machine, ClassicGroup):
-                yield Listed(name, "classic", machine.protocol_type or "", machine.state)
+            membership = group.membership
+            if isinstance(membership, ClassicGroup):
+                yield Listed(name, "classic", membership.protocol_type or "", membership.state)
             else:
-                yield Listed(name, "consumer", "consumer", machine.state)
+                yield Listed(name, "consumer", "consumer", membership.state)
         for name, members in self._owner.natives.sizes().items():
             yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
@@ -39,30 +39,30 @@ class Admin:
             told = self._owner.natives.describe(name)
             who = [(each["name"], None, "", each["client"], b"", b"") for each in told["members"]]
             return DescribedGroup("Stable" if who else "Empty", NATIVE, told["order"], who)
-        machine = self._owner.find(name).machine
-        if not isinstance(machine, ClassicGroup):
+        membership = self._owner.find(name).membership
+        if not isinstance(membership, ClassicGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a classic group.")
-        stable = machine.state is GroupState.STABLE
+        stable = membership.state is GroupState.STABLE
         return DescribedGroup(
-            machine.state,
-            machine.protocol_type or "",
-            machine.protocol or "",
+            membership.state,
+            membership.protocol_type or "",
+            membership.protocol or "",
             [
                 (
                     *(each.id, each.instance_id, each.client_id, each.client_host),
-                    each.metadata(machine.protocol) if stable else b"",
+                    each.metadata(membership.protocol) if stable else b"",
                     each.assignment,
                 )
-                for each in machine.members.values()
+                for each in membership.members.values()
             ],
         )
 
     def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]:
         """A KIP-848 group, and its topics' names by id. Raises Refused, GROUP_ID_NOT_FOUND."""
-        machine = self._owner.find(name).machine
-        if not isinstance(machine, ModernGroup):
+        membership = self._owner.find(name).membership
+        if not isinstance(membership, ModernGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a consumer group.")
-        return machine, {topic.id: known for known, topic in self._owner.topics.items()}
+        return membership, {topic.id: known for known, topic in self._owner.topics.items()}
 
     async def delete(self, name: str) -> None:
         """Deletes a group durably. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; a native group:
@@ -71,7 +71,7 @@ class Admin:
             await self._owner.natives.delete(name)
             return
         group = self._owner.find(name)
-        if not group.machine.empty:
+        if not group.membership.empty:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
         self._owner.forget(group)
         await self._owner.store.written(name).wait()

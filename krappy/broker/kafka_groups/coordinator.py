@@ -149,19 +149,19 @@ class KafkaGroups(GroupRegistry):
         return later
 
     def _join(self, group: KafkaGroup, later: Later[Joined], ask: Join) -> list[Reply]:
-        """Gives the answers that are known at once; others are in the machine's `out`. Raises Refused."""
-        machine, now = group.machine, self.now()
-        if isinstance(machine, ModernGroup) and not machine.empty:
+        """Gives the answers that are known at once; others are in the membership's `out`. Raises Refused."""
+        membership, now = group.membership, self.now()
+        if isinstance(membership, ModernGroup) and not membership.empty:
             self.learn_special(subscribed_topics(ask.protocols[0][1]) or () if ask.protocols else ())
-            if not (self.policy.down and replaces_last(machine, ask)):
-                return [Reply(later, mixed.join(machine, now, ask, self.topics))]
-            machine = downgrade_for(machine, ask, self.rules, now, self.topics)
-            group.move_to(machine)
-        elif isinstance(machine, ModernGroup):
-            epoch, machine = machine.epoch, ClassicGroup(self.rules)
-            machine.generation = epoch
-            group.move_to(machine)
-        machine.join(now, later, ask)
+            if not (self.policy.down and replaces_last(membership, ask)):
+                return [Reply(later, mixed.join(membership, now, ask, self.topics))]
+            membership = downgrade_for(membership, ask, self.rules, now, self.topics)
+            group.move_to(membership)
+        elif isinstance(membership, ModernGroup):
+            epoch, membership = membership.epoch, ClassicGroup(self.rules)
+            membership.generation = epoch
+            group.move_to(membership)
+        membership.join(now, later, ask)
         return []
 
     def sync(
@@ -181,15 +181,15 @@ class KafkaGroups(GroupRegistry):
             later.resolve(SyncAnswer(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
         elif self.runtime.stopped:
             later.resolve(SyncAnswer(Fault.COORDINATOR_NOT_AVAILABLE))
-        elif isinstance(group.machine, ClassicGroup):
-            group.machine.sync(
+        elif isinstance(group.membership, ClassicGroup):
+            group.membership.sync(
                 self.now(), later, member_id, generation, instance_id, protocol_type, protocol, assignments
             )
             self.after(group)
         else:
             who = (member_id, instance_id, generation)
             try:
-                synced = mixed.sync(group.machine, self.now(), who, protocol_type, protocol, self.topics)
+                synced = mixed.sync(group.membership, self.now(), who, protocol_type, protocol, self.topics)
             except Refused as refusal:
                 synced = SyncAnswer(refusal.fault)
             self._attend(group)
@@ -200,15 +200,15 @@ class KafkaGroups(GroupRegistry):
         group = self.groups.get(name)
         if group is None:
             return Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID
-        machine, now = group.machine, self.now()
-        if isinstance(machine, ClassicGroup):
-            fault = machine.heartbeat(now, member_id, generation, instance_id)
+        membership, now = group.membership, self.now()
+        if isinstance(membership, ClassicGroup):
+            fault = membership.heartbeat(now, member_id, generation, instance_id)
         else:
             try:
-                fault = mixed.heartbeat(machine, now, member_id, instance_id, generation, self.topics)
+                fault = mixed.heartbeat(membership, now, member_id, instance_id, generation, self.topics)
             except Refused as refusal:
                 fault = refusal.fault
-            if not machine.saved:
+            if not membership.saved:
                 self.after(group)
         self._attend(group)
         return fault
@@ -218,10 +218,10 @@ class KafkaGroups(GroupRegistry):
         group = self.groups.get(name)
         if group is None:
             return [Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID for _ in leaving]
-        if isinstance(group.machine, ClassicGroup):
-            faults = group.machine.leave(self.now(), leaving)
+        if isinstance(group.membership, ClassicGroup):
+            faults = group.membership.leave(self.now(), leaving)
         else:
-            faults = [group.machine.remove(*each) for each in leaving]
+            faults = [group.membership.remove(*each) for each in leaving]
         self.after(group)
         return faults
 
@@ -244,11 +244,11 @@ class KafkaGroups(GroupRegistry):
                 self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
             group = self._for_beat(name, beat)
             self.learn_special(beat.topics or ())
-            assert isinstance(group.machine, ModernGroup)
+            assert isinstance(group.membership, ModernGroup)
             try:
-                beaten = group.machine.beat(self.now(), beat, self.topics)
+                beaten = group.membership.beat(self.now(), beat, self.topics)
             finally:
-                must_sync = bool(group.machine.dirty) or not group.machine.saved
+                must_sync = bool(group.membership.dirty) or not group.membership.saved
                 failed = self.after(group) if must_sync or group.forgettable else None
                 self._attend(group)
         except Refused as refusal:
@@ -269,21 +269,21 @@ class KafkaGroups(GroupRegistry):
             group = self.find(name)
         elif group is None:
             group = self.make(name)
-        classic = group.machine
+        classic = group.membership
         if isinstance(classic, ModernGroup):
             return group
         if beat.epoch != 0 or not (classic.empty or self.policy.up):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"'{name:.249}' is not a consumer group: it is a classic one")
         if classic.empty:
-            machine = ModernGroup(self.settings.rules(name))
-            machine.epoch = machine.target_epoch = classic.generation
+            membership = ModernGroup(self.settings.rules(name))
+            membership.epoch = membership.target_epoch = classic.generation
         else:
             check_beat(beat)  # an invalid heartbeat turns no group
             if beat.regex:
                 TopicRegex(beat.regex)
             self.learn_special(classic.topics() or ())
-            machine = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
-        group.move_to(machine)
+            membership = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
+        group.move_to(membership)
         for reply in classic.out:
             reply.token.resolve(reply.answer)
         return group
@@ -293,34 +293,34 @@ class KafkaGroups(GroupRegistry):
     def rang(self, group: KafkaGroup, now: int) -> None:
         """A timer of the group has ended: a session's, or a rebalance's."""
         if not self.closed:
-            group.machine.tick(now)
+            group.membership.tick(now)
             self.after(group)
 
     def after(self, group: KafkaGroup, answers: Sequence[Reply] = ()) -> KrappyError | None:
-        """Call it after every change of a group's machine: stores the change, answers waiting members, sets the alarm.
+        """Call it after every change of a membership: stores the change, answers waiting members, sets the alarm.
 
         Gives the error that kept it from being stored, if any; the answers have it too.
         """
-        machine = group.machine
-        if isinstance(machine, ModernGroup) and self.policy.down and only_classic(machine):
-            machine = downgrade(machine, self.rules, self.now(), self.topics)
-            group.move_to(machine)
-        if machine.empty and group.empty_since is None:
-            group.empty_since, machine.saved = self.runtime.clock.steady_ms(), False
-        elif not machine.empty and group.empty_since is not None:
-            group.empty_since, machine.saved = None, False
+        membership = group.membership
+        if isinstance(membership, ModernGroup) and self.policy.down and only_classic(membership):
+            membership = downgrade(membership, self.rules, self.now(), self.topics)
+            group.move_to(membership)
+        if membership.empty and group.empty_since is None:
+            group.empty_since, membership.saved = self.runtime.clock.steady_ms(), False
+        elif not membership.empty and group.empty_since is not None:
+            group.empty_since, membership.saved = None, False
         replies = [*answers]
-        if isinstance(machine, ClassicGroup):
-            replies += machine.out
-            machine.out = []
+        if isinstance(membership, ClassicGroup):
+            replies += membership.out
+            membership.out = []
         must_sync = False
         failed = None
-        if not machine.saved or (isinstance(machine, ModernGroup) and machine.dirty):
+        if not membership.saved or (isinstance(membership, ModernGroup) and membership.dirty):
             must_sync = True
-            head, changed = None if machine.saved else group.head(), group.changed_members()
+            head, changed = None if membership.saved else group.head(), group.changed_members()
             try:
                 self.store.write(group.name, head, members=changed)
-                machine.saved = True
+                membership.saved = True
             except KrappyError as error:
                 group.not_kept(changed)
                 self.runtime.report("group_write_failed", group=group.name, error=str(error))
@@ -328,7 +328,7 @@ class KafkaGroups(GroupRegistry):
                 replies = [_failed(reply) for reply in replies]
         self.count(group)
         self._attend(group)
-        if group.forgettable and not machine.turns:  # it never had a member
+        if group.forgettable and not membership.turns:  # it never had a member
             try:
                 self.forget(group)
             except KrappyError as error:  # the next check of offsets forgets it
@@ -352,8 +352,8 @@ class KafkaGroups(GroupRegistry):
                 later.resolve(answer)
 
     def _attend(self, group: KafkaGroup) -> None:
-        if group.machine.wake is not None:
-            self._alarms.set(group, group.machine.wake)
+        if group.membership.wake is not None:
+            self._alarms.set(group, group.membership.wake)
 
     # --- transactions and topics
 
@@ -389,8 +389,8 @@ class KafkaGroups(GroupRegistry):
 
 def _answer(group: KafkaGroup, fault: Fault) -> None:
     """Answers the group's waiting members with this."""
-    if isinstance(group.machine, ClassicGroup):
-        for member in group.machine.members.values():
+    if isinstance(group.membership, ClassicGroup):
+        for member in group.membership.members.values():
             for later, answer in ((member.join, Joined(fault, member.id)), (member.sync, SyncAnswer(fault))):
                 if later is not None:
                     later.resolve(answer)

@@ -21,19 +21,20 @@ EACH_PARTITION = 150
 
 
 class KafkaGroup:
-    """`empty_since`: when its last member left (steady ms); None while it has members."""
+    """`membership`: who its members are and what each has, by the rules of its protocol. `empty_since`: when its last
+    member left (steady ms); None while it has members."""
 
-    def __init__(self, rang: Rang, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
+    def __init__(self, rang: Rang, name: str, membership: ClassicGroup | ModernGroup, empty_since: int) -> None:
         self._rang = rang
         self.name = name
-        self.machine = machine
+        self.membership = membership
         self.offsets: dict[At, Offset] = {}
         self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
         self.empty_since: int | None = empty_since
         self.alarm: int | None = None  # set by Alarms
         self.bytes = 0  # of what its members sent
         self.gone = False
-        self._left: dict[str, bytes | None] = {}  # stored members of the previous machine
+        self._left: dict[str, bytes | None] = {}  # stored members of the previous membership
 
     def ring(self, now: int) -> None:
         """A session's or a rebalance's timer has ended."""
@@ -43,7 +44,7 @@ class KafkaGroup:
     @property
     def forgettable(self) -> bool:
         """Whether it has no members and no offsets, so that it can be forgotten."""
-        return self.machine.idle and not self.offsets and not self.pending
+        return self.membership.idle and not self.offsets and not self.pending
 
     def unstable(self, at: At) -> bool:
         """Whether an open transaction has staged an offset for this partition."""
@@ -51,45 +52,45 @@ class KafkaGroup:
 
     def measure(self) -> int:
         """About how many bytes of memory it and its members take; its offsets are counted elsewhere."""
-        machine = self.machine
-        if isinstance(machine, ClassicGroup):
-            named = taken(self.name, machine.protocol_type, machine.protocol)
-            there = sum(EACH_MEMBER + member.memory for member in machine.members.values())
-            return EACH_GROUP + named + there + EACH_PROMISE * len(machine.promised)
+        membership = self.membership
+        if isinstance(membership, ClassicGroup):
+            named = taken(self.name, membership.protocol_type, membership.protocol)
+            there = sum(EACH_MEMBER + member.memory for member in membership.members.values())
+            return EACH_GROUP + named + there + EACH_PROMISE * len(membership.promised)
         size = EACH_GROUP + taken(self.name)
-        for each in machine.members.values():
+        for each in membership.members.values():
             size += EACH_MEMBER + EACH_PARTITION * len(each.assigned)
             size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.regex)
             size += taken(*each.topics) + (brought(each.classic.protocols) if each.classic else 0)
         return size
 
-    def move_to(self, machine: ClassicGroup | ModernGroup) -> None:
-        """Goes on with another machine. The next write deletes the stored members of the previous one."""
-        if isinstance(self.machine, ModernGroup):
-            self._left = dict.fromkeys([*self.machine.members, *self.machine.dirty], None)
-        self.machine = machine
+    def move_to(self, membership: ClassicGroup | ModernGroup) -> None:
+        """Goes on with another membership. The next write deletes the stored members of the previous one."""
+        if isinstance(self.membership, ModernGroup):
+            self._left = dict.fromkeys([*self.membership.members, *self.membership.dirty], None)
+        self.membership = membership
 
     # --- kept
 
     def head(self) -> bytes:
-        packed: bytes = msgpack.packb([self.machine.kind, self.empty_since, self.machine.dump()])
+        packed: bytes = msgpack.packb([self.membership.kind, self.empty_since, self.membership.dump()])
         return packed
 
     def changed_members(self) -> dict[str, bytes | None]:
         """Members of a KIP-848 group whose state must be stored. After the call they count as stored."""
         found, self._left = self._left, {}
-        if isinstance(self.machine, ClassicGroup):
+        if isinstance(self.membership, ClassicGroup):
             return found
-        for member_id in self.machine.dirty:
-            state = self.machine.dump_member(member_id)
+        for member_id in self.membership.dirty:
+            state = self.membership.dump_member(member_id)
             found[member_id] = None if state is None else msgpack.packb(state)
-        self.machine.dirty = set()
+        self.membership.dirty = set()
         return found
 
     def not_kept(self, changed: dict[str, bytes | None]) -> None:
         """Called when what `changed_members` gave could not be written: the next write has it again."""
         self._left = {**changed, **self._left}
-        self.machine.saved = False
+        self.membership.saved = False
 
 
 Rang = Callable[[KafkaGroup, int], None]  # called when a group's alarm rings, with the time in ms
@@ -101,11 +102,11 @@ def load(
     """A group as it was stored. Raises StorageError for what can't be read."""
     try:
         kind, empty_since, state = ("classic", wall, None) if kept.head is None else msgpack.unpackb(kept.head)
-        machine = _machine(kind, state, kept.members, classic, modern, now)
+        membership = _membership(kind, state, kept.members, classic, modern, now)
     except Exception as error:
         raise StorageError(f"the Kafka group '{name}' can't be read: {error or type(error).__name__}") from error
-    group = KafkaGroup(rang, name, machine, wall if empty_since is None else empty_since)
-    if not machine.empty:
+    group = KafkaGroup(rang, name, membership, wall if empty_since is None else empty_since)
+    if not membership.empty:
         group.empty_since = None
     group.offsets = kept.offsets
     for (producer_id, topic, partition), offset in kept.pending.items():
@@ -114,7 +115,7 @@ def load(
     return group
 
 
-def _machine(
+def _membership(
     kind: str, state: Sequence[Any] | None, members: Mapping[str, bytes], classic: Rules, modern: ModernRules, now: int
 ) -> ClassicGroup | ModernGroup:
     if kind == "consumer":

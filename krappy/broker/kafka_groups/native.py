@@ -37,7 +37,7 @@ class NativeView:
         group = self._find(name)
         members: list[MemberFacts] = [
             {"name": each.id, "client": f"{each.client_id} {each.client_host}".strip(), "leased": 0}
-            for each in group.machine.members.values()
+            for each in group.membership.members.values()
         ]
         return {**self._describe(group), "members": members}
 
@@ -51,9 +51,9 @@ class NativeView:
         """As `krappy.broker.groups.group.Group.describe` describes a native group."""
         return {
             "group": group.name,
-            "kind": group.machine.kind,
+            "kind": group.membership.kind,
             "order": "none",
-            "topics": sorted({topic for topic, _ in group.offsets} | (group.machine.topics() or set())),
+            "topics": sorted({topic for topic, _ in group.offsets} | (group.membership.topics() or set())),
             "partitions": [self._position(at, offset.offset) for at, offset in sorted(group.offsets.items())],
         }
 
@@ -77,7 +77,7 @@ class NativeView:
 
     def check_empty(self, name: str) -> None:
         """Raises GroupNotEmpty."""
-        members = len(self._find(name).machine.members)
+        members = len(self._find(name).membership.members)
         if members:
             raise GroupNotEmpty(
                 f"the group '{name}' has {members} members; they must leave first", group=name, members=members

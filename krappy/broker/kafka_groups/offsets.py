@@ -66,19 +66,19 @@ class KafkaOffsets:
             if generation >= 0:
                 raise Refused(unknown)
             return self._owner.make(name)
-        machine = group.machine
-        if isinstance(machine, ClassicGroup):
-            machine.check_commit(self._owner.now(), member_id, generation, instance_id, transactional=transactional)
+        membership = group.membership
+        if isinstance(membership, ClassicGroup):
+            membership.check_commit(self._owner.now(), member_id, generation, instance_id, transactional=transactional)
         else:
             if (
                 version < EPOCH_SINCE
                 and not transactional
                 and generation >= 0
-                and not speaks_classic(machine, member_id)
+                and not speaks_classic(membership, member_id)
             ):
                 raise Refused(Fault.UNSUPPORTED_VERSION)
             if not (transactional and generation < 0):
-                machine.check_commit(member_id, generation, instance_id)
+                membership.check_commit(member_id, generation, instance_id)
         return group
 
     async def commit(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> None:
@@ -174,8 +174,8 @@ class KafkaOffsets:
         if group is None:
             self._owner.check_free(name)
             return None
-        if not isinstance(group.machine, ClassicGroup) and (member_id or epoch >= 0):
-            group.machine.check_commit(member_id or "", epoch)
+        if not isinstance(group.membership, ClassicGroup) and (member_id or epoch >= 0):
+            group.membership.check_commit(member_id or "", epoch)
         return group
 
     # --- forgetting
@@ -184,7 +184,7 @@ class KafkaOffsets:
         """OffsetDelete: deletes positions in topics that no member subscribes to. Gives a fault for each. Durable on
         return. Raises Refused, StorageError."""
         group = self._owner.find(name)
-        topics = set() if group.machine.empty else group.machine.topics()
+        topics = set() if group.membership.empty else group.membership.topics()
         faults: dict[At, Fault] = {}
         gone: list[At] = []
         for at in wanted:
@@ -241,11 +241,11 @@ class KafkaOffsets:
         """Forgets a group's expired offsets, and the group with its last one. Raises StorageError."""
         if group.gone or self._owner.closed:
             return
-        machine = group.machine
+        membership = group.membership
         kept: set[str] | None = set()
-        if not machine.empty:
-            settled = not isinstance(machine, ClassicGroup) or machine.state is GroupState.STABLE
-            kept = machine.topics() if settled else None
+        if not membership.empty:
+            settled = not isinstance(membership, ClassicGroup) or membership.state is GroupState.STABLE
+            kept = membership.topics() if settled else None
         since = group.empty_since or 0
         if kept is not None:
             self._drop(

@@ -113,5 +113,5 @@ class GroupSettings:
             else:
                 self._held.pop(group, None)
             found = self._get(group)
-            if found is not None and isinstance(found.machine, ModernGroup):
-                found.machine.rules = self.rules(group)
+            if found is not None and isinstance(found.membership, ModernGroup):
+                found.membership.rules = self.rules(group)
