@@ -143,6 +143,18 @@ class Link:
             for tell in self.told_of_closing:
                 tell()
 
+    def abandon(self) -> None:
+        """As `close`, for a finalizer: it takes no lock. Nobody waits for an answer any more; the task or thread that
+        reads the connection ends it."""
+        self.trouble = "the client is closed"
+        self.closed = True
+        self._closing.set()
+        stream, paused = self._stream, self._paused  # behind `closed`: see `_converse`
+        if stream is not None:
+            stream.end()
+        if paused is not None:
+            paused.set()
+
     def disown(self, why: str) -> None:
         """For a forked child process: marks the link closed without touching the connection, which the parent uses."""
         self._stream = self._conversation = None
@@ -204,13 +216,15 @@ class Link:
                 return
             self._stream = stream
             self._heard, self._probed, self._dropped = self.runtime.now(), None, ""
+            if self.closed:  # by `abandon`, which had not seen the stream
+                return
         pinged = True
         greeting_ends = self.runtime.now() + GREETING_SECONDS
         self._tell(f"the connection to {self.address} was lost")
         try:
             self._ping(conversation, stream)
             while True:
-                if self._paused is not None:
+                if self._paused is not None and not self.closed:
                     await self._paused.wait()
                 greeted = self._conversation is conversation
                 data = await stream.receive(self._keepalive if greeted else greeting_ends - self.runtime.now())

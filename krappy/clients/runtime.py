@@ -69,6 +69,11 @@ class ClientRuntime(Protocol):
         """Held while shared state changes; re-entrant."""
         ...
 
+    def if_free(self, work: Callable[[], object]) -> bool:
+        """Runs `work`, which takes the lock, unless another thread has it; whether it ran. For finalizers: they come in
+        any thread, between any two steps, even in a thread that the one with the lock has started and waits for."""
+        ...
+
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
         ...

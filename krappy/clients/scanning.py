@@ -142,6 +142,10 @@ class Scanning:
             )
         raise result
 
+    def abandon(self) -> None:
+        """As `close`, for a finalizer: if the lock is taken, the broker drops the scan after a while."""
+        self._runtime.if_free(self.close)
+
     def close(self) -> None:
         """Lets the broker drop the scan."""
         if self._begun and not self._ended:

@@ -148,6 +148,10 @@ class SnapshotPages(Generic[A]):
         self._ahead = None
         return slot.result if isinstance(slot.result, self._answer) else None
 
+    def abandon(self) -> None:
+        """As `close`, for a finalizer: if the lock is taken, an answer still to come is kept until it comes."""
+        self._link.runtime.if_free(self.close)
+
     def close(self) -> None:
         """Stops reading: an answer still to come is dropped."""
         self._ended = True

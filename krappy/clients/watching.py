@@ -325,6 +325,13 @@ class Watching:
             if index not in there:
                 self._without[index] = Piece(0)
 
+    def abandon(self) -> None:
+        """As `close`, for a finalizer (see `ClientRuntime.if_free`)."""
+        self._closed = True
+        for part in list(self._parts):
+            part.link.abandon()
+        self._news.set()
+
     def close(self) -> None:
         """Ends the watch, and its connections."""
         self._closed = True

@@ -307,6 +307,10 @@ class AnyioRuntime:
         self._alarms: Timeouts | None = None
         self.lock = nullcontext()  # one task runs at a time, and nothing here awaits while it changes something
 
+    def if_free(self, work: Callable[[], object]) -> bool:
+        work()
+        return True
+
     def now(self) -> float:
         return time.monotonic()
 

@@ -39,4 +39,4 @@ class Blocks(Items[ColumnBlock]):
         self._core = core
 
     def __del__(self) -> None:
-        self._core.close()
+        self._core.abandon()

@@ -217,7 +217,7 @@ class Scan(KeyedEntries):
         self._core.close()
 
     def __del__(self) -> None:
-        self._core.close()
+        self._core.abandon()
 
 
 class History(KeyedEntries):
@@ -239,7 +239,7 @@ class Watch:
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # the event loop has ended, and the connection with it
-            self.close()
+            self._core.abandon()
 
     def close(self) -> None:
         """Ends the watch: a caller that waits for the next item gets ConnectionLost."""

@@ -206,6 +206,15 @@ class ThreadRuntime:
         self._threads: list[threading.Thread] = []
         self._streams: weakref.WeakSet[ThreadStream] = weakref.WeakSet()
 
+    def if_free(self, work: Callable[[], object]) -> bool:
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            work()
+        finally:
+            self.lock.release()
+        return True
+
     def now(self) -> float:
         return time.monotonic()
 
