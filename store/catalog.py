@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Create
 from krappy.errors import StorageError
@@ -111,14 +111,14 @@ class LocalCatalog(StoredTopics):
         self.cluster_id = text_id(self._cluster_id() or self._found_cluster(change=change))
 
     def _cluster_id(self) -> bytes | None:
-        found = self.tree.get(places.CLUSTER_ID)
-        with reading(places.CLUSTER_ID):
+        found = self.tree.get(paths.CLUSTER_ID)
+        with reading(paths.CLUSTER_ID):
             return None if found is None else znodes.cluster_id(found.data)
 
     def _found_cluster(self, *, change: bool) -> bytes:
         id = new_id()
         if change:
-            self.tree.commit([Create(places.CLUSTER_ID, znodes.cluster(id))])
+            self.tree.commit([Create(paths.CLUSTER_ID, znodes.cluster(id))])
         return id
 
     def _migrate(self, tell: Callable[[int], None]) -> None:

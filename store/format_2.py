@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.store.meta import Meta
 from krappy.store.refusals import reading
 from krappy.store.view_numbers import record
@@ -40,27 +40,27 @@ def steps(meta: Meta) -> Iterator[MigrationStep]:
     """The steps that are left. Raises StorageError for a record that can't be read."""
     for key, value in meta.items(TOPIC):
         name, id, config, numbers, generation = _topic(key, value)
-        made = {places.topic(name): znodes.topic(id, [()] * len(numbers), generation), places.partitions(name): b""}
+        made = {paths.topic(name): znodes.topic(id, [()] * len(numbers), generation), paths.partitions(name): b""}
         if config:
-            made[places.config("topics", name)] = znodes.config(config)
+            made[paths.config("topics", name)] = znodes.config(config)
         yield MigrationStep(made, dict([record(id, name, numbers)]), [key])
     for key, value in meta.items(DELETING):
         name, id, _, numbers, _ = _topic(key, value)
-        yield MigrationStep({places.deleted(id): znodes.deleted(name, ())}, dict([record(id, name, numbers)]), [key])
-    for prefix, kind in ((BROKER, places.BROKER_CONFIG), (GROUP, places.GROUP_CONFIG)):
+        yield MigrationStep({paths.deleted(id): znodes.deleted(name, ())}, dict([record(id, name, numbers)]), [key])
+    for prefix, kind in ((BROKER, paths.BROKER_CONFIG), (GROUP, paths.GROUP_CONFIG)):
         for key, value in meta.items(prefix):
             name = key[len(prefix) :].decode()
             if prefix != BROKER or name != STATIC:
                 with reading(key):
                     settings = dict(msgpack.unpackb(value))
-                yield MigrationStep({places.config(kind, name or places.DEFAULT): znodes.config(settings)}, {}, [key])
+                yield MigrationStep({paths.config(kind, name or paths.DEFAULT): znodes.config(settings)}, {}, [key])
     following = meta.get(NEXT_PRODUCER)
     if following is not None:
         block = znodes.producer_ids(int.from_bytes(following, "big"))
-        yield MigrationStep({places.PRODUCER_IDS: block}, {}, [NEXT_PRODUCER])
+        yield MigrationStep({paths.PRODUCER_IDS: block}, {}, [NEXT_PRODUCER])
     cluster = meta.get(CLUSTER_ID)
     if cluster is not None:
-        yield MigrationStep({places.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
+        yield MigrationStep({paths.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
 
 
 def _topic(key: bytes, value: bytes) -> tuple[str, bytes, dict[str, str], list[int], int]:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import PERSISTENT, ROOT, Changes, Operation, Plan, Tree, Znode
 from krappy.errors import StorageError
@@ -33,9 +33,9 @@ class LocalTree:
         self._lock = Lock()
         self._follow: Follow = lambda image, changes: ()
         znodes = dict(_stored(meta)) | {path: Znode(data) for path, data in (more or {}).items()}
-        self._unwritten = [path for path in places.ROOTS if path not in znodes]  # written with the first change
+        self._unwritten = [path for path in paths.ROOTS if path not in znodes]  # written with the first change
         try:
-            self._tree = Tree({path: Znode(b"") for path in places.ROOTS} | znodes)
+            self._tree = Tree({path: Znode(b"") for path in paths.ROOTS} | znodes)
         except KeyError as error:
             raise StorageError(f"the catalog is damaged: the znode {error} is missing. Restore a backup") from error
         self.image = Image().after(dict(self._tree.under(ROOT)))

@@ -16,7 +16,7 @@ from typing import Any
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.broker.runtime import DISK_THREADS, Runtime
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, KrappyError, StorageError
 from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
@@ -163,7 +163,7 @@ class DynamicSettings:
         """Puts in force what other brokers of the cluster change. Until cancelled."""
         runtime = self._runtime
         while True:
-            seen = runtime.image.configs.get(places.BROKER_CONFIG)
+            seen = runtime.image.configs.get(paths.BROKER_CONFIG)
             done = True
             try:
                 await self._catch_up()
@@ -174,7 +174,7 @@ class DynamicSettings:
             await wait_any([runtime.store.changed], changed, float("inf") if done else RETRY_S)
 
     def _differs(self, seen: object) -> bool:
-        return self._runtime.image.configs.get(places.BROKER_CONFIG) is not seen
+        return self._runtime.image.configs.get(paths.BROKER_CONFIG) is not seen
 
     async def _catch_up(self) -> None:
         if _without_empty(self._store.load()) == _without_empty(self._held):

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgpack
 
 from krappy.broker.tree_changes import change, config_change
-from krappy.core.cluster import places
-from krappy.core.cluster.places import Kind
+from krappy.core.cluster import paths
+from krappy.core.cluster.paths import Kind
 from krappy.core.cluster.tree import Operation
 from krappy.ports.store import Store
 from krappy.settings.topic_table import inherited
@@ -40,7 +40,7 @@ class OverrideStore:
         """The stored settings of each broker or group, by its name. Raises StorageError."""
         kept = self._store.image.configs.get(self._kind, {})
         found = {self._name(name): dict(settings) for name, settings in kept.items()}
-        static = self._meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
+        static = self._meta.get(STATIC_KEY) if self._kind == paths.BROKER_CONFIG else None
         if static is not None:
             with reading(STATIC_KEY):
                 found[STATIC] = dict(msgpack.unpackb(static))
@@ -49,11 +49,11 @@ class OverrideStore:
     async def save(self, name: str, settings: Mapping[str, str]) -> None:
         """Replaces the stored settings of one broker or group, durably. Raises StorageError: then nothing has
         changed."""
-        if self._kind == places.BROKER_CONFIG and name == STATIC:
+        if self._kind == paths.BROKER_CONFIG and name == STATIC:
             puts = {STATIC_KEY: msgpack.packb(dict(settings))} if settings else {}
             await self._in_thread(lambda: self._meta.change_durably(puts, [] if settings else [STATIC_KEY]))
             return
-        path = places.config(self._kind, self._entity(name))
+        path = paths.config(self._kind, self._entity(name))
 
         async def made() -> list[Operation]:
             return config_change(path, await self._store.read(path), settings)
@@ -61,10 +61,10 @@ class OverrideStore:
         await change(self._store, made)
 
     def _entity(self, name: str) -> str:
-        return places.DEFAULT if self._kind == places.BROKER_CONFIG and name == FOR_ALL else name
+        return paths.DEFAULT if self._kind == paths.BROKER_CONFIG and name == FOR_ALL else name
 
     def _name(self, entity: str) -> str:
-        return FOR_ALL if self._kind == places.BROKER_CONFIG and entity == places.DEFAULT else entity
+        return FOR_ALL if self._kind == paths.BROKER_CONFIG and entity == paths.DEFAULT else entity
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ import trio
 
 from krappy.cluster.member import RETRY_S, UNREGISTERED, ClusterMember
 from krappy.cluster.mirror import Mirror
-from krappy.core.cluster import places, registration, znodes
+from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.elections import rebalance
 from krappy.core.cluster.image import NOTHING, Image
@@ -87,7 +87,7 @@ class Controller:
 
     async def _look(self) -> None:
         store = self._mirror
-        found = await store.client.read([places.lease(each) for each in store.image.brokers])
+        found = await store.client.read([paths.lease(each) for each in store.image.brokers])
         self._leases = {int(path.rpartition("/")[2]): each.version for path, each in found.items() if each is not None}
         self._presence.look(store.image, self._leases, trio.current_time() * 1000)
 
@@ -105,11 +105,11 @@ class Controller:
             deposing = [*self._presence.fence(controller)]
             if not deposing:
                 return
-            deposing.append(Delete(places.CONTROLLER))
+            deposing.append(Delete(paths.CONTROLLER))
         elif controller == broker and self.controls:
             return
         # In this order: if another broker becomes the controller between the two, the write is refused.
-        epoch, found = await store.read(places.CONTROLLER_EPOCH), await store.read(places.CONTROLLER)
+        epoch, found = await store.read(paths.CONTROLLER_EPOCH), await store.read(paths.CONTROLLER)
         if deposing and (found is None or znodes.controlled_by(found.data) != controller):
             return  # another was quicker
         if found is not None and not deposing:
@@ -143,7 +143,7 @@ class Controller:
 
     async def _write(self, due: Sequence[Sequence[Operation]]) -> None:
         """Writes the operations of some partitions. What is refused is decided again."""
-        check = Check(places.CONTROLLER_EPOCH, self.version)
+        check = Check(paths.CONTROLLER_EPOCH, self.version)
         try:
             await self._mirror.multi([check, *(operation for each in due for operation in each)])
         except RefusedMulti as error:

@@ -13,7 +13,7 @@ from contextlib import suppress
 import trio
 
 from krappy.cluster.mirror import Mirror
-from krappy.core.cluster import places, registration, znodes
+from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti, Znode
@@ -82,12 +82,12 @@ class ClusterMember:
         store, broker = self._mirror, self._broker
         await make_roots(store)
         await self._wait_for_another()
-        before = await store.read(places.epoch(broker))
+        before = await store.read(paths.epoch(broker))
         await store.multi(registration.bump(broker, before))
         data = b"{}" if before is None else before.data
         await self._exclude(emptied=self._is_elsewhere(data), shortened=self._is_rebooted(data))
         await self._make_way()
-        found = await store.read(places.epoch(broker))
+        found = await store.read(paths.epoch(broker))
         epoch, operations = registration.enter(
             *(broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot),
             now_ms=self._now_ms(),
@@ -125,7 +125,7 @@ class ClusterMember:
     async def _wait_for_another(self) -> None:
         """Waits for the end of a registration of another folder. Before that nothing is changed: that broker serves."""
         waited = False
-        while (found := await self._mirror.read(places.broker(self._broker))) is not None and not self._is_own(found):
+        while (found := await self._mirror.read(paths.broker(self._broker))) is not None and not self._is_own(found):
             if not waited:
                 waited = True
                 text = "another process is registered with this broker id; this one waits until that session has ended"
@@ -136,7 +136,7 @@ class ClusterMember:
     async def _make_way(self) -> None:
         """Removes an earlier registration of this data folder: the process that made it is dead, for this one holds the
         folder's lock."""
-        path = places.broker(self._broker)
+        path = paths.broker(self._broker)
         while (found := await self._mirror.read(path)) is not None and self._is_own(found):
             with suppress(RefusedMulti):  # its session has ended meanwhile
                 await self._mirror.multi([Delete(path)])
@@ -159,12 +159,12 @@ class ClusterMember:
         return self._mirror.is_over or found is None or found.epoch != self.epoch
 
     async def _renew(self) -> None:
-        path = places.lease(self._broker)
+        path = paths.lease(self._broker)
         write: Operation = Put(path, b"")
         while True:
             sent = trio.current_time() * 1000
             try:
-                await self._mirror.multi([Check(places.broker(self._broker)), write])
+                await self._mirror.multi([Check(paths.broker(self._broker)), write])
             except RefusedMulti as error:
                 write = Create(path) if error.why is Refusal.NO_NODE and error.index == 1 else Put(path, b"")
             except (ConnectionLost, StorageError):
@@ -177,7 +177,7 @@ class ClusterMember:
 
 async def make_roots(store: Mirror) -> None:
     """Makes the znodes that always exist. Raises ConnectionLost, StorageError."""
-    for path in (*places.ROOTS, places.LEASES):
+    for path in (*paths.ROOTS, paths.LEASES):
         if await store.read(path) is None:
             with suppress(RefusedMulti):  # another broker was quicker
                 await store.multi([Create(path)])

@@ -13,7 +13,7 @@ import trio
 
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.cluster.zk.session import Status
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Changes, Operation, RefusedMulti, Znode
 from krappy.errors import ConnectionLost, KrappyError
@@ -137,11 +137,11 @@ class Mirror:
 
     async def _read_all(self) -> dict[str, Znode | None]:
         self._unread.clear()
-        for path in places.WATCHED:
+        for path in paths.WATCHED:
             await self.client.watch(path)
         await self.client.sync()
         found: dict[str, Znode | None] = dict.fromkeys(self._znodes)
-        for path in places.WATCHED:
+        for path in paths.WATCHED:
             found |= await self.client.under(path)
         return found
 

@@ -12,7 +12,7 @@ from krappy.broker.local_store import LocalStore
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.topics.catalog import Catalog
 from krappy.core.cluster.image import Image
-from krappy.core.cluster.places import Kind
+from krappy.core.cluster.paths import Kind
 from krappy.core.cluster.state import NOBODY
 from krappy.settings.topic_table import Given
 from krappy.store.catalog import LocalCatalog, StoredTopic

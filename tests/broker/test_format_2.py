@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from krappy.broker.overrides import FOR_ALL, STATIC
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.state import PartitionState
 from krappy.errors import StorageError
 from krappy.store import catalog as catalog_module
@@ -57,7 +57,7 @@ def check(catalog: SyncCatalog) -> None:
     assert list(catalog.deleting()) == [StoredTopic("gone", IDS[2], {}, [3, 8])]
     assert catalog.was_given(2999)
     assert not catalog.was_given(3000)
-    brokers, groups = (catalog.overrides(kind).load() for kind in (places.BROKER_CONFIG, places.GROUP_CONFIG))
+    brokers, groups = (catalog.overrides(kind).load() for kind in (paths.BROKER_CONFIG, paths.GROUP_CONFIG))
     assert brokers[FOR_ALL] == {"num.partitions": "3"}
     assert brokers["0"] == {"num.partitions": "4"}
     assert brokers.get(STATIC, {"log.retention.ms": "7"}) == {"log.retention.ms": "7"}

@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from krappy.broker.topics.scattered import HOLD_S, ScatteredMark
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.presence import LEASE_MS
 from krappy.core.cluster.tree import Create, Plan, Tree
@@ -136,8 +136,8 @@ def test_the_mark_counts_once_no_lease_of_before_is_left() -> None:
 
         runtime.store = SimpleNamespace(multi=multi)
         away = False
-        roots = [Create(path) for path in ("/brokers", places.TOPICS)]
-        await multi([*roots, Create(places.topic("t"), znodes.topic(ID, [(1,), (2,)], 0, b'{"other": 7}'))])
+        roots = [Create(path) for path in ("/brokers", paths.TOPICS)]
+        await multi([*roots, Create(paths.topic("t"), znodes.topic(ID, [(1,), (2,)], 0, b'{"other": 7}'))])
         mark, other = ScatteredMark(runtime, "t", ID), ScatteredMark(runtime, "t", b"another id is  !")
         away = True
         with pytest.raises(RequestTimeout):
@@ -154,7 +154,7 @@ def test_the_mark_counts_once_no_lease_of_before_is_left() -> None:
         assert not other.is_set
         assert events == ["topic_scattered"] * 2
         await mark.make_known()
-        znode = tree.get(places.topic("t"))
+        znode = tree.get(paths.topic("t"))
         assert znode is not None
         assert b'"other":7' in znode.data.replace(b" ", b"")
         assert znode.version == 1

@@ -22,7 +22,7 @@ import trio
 from krappy.app import Broker
 from krappy.broker.partition.follower import Follower
 from krappy.broker.topics import catalog
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState, write_state
 from krappy.core.cluster.tree import Create, Put
@@ -104,7 +104,7 @@ class Cluster:
         source = None if old == NOBODY else self.brokers[old].engine.topics[topic].local[index]
         for id in sorted(self.brokers, key=lambda id: id == leader):  # the old leader stops before the new one begins
             engine = self.brokers[id].engine
-            path = places.state(topic, index)
+            path = paths.state(topic, index)
             state = PartitionState(leader, epoch + 1, 0, (leader,))
             there = engine.image.topics[topic].partitions[index].version
             operation = Create(path, write_state(state)) if there < 0 else Put(path, write_state(state), there)
@@ -163,7 +163,7 @@ def cluster(folder: Path, count: int = 3) -> Iterator[Cluster]:
                     await broker.engine.store.multi(
                         [
                             Create(
-                                places.broker(other), znodes.registration(0, {NATIVE: parse_address(at.address)}, None)
+                                paths.broker(other), znodes.registration(0, {NATIVE: parse_address(at.address)}, None)
                             )
                             for other, at in others.items()
                         ]

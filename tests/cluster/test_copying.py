@@ -16,7 +16,7 @@ from krappy.app import Broker
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.cluster.fetcher import Fetcher, FetchSettings
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
@@ -56,7 +56,7 @@ class Copied:
     async def begin(self) -> None:
         for broker in (self.leading, self.following):
             await broker.engine.create_topic("t", 1, self.config)
-        await self.leading.engine.store.multi([Create(places.epoch(FOLLOWER), b"{}")])
+        await self.leading.engine.store.multi([Create(paths.epoch(FOLLOWER), b"{}")])
         topic, other = self.leading.engine.topics["t"], self.following.engine.topics["t"]
         image = topic.image
         topic.see(replace(image, partitions=(image.partitions[0]._replace(replicas=(LEADER, FOLLOWER)),)))

@@ -13,7 +13,7 @@ from krappy.cluster.controller import Controller
 from krappy.cluster.member import UNREGISTERED, ClusterMember
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import PartitionImage, TopicImage
 from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Create, Delete
@@ -93,8 +93,8 @@ async def until(ready: Callable[[], bool]) -> None:
 
 async def make_topic(node: Node, replicas: list[int]) -> None:
     await until(lambda: node.member.epoch != UNREGISTERED)
-    topic = Create(places.topic("t"), znodes.topic(b"t" * 16, [replicas], 0))
-    await node.mirror.multi([topic, Create(places.partitions("t"))])
+    topic = Create(paths.topic("t"), znodes.topic(b"t" * 16, [replicas], 0))
+    await node.mirror.multi([topic, Create(paths.partitions("t"))])
 
 
 @trio_test
@@ -203,7 +203,7 @@ async def test_who_was_removed_registers_again(shared_zookeeper: ZooKeeperServer
         one, other = await made.start(1), await made.start(2)
         await until(lambda: len(other.mirror.image.brokers) == 2)
         before = one.member.epoch
-        await other.mirror.multi([Delete(places.broker(1))])
+        await other.mirror.multi([Delete(paths.broker(1))])
         await until(lambda: one.member.epoch > before)
         await until(lambda: other.mirror.image.brokers[1].epoch == one.member.epoch)
 

@@ -17,7 +17,7 @@ from krappy.broker.local_store import LocalStore
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.cluster.zk.session import Status
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, Refusal, RefusedMulti, Tree, Znode
 from krappy.errors import ConnectionLost
@@ -57,15 +57,15 @@ def carrier(request: pytest.FixtureRequest, tmp_path: Path, chroot: str) -> Call
 
 async def rooted(store: Store) -> None:
     """Makes the znodes that always exist, where they are missing."""
-    for path in places.ROOTS:
+    for path in paths.ROOTS:
         with contextlib.suppress(RefusedMulti):
             await store.multi([Create(path)])
 
 
 def topic(name: str, partitions: int, id: bytes = b"i" * 16) -> list[Operation]:
     return [
-        Create(places.topic(name), znodes.topic(id, [(1,)] * partitions, 0)),
-        Create(places.partitions(name)),
+        Create(paths.topic(name), znodes.topic(id, [(1,)] * partitions, 0)),
+        Create(paths.partitions(name)),
     ]
 
 
@@ -85,16 +85,16 @@ async def test_what_was_written_is_in_the_image(carrier: Callable[[], Any]) -> N
         assert store.image is image
         fired: list[Image] = []
         store.changed.subscribe(lambda: fired.append(store.image))
-        await store.multi([Create(places.config("topics", "t"), znodes.config({"retention.ms": "5"}))])
+        await store.multi([Create(paths.config("topics", "t"), znodes.config({"retention.ms": "5"}))])
         assert store.image.config("topics", "t") == {"retention.ms": "5"}
         assert store.image in fired
-        assert await store.children(places.TOPICS) == ["t"]
-        found = await store.read(places.topic("t"))
+        assert await store.children(paths.TOPICS) == ["t"]
+        found = await store.read(paths.topic("t"))
         assert found is not None
         assert found.version == 0
         assert await store.read("/brokers/topics/none") is None
         await store.multi(
-            [Delete(places.config("topics", "t")), Delete(places.partitions("t")), Delete(places.topic("t"))]
+            [Delete(paths.config("topics", "t")), Delete(paths.partitions("t")), Delete(paths.topic("t"))]
         )
         assert store.image.topics == {}
         assert store.image.config("topics", "t") == {}
@@ -106,7 +106,7 @@ async def test_what_is_refused_changes_nothing(carrier: Callable[[], Any]) -> No
         await rooted(store)
         before = await store.multi(topic("t", 1))
         with pytest.raises(RefusedMulti) as refused:
-            await store.multi([*topic("u", 1), Put(places.topic("t"), b"{}", 5)])
+            await store.multi([*topic("u", 1), Put(paths.topic("t"), b"{}", 5)])
         assert (refused.value.index, refused.value.why) == (2, Refusal.BAD_VERSION)
         assert store.image == before
         with pytest.raises(RefusedMulti):
@@ -118,10 +118,10 @@ async def test_an_ephemeral_znode_is_of_this_session(carrier: Callable[[], Any])
     async with carrier() as store:
         await rooted(store)
         image = await store.multi(
-            [Create(places.broker(1), znodes.registration(4, {"K": ("h", 1)}, None), store.session)]
+            [Create(paths.broker(1), znodes.registration(4, {"K": ("h", 1)}, None), store.session)]
         )
         assert image.brokers[1].epoch == 4
-        found = await store.read(places.broker(1))
+        found = await store.read(paths.broker(1))
         assert found is not None
         assert found.owner == store.session
 
@@ -159,20 +159,20 @@ async def test_an_expired_session_is_told(shared_zookeeper: ZooKeeperServer, chr
 def change(tree: Tree, chance: random.Random) -> list[Operation]:
     """One to four operations that the tree takes: topics, states, settings, brokers."""
     name = f"t{chance.randrange(4)}"
-    path = places.topic(name)
+    path = paths.topic(name)
     if tree.get(path) is None:
         return topic(name, chance.randint(1, 3), chance.randbytes(16))
-    state = places.state(name, 0)
+    state = paths.state(name, 0)
     what = chance.randrange(4)
     if what == 0:
         return [Delete(each) for each, _ in reversed([*tree.under(path)])]
     if what == 1:
-        config = places.config("topics", name)
+        config = paths.config("topics", name)
         data = znodes.config({"retention.ms": str(chance.randrange(100))})
         return [Create(config, data)] if tree.get(config) is None else [Put(config, data)]
     data = b'{"leader":%d,"leader_epoch":%d,"isr":[1]}' % (chance.randrange(3), chance.randrange(9))
     if tree.get(state) is None:
-        return [Create(places.partition(name, 0)), Create(state, data)]
+        return [Create(paths.partition(name, 0)), Create(state, data)]
     return [Put(state, data)]
 
 
@@ -189,7 +189,7 @@ async def test_the_image_follows_through_lost_connections(
         await nursery.start(proxy.run)
         async with mirror(shared_zookeeper.address, chroot) as writer, mirror(proxy.address, chroot) as follower:
             await rooted(writer)
-            tree = Tree({path: Znode(b"") for path in places.ROOTS})
+            tree = Tree({path: Znode(b"") for path in paths.ROOTS})
             had = [Image().after(dict(tree.under("/")))]
             seen: list[Image] = []
             follower.changed.subscribe(lambda: seen.append(follower.image))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.errors import StorageError
 from krappy.store import journal
 from krappy.store.meta import Meta
@@ -252,7 +252,7 @@ def test_what_the_catalog_refused_is_as_it_was_on_disk_too(meta: Meta, faults: F
 
 
 def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Faults) -> None:
-    store = SyncCatalog(meta).overrides(places.BROKER_CONFIG)
+    store = SyncCatalog(meta).overrides(paths.BROKER_CONFIG)
     trio.run(store.save, "", {"a": "1"})
     for settings in ({"a": "2"}, {}):
         faults.at = faults.count + 1

@@ -20,7 +20,7 @@ from krappy.broker.replication.leaving import Leaving
 from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
 from krappy.broker.topics.internal_topics import INTERNAL, REPLICATED, InternalTopics
 from krappy.broker.topics.topic import Topic
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import NOBODY
@@ -161,7 +161,7 @@ class Assignments:
         return self._logs.make_anew(topic, partition.index, partition.log, start)
 
     def _settings_differ(self, topic: Topic, image: Image) -> bool:
-        return topic.given != image.config(places.TOPIC_CONFIG, topic.name)
+        return topic.given != image.config(paths.TOPIC_CONFIG, topic.name)
 
     async def _change(self, topic: Topic, found: TopicImage, image: Image) -> None:
         if len(found.partitions) != topic.count:
@@ -169,7 +169,7 @@ class Assignments:
         topic.see(found)
         await self._open_missing(topic)
         if self._settings_differ(topic, image):
-            given = dict(image.config(places.TOPIC_CONFIG, topic.name))
+            given = dict(image.config(paths.TOPIC_CONFIG, topic.name))
             await topic.prepare(given, topic.inherited)
             await topic.configure(given, topic.inherited)
             self._runtime.report("topic_altered", topic=topic.name, partitions=topic.count, config=given)

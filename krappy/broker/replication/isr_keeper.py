@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition.partition import Partition
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import PartitionImage
 from krappy.core.cluster.isr import addable, change_isr
 from krappy.core.cluster.replica_set import Proposal
@@ -91,7 +91,7 @@ class IsrKeeper:
     async def _settle(self, partition: Partition, epoch: int, proposal: Proposal) -> None:
         """Learns whether a write was done whose answer was lost. The read comes behind it, in the same session; in a
         later session this broker has another epoch, and leads no more in this one."""
-        path = places.state(partition.topic, partition.index)
+        path = paths.state(partition.topic, partition.index)
         while partition.role is Role.LEADER and partition.epoch == epoch:
             try:
                 found = await self._cluster.read(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, SHARES, TRANSACTIONS
 from krappy.broker.tree_changes import change
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti
@@ -36,15 +36,15 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> str:
     """The cluster's id. Raises StorageError when this folder is another cluster's, ConnectionLost."""
-    if await cluster.read(places.CLUSTER_ID) is None:
+    if await cluster.read(paths.CLUSTER_ID) is None:
         if replicas.cluster:
             raise StorageError(
                 f"{runtime.config.data} belongs to the cluster {replicas.cluster}, and ZooKeeper knows of none at this "
                 "path: zookeeper_connect names another ensemble or path, or the znodes were deleted. Nothing is changed"
             )
         with suppress(RefusedMulti):  # another broker was quicker
-            await cluster.multi([Create(places.CLUSTER_ID, znodes.cluster(id_of(local.cluster_id)))])
-    found = await cluster.read(places.CLUSTER_ID)
+            await cluster.multi([Create(paths.CLUSTER_ID, znodes.cluster(id_of(local.cluster_id)))])
+    found = await cluster.read(paths.CLUSTER_ID)
     assert found is not None
     id = text_id(znodes.cluster_id(found.data))
     if replicas.cluster not in ("", id):
@@ -76,33 +76,33 @@ async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, 
     await runtime.in_thread(lambda: replicas.note(made))
     for topic in image.topics.values():
         if topic.name not in cluster.image.topics:
-            await cluster.multi([*_topic(topic, local, broker), *_config(local, places.config("topics", topic.name))])
+            await cluster.multi([*_topic(topic, local, broker), *_config(local, paths.config("topics", topic.name))])
     for id, gone in image.deleted.items():
         if id not in cluster.image.deleted:
-            await cluster.multi([Create(places.deleted(id), znodes.deleted(gone.name, [broker]))])
-    for kind in (places.BROKER_CONFIG, places.GROUP_CONFIG):
+            await cluster.multi([Create(paths.deleted(id), znodes.deleted(gone.name, [broker]))])
+    for kind in (paths.BROKER_CONFIG, paths.GROUP_CONFIG):
         for name in image.configs.get(kind, {}):
             if name not in cluster.image.configs.get(kind, {}):
-                await cluster.multi(_config(local, places.config(kind, name)))
+                await cluster.multi(_config(local, paths.config(kind, name)))
     for name, prefixes in COORDINATED.items():
         if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
             data = znodes.topic(new_id(), [(broker,)] * PARTITIONS, GENERATION)
-            await cluster.multi([Create(places.topic(name), data), Create(places.partitions(name))])
+            await cluster.multi([Create(paths.topic(name), data), Create(paths.partitions(name))])
     await _skip_producer_ids(cluster, image.producer_ids)
     if made:
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
 
 
 def _topic(topic: TopicImage, local: LocalCatalog, broker: int) -> Iterator[Operation]:
-    znode = local.tree.get(places.topic(topic.name))
+    znode = local.tree.get(paths.topic(topic.name))
     before = b"{}" if znode is None else znode.data
     alone = [(broker,)] * len(topic.partitions)
-    yield Create(places.topic(topic.name), znodes.topic(topic.id, alone, topic.generation, before))
-    yield Create(places.partitions(topic.name))
+    yield Create(paths.topic(topic.name), znodes.topic(topic.id, alone, topic.generation, before))
+    yield Create(paths.partitions(topic.name))
     for index, partition in enumerate(topic.partitions):
         state = PartitionState(NOBODY, max(0, partition.state.leader_epoch), isr=(broker,))
-        yield Create(places.partition(topic.name, index))
-        yield Create(places.state(topic.name, index), write_state(state))
+        yield Create(paths.partition(topic.name, index))
+        yield Create(paths.state(topic.name, index), write_state(state))
 
 
 def _config(local: LocalCatalog, path: str) -> list[Operation]:
@@ -116,7 +116,7 @@ def _has(runtime: Runtime, prefix: bytes) -> bool:
 
 async def _skip_producer_ids(cluster: MembershipPort, given: int) -> None:
     """Lets the cluster give no producer id that this broker may have given."""
-    path = places.PRODUCER_IDS
+    path = paths.PRODUCER_IDS
 
     async def made() -> list[Operation]:
         found = await cluster.read(path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from krappy.broker.topics import deletion
 from krappy.broker.topics.topic import not_led
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.tree import Check, RefusedMulti
 from krappy.errors import NotLeader
@@ -60,7 +60,7 @@ class Leaving:
         if topic is None or not self._is_another(image, replica):
             raise NotLeader("the partition was reassigned again")
         try:
-            await self._cluster.multi([Check(places.topic(topic.name), topic.version)])
+            await self._cluster.multi([Check(paths.topic(topic.name), topic.version)])
         except RefusedMulti as error:
             raise NotLeader(f"the partition was reassigned again: {error}") from error
 

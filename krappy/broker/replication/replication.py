@@ -13,7 +13,7 @@ from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.isr import leave_isr
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import Put, RefusedMulti
@@ -102,7 +102,7 @@ class Replication:
             return
         runtime.report("draining", leads=len(self._movable()))
         with trio.move_on_after(DRAIN_S), suppress(ConnectionLost, StorageError, RefusedMulti):
-            path = places.broker(runtime.id)
+            path = paths.broker(runtime.id)
             found = await cluster.read(path)
             if found is None:
                 return

@@ -22,7 +22,7 @@ import trio
 
 from krappy.broker.local_store import LocalStore
 from krappy.broker.tree_changes import change, config_change
-from krappy.core.cluster import places, registration, znodes
+from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.state import NOBODY, write_state
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, Znode
@@ -58,7 +58,7 @@ class Catalog(StoredTopics):
 
     async def open(self) -> None:
         """Reads what the image does not have. Raises StorageError."""
-        found = await self._store.read(places.PRODUCER_IDS)
+        found = await self._store.read(paths.PRODUCER_IDS)
         self._next_producer = self._reserved = _following(found)
 
     async def forget_unmade(self) -> None:
@@ -80,14 +80,14 @@ class Catalog(StoredTopics):
         this broker's. Durable. Raises StorageError.
         """
         broker = self._broker
-        registered = await self._store.read(places.epoch(broker))
+        registered = await self._store.read(paths.epoch(broker))
         session = self._store.session
         epoch, entered = registration.enter(broker, registered, endpoints, rack, session, now_ms=now_ms)
-        controller_epoch = await self._store.read(places.CONTROLLER_EPOCH)
+        controller_epoch = await self._store.read(paths.CONTROLLER_EPOCH)
         entered += registration.control(broker, epoch, controller_epoch, session)
         for topic in self._store.image.topics.values():
             if any(each.replicas != (broker,) for each in topic.partitions):
-                znode = await self._read(places.topic(topic.name))
+                znode = await self._read(paths.topic(topic.name))
                 entered += registration.take_over(topic, znode, await self._states(topic), broker)
         return await self._store.multi(entered)
 
@@ -123,9 +123,9 @@ class Catalog(StoredTopics):
         async def made() -> list[Operation]:
             if name in self:
                 raise TopicExists(f"the topic '{name}' exists")
-            config = places.config("topics", name)
+            config = paths.config("topics", name)
             settings = config_change(config, await self._store.read(config), held)
-            return [Create(places.topic(name), data), Create(places.partitions(name)), *settings]
+            return [Create(paths.topic(name), data), Create(paths.partitions(name)), *settings]
 
         await change(self._store, made)
         return self._find(name)
@@ -166,7 +166,7 @@ class Catalog(StoredTopics):
 
         async def made() -> list[Operation]:
             config = merge(self._find(name).config, changes)
-            path = places.config("topics", name)
+            path = paths.config("topics", name)
             return config_change(path, await self._store.read(path), config)
 
         await change(self._store, made)
@@ -182,13 +182,13 @@ class Catalog(StoredTopics):
                 raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
             image = self.image(name)
             replicas = sorted({each for partition in image.partitions for each in partition.replicas})
-            below: list[Operation] = [Create(places.deleted(topic.id), znodes.deleted(name, replicas))]
-            config = places.config("topics", name)
+            below: list[Operation] = [Create(paths.deleted(topic.id), znodes.deleted(name, replicas))]
+            config = paths.config("topics", name)
             below += config_change(config, await self._store.read(config), {})
             for index, partition in enumerate(image.partitions):
                 if partition.version >= 0:
-                    below += [Delete(places.state(name, index)), Delete(places.partition(name, index))]
-            return [*below, Delete(places.partitions(name)), Delete(places.topic(name))]
+                    below += [Delete(paths.state(name, index)), Delete(paths.partition(name, index))]
+            return [*below, Delete(paths.partitions(name)), Delete(paths.topic(name))]
 
         await change(self._store, made)
         return topic
@@ -196,7 +196,7 @@ class Catalog(StoredTopics):
     async def forget(self, topic: StoredTopic) -> None:
         """Forgets a deleted topic. To be called once all its folders and views are gone from this broker's disk. Raises
         StorageError."""
-        path = places.deleted(topic.id)
+        path = paths.deleted(topic.id)
 
         async def made() -> list[Operation]:
             gone, znode = self._store.image.deleted.get(topic.id), await self._store.read(path)
@@ -247,7 +247,7 @@ class Catalog(StoredTopics):
 
         async def made() -> list[Operation]:
             nonlocal begin
-            path = places.PRODUCER_IDS
+            path = paths.PRODUCER_IDS
             found = await self._store.read(path)
             begin = max(self._reserved, _following(found))
             data = znodes.producer_ids(begin + count)
@@ -270,7 +270,7 @@ class Catalog(StoredTopics):
                 for index, znode in (await self._states(topic)).items():
                     state = topic.partitions[index].state
                     data = write_state(state._replace(leader_epoch=state.leader_epoch + starts), znode.data)
-                    found.append(Put(places.state(topic.name, index), data, znode.version))
+                    found.append(Put(paths.state(topic.name, index), data, znode.version))
             return found
 
         await change(self._store, made)
@@ -300,7 +300,7 @@ class Catalog(StoredTopics):
     async def _states(self, topic: TopicImage) -> dict[int, Znode]:
         """The znodes of its partitions' states, by index."""
         indexes = [index for index, each in enumerate(topic.partitions) if each.version >= 0]
-        return {index: await self._read(places.state(topic.name, index)) for index in indexes}
+        return {index: await self._read(paths.state(topic.name, index)) for index in indexes}
 
 
 async def skip_ahead(meta: Meta, producer_ids: int) -> None:
@@ -315,7 +315,7 @@ async def skip_ahead(meta: Meta, producer_ids: int) -> None:
 
 def _following(znode: Znode | None) -> int:
     """The first producer id that nobody has reserved. Raises StorageError."""
-    with reading(places.PRODUCER_IDS):
+    with reading(paths.PRODUCER_IDS):
         return 0 if znode is None else znodes.producer_ids_following(znode.data)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.tree_changes import change
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.elections import NotElected, elect_uncleanly, prefer
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import SILENCE_MS
@@ -64,7 +64,7 @@ class Moves:
             if not isinstance(found, NotElected):
                 return found
             version = topic.partitions[index].version
-            return [] if version < 0 else [Check(places.state(name, index), version)]  # the image may be old
+            return [] if version < 0 else [Check(paths.state(name, index), version)]  # the image may be old
 
         await change(self._runtime.store, made)
         if why is None:
@@ -88,7 +88,7 @@ class Moves:
         return alive
 
     async def _lease(self, broker: int) -> int:
-        found = await self._runtime.store.read(places.lease(broker))
+        found = await self._runtime.store.read(paths.lease(broker))
         return -1 if found is None else found.version
 
     def _topic(self, name: str) -> TopicImage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from krappy.core.cluster import places, reassign
+from krappy.core.cluster import paths, reassign
 from krappy.core.cluster.demands import is_unclean, min_insync
 from krappy.core.cluster.image import NOTHING, Image, PartitionImage, TopicImage
 from krappy.core.cluster.presence import Presence
@@ -52,9 +52,9 @@ def decide(
 
 def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
     """The topics that may need a decision after these changes: all, if a broker has come or gone."""
-    if any(path.startswith(f"{places.BROKERS}/") for path in changes):
+    if any(path.startswith(f"{paths.BROKERS}/") for path in changes):
         return image.topics.values()
-    names = {path.split("/", 4)[3] for path in changes if path.startswith(f"{places.TOPICS}/")}
+    names = {path.split("/", 4)[3] for path in changes if path.startswith(f"{paths.TOPICS}/")}
     return [image.topics[name] for name in names if name in image.topics]
 
 
@@ -71,7 +71,7 @@ def _begin(
         return []
     state = PartitionState(leader, 0, image.brokers[leader].epoch, isr)
     least = min_insync(image, topic.name, partition, given)
-    path = places.partition(topic.name, index)
+    path = paths.partition(topic.name, index)
     return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, least)))]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import NOTHING, Image, PartitionImage
 
 MIN_INSYNC = "min.insync.replicas"
@@ -30,8 +30,8 @@ def is_unclean(image: Image, topic: str, given: Mapping[str, str] = NOTHING) -> 
 def _setting(image: Image, topic: str, name: str, given: Mapping[str, str]) -> str | None:
     """The value in force, None: nobody has set it. The name of a broker's setting is that of the topic's."""
     for settings in (
-        image.config(places.TOPIC_CONFIG, topic),
-        image.config(places.BROKER_CONFIG, places.DEFAULT),
+        image.config(paths.TOPIC_CONFIG, topic),
+        image.config(paths.BROKER_CONFIG, paths.DEFAULT),
         given,
     ):
         if name in settings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY, PartitionState, elected, elected_uncleanly, normalise, unclean
 from krappy.core.cluster.tree import Check, Operation
@@ -32,7 +32,7 @@ def _led(image: Image, topic: TopicImage, index: int, state: PartitionState, lea
     epoch = image.brokers[leader].epoch
     after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
     after = normalise(after, topic.partitions[index].replicas, state.min_isr)
-    return [Check(places.epoch(leader), epoch), topic.put_state(index, after)]
+    return [Check(paths.epoch(leader), epoch), topic.put_state(index, after)]
 
 
 def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) -> list[Operation] | NotElected:

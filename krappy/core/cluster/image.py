@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.document import Document, numbers
-from krappy.core.cluster.places import KINDS, Kind
+from krappy.core.cluster.paths import KINDS, Kind
 from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
 from krappy.core.cluster.tree import Changes, Put, Znode
 from krappy.types import id_of
@@ -25,8 +25,8 @@ def _nothing() -> Mapping[Any, Any]:
     return NOTHING
 
 
-_TOPICS, _CONFIG = f"{places.TOPICS}/", f"{places.CONFIG}/"
-_BROKERS, _EPOCHS, _DELETED = f"{places.BROKERS}/", f"{places.EPOCHS}/", f"{places.DELETED}/"
+_TOPICS, _CONFIG = f"{paths.TOPICS}/", f"{paths.CONFIG}/"
+_BROKERS, _EPOCHS, _DELETED = f"{paths.BROKERS}/", f"{paths.EPOCHS}/", f"{paths.DELETED}/"
 
 
 class Registration(NamedTuple):
@@ -79,7 +79,7 @@ class TopicImage:
     def put_state(self, index: int, state: PartitionState) -> Put:
         """What makes this the state of a partition, if its state is still that of the image."""
         before = self.partitions[index]
-        return Put(places.state(self.name, index), write_state(state, before.kept), before.version)
+        return Put(paths.state(self.name, index), write_state(state, before.kept), before.version)
 
     def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False) -> Put:
         """What gives the topic the replicas of these partitions, if its znode is still that of the image. `scattered`:
@@ -89,7 +89,7 @@ class TopicImage:
         replicas = [each.replicas for each in partitions]
         marked = scattered or self.scattered
         data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing, marked)
-        return Put(places.topic(self.name), data, self.version)
+        return Put(paths.topic(self.name), data, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ class _Fold:
                 elif path.startswith(_DELETED):
                     id = id_of(path[len(_DELETED) :])
                     _set(self._map("deleted"), id, None if znode is None else _deleted(Document.of(znode.data)))
-                elif path == places.CONTROLLER:
+                elif path == paths.CONTROLLER:
                     controller = None if znode is None else znodes.controlled_by(znode.data)
-                elif path == places.PRODUCER_IDS and znode is not None:
+                elif path == paths.PRODUCER_IDS and znode is not None:
                     producer_ids = max(producer_ids, znodes.producer_ids_following(znode.data))
             except ValueError:
                 self._unreadable.add(path)
@@ -179,7 +179,7 @@ class _Fold:
         if kind not in self._configs:
             self._configs[kind] = dict(configs.get(kind, {}))
         found = self._configs[kind]
-        _set(found, places.unquoted(name), settings)
+        _set(found, paths.unquoted(name), settings)
         _set(configs, kind, found or None)
 
     def _topic_path(self, path: str, znode: Znode | None) -> None:
@@ -198,7 +198,7 @@ class _Fold:
                 del topics[name]
                 self._map("names").pop(before.id, None)
             self._states.pop(name, None)
-            self._unreadable = {each for each in self._unreadable if not each.startswith(f"{places.topic(name)}/")}
+            self._unreadable = {each for each in self._unreadable if not each.startswith(f"{paths.topic(name)}/")}
             return
         made = _topic(name, znode, before)
         if before is not None and before.id != made.id:
@@ -213,7 +213,7 @@ class _Fold:
             return
         partitions = list(topic.partitions)
         for index, znode in self._states[name].items():
-            path = places.state(name, index)
+            path = paths.state(name, index)
             self._unreadable.discard(path)
             if not 0 <= index < len(partitions):
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.replica_set import Proposal
 from krappy.core.cluster.state import normalise, without
@@ -18,7 +18,7 @@ def change_isr(topic: TopicImage, index: int, proposal: Proposal) -> list[Operat
     partition = topic.partitions[index]
     before = partition.state
     after = normalise(without(before, proposal.gone)._replace(isr=proposal.isr), partition.replicas, before.min_isr)
-    checks: list[Operation] = [Check(places.epoch(each), epoch) for each, epoch in proposal.added.items()]
+    checks: list[Operation] = [Check(paths.epoch(each), epoch) for each, epoch in proposal.added.items()]
     return [*checks, topic.put_state(index, after)]
 
 

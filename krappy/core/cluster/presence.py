@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.tree import Check
 
@@ -77,7 +77,7 @@ class Presence:
         """What must be demanded by a write whose reason is that this broker is gone."""
         if not self.is_silent(broker) or self._leases[broker][1] < 0:
             return []
-        return [Check(places.lease(broker), self._leases[broker][1])]
+        return [Check(paths.lease(broker), self._leases[broker][1])]
 
     def _is_there(self, broker: int, epoch: int | None) -> bool:
         found = self._brokers.get(broker)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.state import NOBODY, excluded, normalise, write_state
 from krappy.core.cluster.tree import Create, Operation, Put, Znode
@@ -17,7 +17,7 @@ from krappy.core.cluster.tree import Create, Operation, Put, Znode
 
 def bump(broker: int, registered: Znode | None) -> list[Operation]:
     """Raises the broker epoch. `registered`: as for `enter`."""
-    path = places.epoch(broker)
+    path = paths.epoch(broker)
     return [Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)]
 
 
@@ -44,27 +44,27 @@ def enter(
     boot: str = "",
     now_ms: int | None = None,
 ) -> tuple[int, list[Operation]]:
-    """(the broker epoch, what registers the broker in it). `registered`: its znode at `places.epoch`, whose version is
+    """(the broker epoch, what registers the broker in it). `registered`: its znode at `paths.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
     `boot`: of the machine, which changes when its memory is lost. `now_ms`: the time of day, for people."""
-    path = places.epoch(broker)
+    path = paths.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
     home = znodes.home(directory, boot)
     write: Operation = Create(path, home) if registered is None else Put(path, home, registered.version)
     return epoch, [
         write,
-        Create(places.broker(broker), znodes.registration(epoch, endpoints, rack, directory, now_ms), session),
+        Create(paths.broker(broker), znodes.registration(epoch, endpoints, rack, directory, now_ms), session),
     ]
 
 
 def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:
     """What makes the broker the controller."""
-    path = places.CONTROLLER_EPOCH
+    path = paths.CONTROLLER_EPOCH
     if controller_epoch is None:
         yield Create(path, b"1")
     else:
         yield Put(path, b"%d" % (controller_epoch.version + 2), controller_epoch.version)
-    yield Create(places.CONTROLLER, znodes.controller(broker, epoch), session)
+    yield Create(paths.CONTROLLER, znodes.controller(broker, epoch), session)
 
 
 def take_over(topic: TopicImage, znode: Znode, states: Mapping[int, Znode], broker: int) -> Iterator[Operation]:
@@ -72,7 +72,7 @@ def take_over(topic: TopicImage, znode: Znode, states: Mapping[int, Znode], brok
     `states`: its partitions' states, by index."""
     replicas = (broker,)
     data = znodes.topic(topic.id, [replicas] * len(topic.partitions), topic.generation, znode.data)
-    yield Put(places.topic(topic.name), data, znode.version)
+    yield Put(paths.topic(topic.name), data, znode.version)
     for index, state in states.items():
         after = topic.partitions[index].state._replace(leader=NOBODY, isr=replicas, elr=(), last_known_elr=())
-        yield Put(places.state(topic.name, index), write_state(after, state.data), state.version)
+        yield Put(paths.state(topic.name, index), write_state(after, state.data), state.version)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from krappy.core.cluster import image as image_module
-from krappy.core.cluster import places
+from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, PartitionImage, Registration
 from krappy.core.cluster.state import PartitionState, elected, normalise, read_state, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
@@ -27,7 +27,7 @@ def topic(number: int, partitions: int, **more: Any) -> bytes:
 
 def rooted() -> Tree:
     tree = Tree()
-    tree.apply(tree.plan([Create(path) for path in places.ROOTS]))
+    tree.apply(tree.plan([Create(path) for path in paths.ROOTS]))
     return tree
 
 
@@ -45,27 +45,27 @@ class Life:
         id = self.random.randint(1, 3)
         ends = self.random.choice([["PLAINTEXT://h:9092", "IN://[::1]:1"], ["nowhere"], []])
         data = document(endpoints=ends, broker_epoch=self.random.randint(0, 9), rack=self.random.choice([None, "r", 7]))
-        return self.either(places.broker(id), data)
+        return self.either(paths.broker(id), data)
 
     def config(self) -> list[Operation]:
-        kind = self.random.choice(places.KINDS)
+        kind = self.random.choice(paths.KINDS)
         name = self.random.choice(["a", "a/b %", "."])
-        return self.either(places.config(kind, name), self.random.choice([document(config={"x": "1"}), b"{", b"[]"]))
+        return self.either(paths.config(kind, name), self.random.choice([document(config={"x": "1"}), b"{", b"[]"]))
 
     def topic(self) -> list[Operation]:
         name = self.random.choice("abc")
-        path = places.topic(name)
+        path = paths.topic(name)
         below = [path for path, _ in self.tree.under(path)]
         if not below or self.random.random() < 0.2:
             self.number += 1
             self.ids[name] = self.number
-            made = [Create(path, topic(self.number, self.random.randint(1, 4))), Create(places.partitions(name))]
+            made = [Create(path, topic(self.number, self.random.randint(1, 4))), Create(paths.partitions(name))]
             return [*(Delete(each) for each in reversed(below)), *made]
         if self.random.random() < 0.3:
             data = topic(self.ids[name], self.random.randint(1, 5)) if self.random.random() < 0.8 else b"no topic"
             return [Put(path, data)]
         index = str(self.random.randint(0, 5))
-        at = places.partition(name, int(index))
+        at = paths.partition(name, int(index))
         parents = [] if self.tree.get(at) else [Create(at)]
         state = write_state(PartitionState(1, self.random.randint(0, 9), isr=(1, 2)))
         return [*parents, *self.either(f"{at}/state", state if self.random.random() < 0.8 else b"{}")]
@@ -99,14 +99,14 @@ def test_what_it_tells() -> None:
     tree.apply(
         tree.plan(
             [
-                Create(places.broker(2), document(endpoints=["IN://h:1"], broker_epoch=3, rack="r"), owner=9),
-                Create(places.topic("t"), topic(5, 2)),
-                Create(places.partitions("t")),
-                Create(places.partition("t", 1)),
-                Create(places.state("t", 1), state),
-                Put(places.topic("t"), topic(5, 2, adding_replicas={"1": [4]})),
-                Create(places.config("groups", "a/ä"), document(version=1, config={"x": "y"})),
-                Create(places.CONTROLLER, document(version=2, brokerid=2)),
+                Create(paths.broker(2), document(endpoints=["IN://h:1"], broker_epoch=3, rack="r"), owner=9),
+                Create(paths.topic("t"), topic(5, 2)),
+                Create(paths.partitions("t")),
+                Create(paths.partition("t", 1)),
+                Create(paths.state("t", 1), state),
+                Put(paths.topic("t"), topic(5, 2, adding_replicas={"1": [4]})),
+                Create(paths.config("groups", "a/ä"), document(version=1, config={"x": "y"})),
+                Create(paths.CONTROLLER, document(version=2, brokerid=2)),
             ]
         )
     )
@@ -129,9 +129,9 @@ def test_many_settings_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
         copied.append(given)
         return dict(*given)
 
-    before = Image().after({places.config("topics", "0"): Znode(document(config={"x": "y"}))})
+    before = Image().after({paths.config("topics", "0"): Znode(document(config={"x": "y"}))})
     data = document(config={"x": "z"})
-    changes: Changes = {places.config("topics", str(name)): Znode(data) for name in range(50)}
+    changes: Changes = {paths.config("topics", str(name)): Znode(data) for name in range(50)}
     monkeypatch.setattr(image_module, "dict", copy, raising=False)
     image = before.after(changes)
     assert len(copied) == 2  # all kinds, and those of topics
@@ -139,30 +139,30 @@ def test_many_settings_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before.config("topics", "0") == {"x": "y"}
     gone = image.after(dict.fromkeys(changes))
     assert not gone.configs
-    again = gone.after({places.config("topics", "1"): None, places.config("topics", "2"): Znode(data)})
+    again = gone.after({paths.config("topics", "1"): None, paths.config("topics", "2"): Znode(data)})
     assert again.configs == {"topics": {"2": {"x": "z"}}}
 
 
 def test_what_nobody_can_read_counts_as_it_was() -> None:
     tree = rooted()
-    tree.apply(tree.plan([Create(places.topic("t"), topic(5, 2))]))
+    tree.apply(tree.plan([Create(paths.topic("t"), topic(5, 2))]))
     image = Image().after(dict(tree.under("/")))
-    changes = tree.plan([Put(places.topic("t"), b"\xff")])
+    changes = tree.plan([Put(paths.topic("t"), b"\xff")])
     broken = image.after(changes)
-    assert broken.unreadable == {places.topic("t")}
+    assert broken.unreadable == {paths.topic("t")}
     assert broken.topics == image.topics
     tree.apply(changes)
-    assert not broken.after(tree.plan([Put(places.topic("t"), topic(5, 3))])).unreadable
-    assert not broken.after(tree.plan([Delete(places.topic("t"))])).unreadable
+    assert not broken.after(tree.plan([Put(paths.topic("t"), topic(5, 3))])).unreadable
+    assert not broken.after(tree.plan([Delete(paths.topic("t"))])).unreadable
 
 
 @pytest.mark.parametrize("name", ["a", ".", "..", "...", "a/b", "%2F", "ä\0", "a b", "x" * 300])
 def test_any_name_is_a_part_of_a_path(name: str) -> None:
     tree = rooted()
-    path = places.config("groups", name)
+    path = paths.config("groups", name)
     tree.apply(tree.plan([Create(path)]))
     [part] = tree.children("/config/groups")
-    assert places.unquoted(part) == name
+    assert paths.unquoted(part) == name
 
 
 def test_fields_of_others_stay() -> None:

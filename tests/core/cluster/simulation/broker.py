@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from krappy.core.cluster import places, registration
+from krappy.core.cluster import paths, registration
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.elections import NotElected, elect_uncleanly, moved
 from krappy.core.cluster.image import Image, PartitionImage
@@ -141,7 +141,7 @@ class Broker:
             return
         self._registering = True
         tree, chance = self.world.zookeeper.tree, self.world.chance
-        path = places.epoch(self.id)
+        path = paths.epoch(self.id)
 
         def again(answer: Any = None) -> None:
             self._registering = False
@@ -180,7 +180,7 @@ class Broker:
 
         def entered(answer: Any, epoch: int) -> None:
             if isinstance(answer, RefusedMulti):
-                ask(lambda: tree.get(places.broker(self.id)), remove)
+                ask(lambda: tree.get(paths.broker(self.id)), remove)
                 return
             again()
             self.lost = False
@@ -191,7 +191,7 @@ class Broker:
             """What is registered is its own, of an answer that was lost; or the process is dead that registered, for
             this one holds the lock of the folder. It may wait for the end of that session, too."""
             if found is not None and (found.owner == self.link.session or chance.random() < 0.5):
-                ask([Delete(places.broker(self.id))], again)
+                ask([Delete(paths.broker(self.id))], again)
             else:
                 again()
 
@@ -203,7 +203,7 @@ class Broker:
         if now - self._renewed < RENEW_MS:
             return
         self._renewed = now
-        path = places.lease(self.id)
+        path = paths.lease(self.id)
 
         def done(answer: Any) -> None:
             if answer is None:
@@ -211,7 +211,7 @@ class Broker:
 
         there = self.world.zookeeper.tree.get(path)
         write: Operation = Create(path) if there is None else Put(path, b"")
-        self.link.ask([Check(places.broker(self.id)), write], done)
+        self.link.ask([Check(paths.broker(self.id)), write], done)
 
     # --- controller
 
@@ -223,7 +223,7 @@ class Broker:
 
     def _leases(self) -> dict[int, int]:
         tree = self.world.zookeeper.tree
-        return {int(each): tree._znodes[f"{places.LEASES}/{each}"].version for each in tree.children(places.LEASES)}
+        return {int(each): tree._znodes[f"{paths.LEASES}/{each}"].version for each in tree.children(paths.LEASES)}
 
     def _look(self, leases: dict[int, int]) -> None:
         self._looking = False
@@ -234,13 +234,13 @@ class Broker:
             deposing: list[Operation] = [*self.presence.fence(controller)]
             if deposing and not self._controlling:
                 self.world.count("deposed controllers")
-                self._seek_control(controller, [*deposing, Delete(places.CONTROLLER)])
+                self._seek_control(controller, [*deposing, Delete(paths.CONTROLLER)])
         elif self.control is None and self.is_current and not self._controlling:
             self._seek_control(None, [])
         if self.control is not None:
             for operations in decide(self.image, self.image.topics.values(), self.presence):
                 self.world.count("decisions")
-                self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
+                self.link.ask([Check(paths.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
 
     def _seek_control(self, silent: int | None, deposing: list[Operation]) -> None:
         """Becomes the controller, in the place of a silent one; or learns that it is the one, if the answer to that was
@@ -265,7 +265,7 @@ class Broker:
             if not isinstance(answer, RefusedMulti):
                 self.control = version
 
-        self.link.ask(lambda: (tree.get(places.CONTROLLER), tree.get(places.CONTROLLER_EPOCH)), take)
+        self.link.ask(lambda: (tree.get(paths.CONTROLLER), tree.get(paths.CONTROLLER_EPOCH)), take)
 
     def move_leader(self) -> None:
         """As a preferred election does: a replica in sync takes over from a leader that lives."""
@@ -279,7 +279,7 @@ class Broker:
         if leader is None or leader.epoch != state.leader_inc or not others:
             return
         operations = moved(self.image, topic, 0, self.world.chance.choice(others))
-        self.link.ask([Check(places.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
+        self.link.ask([Check(paths.CONTROLLER_EPOCH, self.control), *operations], lambda answer: None)
 
     def reassign(self, to: list[int]) -> None:
         """Somebody asks this broker to give the partition these replicas; none: to cancel what is under way."""

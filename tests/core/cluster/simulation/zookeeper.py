@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from krappy.core.cluster import places, znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.demands import MIN_INSYNC, UNCLEAN
 from krappy.core.cluster.image import Image, PartitionImage
 from krappy.core.cluster.state import NOBODY
@@ -30,20 +30,20 @@ class ZooKeeper:
         self.sessions: dict[int, tuple[int, float]] = {}  # by session: (broker, when it was heard of last)
         self.connections: dict[int, int] = {}  # by session: the connection that it has now
         self._ids = 0
-        for path in (*places.ROOTS, places.LEASES):
+        for path in (*paths.ROOTS, paths.LEASES):
             self.do([Create(path)])
-        self.do([Create(places.CONTROLLER_EPOCH, b"0")])
-        self.do([Create(places.topic(TOPIC), znodes.topic(b"t" * 16, [replicas], 0)), Create(places.partitions(TOPIC))])
-        self.do([Create(places.config(places.TOPIC_CONFIG, TOPIC), b"{}")])
+        self.do([Create(paths.CONTROLLER_EPOCH, b"0")])
+        self.do([Create(paths.topic(TOPIC), znodes.topic(b"t" * 16, [replicas], 0)), Create(paths.partitions(TOPIC))])
+        self.do([Create(paths.config(paths.TOPIC_CONFIG, TOPIC), b"{}")])
         self.configure(min_isr)
         for each in brokers:
-            self.do([Create(places.epoch(each), b"{}")])
+            self.do([Create(paths.epoch(each), b"{}")])
 
     def do(self, operations: list[Operation]) -> None:
         """Raises RefusedMulti."""
         changes = self.tree.plan(operations)
         self.tree.apply(changes)
-        if any(not path.startswith(places.LEASES) for path in changes):
+        if any(not path.startswith(paths.LEASES) for path in changes):
             before = self.image
             self.image = self.image.after(changes)
             self.changes += 1
@@ -62,7 +62,7 @@ class ZooKeeper:
     def configure(self, min_isr: int) -> None:
         """Sets the topic's min.insync.replicas."""
         settings = {MIN_INSYNC: str(min_isr), UNCLEAN: "true" if self.world.unclean else "false"}
-        self.do([Put(places.config(places.TOPIC_CONFIG, TOPIC), znodes.config(settings))])
+        self.do([Put(paths.config(paths.TOPIC_CONFIG, TOPIC), znodes.config(settings))])
 
     @property
     def partition(self) -> PartitionImage:
