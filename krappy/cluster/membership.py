@@ -66,6 +66,8 @@ class ClusterMembership:
         mirror = Mirror(self._connect)
         async with trio.open_nursery() as nursery:
             await nursery.start(mirror.run)
+            if mirror.is_over:  # before anything was read
+                return
             with suppress(ConnectionLost, StorageError):  # the registration makes those that are missing
                 await make_roots(mirror)
             self._mirror = mirror

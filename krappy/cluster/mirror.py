@@ -38,16 +38,26 @@ class Mirror:
         self.is_over = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follows the tree until the session is over. Reports that it has started with the first whole image."""
+        """Follows the tree until the session is over. Reports that it has started with the first whole image, or when
+        the session is over before that."""
+        begun = False
+
+        def started() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                task_status.started()
+
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._follow, task_status)
+                nursery.start_soon(self._follow, started)
                 await self.client.run()
                 nursery.cancel_scope.cancel()
         finally:
             self.is_over = True
             self._moved.fire()
             self.changed.fire()
+        started()
 
     @property
     def is_current(self) -> bool:
@@ -95,8 +105,7 @@ class Mirror:
         self._told += 1
         self._moved.fire()
 
-    async def _follow(self, task_status: trio.TaskStatus[None]) -> None:
-        started = False
+    async def _follow(self, started: Callable[[], None]) -> None:
         while True:
             await wait_any([self._moved], lambda: self._seen < self._told)
             try:
@@ -109,9 +118,7 @@ class Mirror:
                 await trio.sleep(RETRY_S)
                 continue
             self._publish(changes, seen)
-            if not started:
-                started = True
-                task_status.started()
+            started()
 
     async def _read(self) -> tuple[Changes, int]:
         """(what has changed since the last image, the value of `_told` when it was read)."""

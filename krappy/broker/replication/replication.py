@@ -77,7 +77,13 @@ class Replication:
 
     async def _belong(self) -> None:
         with self._belonging:
-            await self.cluster.run(lambda: None)
+            while True:
+                try:
+                    await self.cluster.run(lambda: None)
+                    return  # it was closed
+                except Exception:  # a bug of ours: without its membership this broker would serve nothing any more
+                    self._runtime.report("internal_error", task="ClusterMembership.run", exc_info=True)
+                await trio.sleep(PAUSE_S)
 
     async def _replicate(self) -> None:
         with self._replicating:
