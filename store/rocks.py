@@ -260,17 +260,28 @@ def values_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int)
 
     A third quicker than asking for the keys as well. Holds the GIL for about a third of a microsecond each.
     """
+    return _some_from(db, first, end, count, max_bytes, values=True)
+
+
+def keys_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int) -> tuple[list[bytes], bytes | None]:
+    """As `values_from`, of the keys themselves."""
+    return _some_from(db, first, end, count, max_bytes, values=False)
+
+
+def _some_from(
+    db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int, *, values: bool
+) -> tuple[list[bytes], bytes | None]:
     options = ReadOptions()  # the iterator points to its bound, and does not keep it alive: this function does
     options.fill_cache(False)  # type: ignore[call-arg]
     options.set_iterate_upper_bound(end)
     iterator = db.iter(options)
     iterator.seek(first)
-    value, go_on = iterator.value, iterator.next
+    read, go_on = iterator.value if values else iterator.key, iterator.next
     found: list[bytes] = []
     append = found.append
     taken = 0
     for _ in repeat(None, count):
-        held: Any = value()
+        held: Any = read()
         if held is None or taken >= max_bytes:
             break
         append(held)
@@ -279,33 +290,7 @@ def values_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int)
     following: Any = iterator.key()
     if following is None:
         iterator.status()  # a damaged block ends an iteration as the end of the data does
-    del iterator, value, go_on
-    return found, following
-
-
-def keys_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int) -> tuple[list[bytes], bytes | None]:
-    """(at most `count` keys from `first` to before `end`, in their order, and no more once they have `max_bytes`; the
-    next key, or None)."""
-    options = ReadOptions()
-    options.fill_cache(False)  # type: ignore[call-arg]
-    options.set_iterate_upper_bound(end)
-    iterator = db.iter(options)
-    iterator.seek(first)
-    key, go_on = iterator.key, iterator.next
-    found: list[bytes] = []
-    append = found.append
-    taken = 0
-    for _ in repeat(None, count):
-        held: Any = key()
-        if held is None or taken >= max_bytes:
-            break
-        append(held)
-        taken += len(held)
-        go_on()
-    following: Any = key()
-    if following is None:
-        iterator.status()  # a damaged block ends an iteration as the end of the data does
-    del iterator, key, go_on  # before the options that hold its bound
+    del iterator, read, go_on  # before the options that hold its bound
     return found, following
 
 
@@ -340,7 +325,7 @@ def pairs_from(
 
     Its reads do not push other blocks out of the cache. Holds the GIL for about a third of a microsecond each.
     """
-    options = ReadOptions()  # as in `values_from`, this function keeps it
+    options = ReadOptions()  # as in `_some_from`, this function keeps it
     options.fill_cache(False)  # type: ignore[call-arg]
     options.set_iterate_upper_bound(end)
     items: Any = db.items(from_key=first, read_opt=options)
