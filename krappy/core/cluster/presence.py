@@ -10,10 +10,15 @@ is over, and the controller waits:
   that reason must demand the version of `/leases/ID` that was seen (`fence`): a renewal that came meanwhile refuses it.
 
 Both are longer than a lease of LEASE_MS, with clocks that differ by 5 % in speed.
+
+A registration outlives its broker by some seconds. So nobody becomes a leader whom the controller has not heard of: who
+did not register, nor renew its lease, while it looked. An election from the ELR ends the candidacy of all others; if it
+chose a broker that is dead, and whose disk is then replaced, the partition would have no candidate left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from krappy.core.cluster import paths
@@ -28,32 +33,42 @@ DEAF_MS = 1_000  # between two looks: ZooKeeper may have been away, and then nob
 
 
 class Presence:
-    """`alive`: the brokers that may become leaders. Times are ms of a monotonic clock."""
+    """`alive`: the brokers that may become leaders. Times are ms of a monotonic clock. `silence_ms` math.inf: there are
+    no leases, and who is registered is alive."""
 
     def __init__(self, grace_ms: float = GRACE_MS, silence_ms: float = SILENCE_MS) -> None:
         self.alive: Mapping[int, Registration] = {}
         self._grace_ms, self._silence_ms = grace_ms, silence_ms
         self._brokers: Mapping[int, Registration] = {}
         self._leases: dict[int, tuple[int, int, float]] = {}  # by broker: its epoch, the lease's version, since when
+        self._heard: set[int] = set()  # those that registered, or renewed their lease, since the first look
         self._missing: dict[tuple[int, int | None], float] = {}  # (broker, epoch): since when
         self._reigns: dict[tuple[bytes, int], tuple[int, float]] = {}  # by partition: its leader epoch, since when
-        self._now = 0.0
+        self._now = -math.inf  # of the last look
 
     def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
         """Takes what was read just now. `leases`: the version of each registered broker's lease; a broker without one
         has not renewed it yet."""
+        is_first = self._now == -math.inf
         if now - self._now > DEAF_MS:  # it heard nothing, and nor may the others have been heard
             self._leases = {broker: (epoch, version, now) for broker, (epoch, version, _) in self._leases.items()}
+            self._heard.clear()
         self._now, self._brokers = now, image.brokers
         for broker, registration in image.brokers.items():
             seen = (registration.epoch, leases.get(broker, -1))
             if self._leases.get(broker, ())[:2] != seen:
                 self._leases[broker] = (*seen, now)
+                if not is_first:
+                    self._heard.add(broker)
         for broker in self._leases.keys() - image.brokers.keys():
             del self._leases[broker]
+            self._heard.discard(broker)
         for broker, epoch in [key for key in self._missing if self._is_there(*key)]:
             del self._missing[broker, epoch]
-        self.alive = {id: each for id, each in image.brokers.items() if not self.is_silent(id)}
+        self.alive = image.brokers
+        if self._silence_ms < math.inf:
+            heard = {id: each for id, each in image.brokers.items() if id in self._heard}
+            self.alive = {id: each for id, each in heard.items() if not self.is_silent(id)}
 
     def gone(self, broker: int, epoch: int | None = None) -> bool:
         """Whether the broker is gone; with an `epoch`, whether it is gone as it was in this broker epoch."""

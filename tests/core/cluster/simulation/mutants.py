@@ -85,6 +85,12 @@ class TakesSilenceForDeathTooSoon(Presence):
         super().__init__(silence_ms=900)
 
 
+class TrustsRegistrations(Presence):
+    def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
+        super().look(image, leases, now)
+        self.alive = {id: each for id, each in image.brokers.items() if not self.is_silent(id)}
+
+
 class TakesAwayTheLeaderAtOnce(Presence):
     def has_reigned(self, partition: tuple[bytes, int], epoch: int) -> bool:
         return True
@@ -151,34 +157,35 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "commits with fewer than min.insync.replicas": Mutant(2, Rules(replica_set=CommitsWithTooFew)),
+    "commits with fewer than min.insync.replicas": Mutant(1, Rules(replica_set=CommitsWithTooFew)),
     "goes on to lead in its old epoch after a restart": Mutant(0, Rules(role=leads_again)),
-    "does not exclude itself when its disk was replaced": Mutant(2, Rules(excludes=False)),
+    "does not exclude itself when its disk was replaced": Mutant(1, Rules(excludes=False)),
     "asks for more before what it has is on its disk": Mutant(2, Rules(asks_when_synced=False)),
-    "finds no divergence": Mutant(3, Rules(epochs=FindsNoDivergence)),
+    "finds no divergence": Mutant(1, Rules(epochs=FindsNoDivergence)),
     "keeps epochs in which it wrote nothing": Mutant(216, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
-    "keeps the ELR beside an ISR that is large enough": Mutant(0, min_isr=1, patches={"normalise": keeps_elr}),
-    "takes a follower back that lacks committed events": Mutant(13, Rules(replica_set=TakesBackBelowItsHighWatermark)),
+    "keeps the ELR beside an ISR that is large enough": Mutant(1, min_isr=1, patches={"normalise": keeps_elr}),
+    "takes a follower back that lacks committed events": Mutant(9, Rules(replica_set=TakesBackBelowItsHighWatermark)),
     "takes a follower back that lacks what earlier leaders had": Mutant(
-        2, Rules(replica_set=TakesBackWhoWasNeverAtTheEnd)
+        7, Rules(replica_set=TakesBackWhoWasNeverAtTheEnd)
     ),
-    "commits by the new ISR before its write is answered": Mutant(2, Rules(replica_set=AsksTheNewIsrOnly)),
-    "reads without a lease": Mutant(9, Rules(lease=HoldsForEver)),
-    "shrinks the ISR as soon as it leads": Mutant(42, Rules(replica_set=ShrinksAtOnce)),
-    "elects without a grace period": Mutant(170, Rules(presence=HasNoGrace)),
-    "takes silence for death too soon": Mutant(129, Rules(presence=TakesSilenceForDeathTooSoon)),
-    "reads before it knows what earlier leaders acknowledged": Mutant(0, Rules(waits_for_end=False)),
+    "commits by the new ISR before its write is answered": Mutant(3, Rules(replica_set=AsksTheNewIsrOnly)),
+    "reads without a lease": Mutant(21, Rules(lease=HoldsForEver)),
+    "shrinks the ISR as soon as it leads": Mutant(84, Rules(replica_set=ShrinksAtOnce)),
+    "elects without a grace period": Mutant(107, Rules(presence=HasNoGrace)),
+    "takes silence for death too soon": Mutant(52, Rules(presence=TakesSilenceForDeathTooSoon)),
+    "elects whom it has not heard of": Mutant(10651, Rules(presence=TrustsRegistrations)),
+    "reads before it knows what earlier leaders acknowledged": Mutant(3, Rules(waits_for_end=False)),
     "takes replicas away before the new ones are in sync": Mutant(
-        258, patches={"_is_ready": ready_at_once}, moves=True
+        261, patches={"_is_ready": ready_at_once}, moves=True
     ),
-    "takes replicas away when too few are left": Mutant(258, patches={"_is_ready": ready_with_too_few}, moves=True),
+    "takes replicas away when too few are left": Mutant(261, patches={"_is_ready": ready_with_too_few}, moves=True),
     "takes a leader away as soon as another leads": Mutant(
-        10, Rules(presence=TakesAwayTheLeaderAtOnce), min_isr=1, moves=True
+        164, Rules(presence=TakesAwayTheLeaderAtOnce), min_isr=1, moves=True
     ),
-    "takes a leader that lives out of the ISR as another replaces it": Mutant(17, patches={"moved": moved_out}),
+    "takes a leader that lives out of the ISR as another replaces it": Mutant(47, patches={"moved": moved_out}),
     "keeps the leader epoch when replicas go": Mutant(636, patches={"_ended": ended_in_the_same_epoch}, moves=True),
-    "deletes its log before the reassignment has ended": Mutant(2, Rules(keeps_until_certain=False), moves=True),
+    "deletes its log before the reassignment has ended": Mutant(0, Rules(keeps_until_certain=False), moves=True),
     "elects uncleanly where nobody allows it": Mutant(0, patches={"is_unclean": lambda *args: True}),
 }
 PATCHED = (changing, deciding, elections, reassign, broker)
