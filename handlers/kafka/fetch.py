@@ -20,6 +20,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.handlers.kafka.fetch_work import answered
+from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.replica_fetch import fetch_for_replica, replica_of
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
@@ -28,7 +29,9 @@ from krappy.ports import KafkaSessionPort, Raw, SourcePort, SourceTopicPort
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
+HINTS_SINCE = 16  # the version from which an answer has leaders and their addresses (KIP-951)
 READ_COMMITTED = 1
+DEBUGGING = -2  # as a replica's id: of kafka-replica-verification.sh, which reads from followers, too
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
 MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
 MANY = 500  # partitions that are read in one turn
@@ -45,6 +48,7 @@ class Wanted(NamedTuple):
     source: SourcePort | None  # None when there is an error
     error: Code
     by_id: bool
+    topic: SourceTopicPort | None
 
     @property
     def offset(self) -> int:
@@ -76,11 +80,13 @@ class Fetch:
         self.by_id = version >= BY_ID_SINCE
         self.topics: list[tuple[Message, list[Wanted]]] = []
         self.wanted: list[Wanted] = []
+        self._is_debugging = DEBUGGING in (request["replica_id"], request["replica_state"]["replica_id"])
         self.failed = False  # a partition has an error, which is answered at once
         self._moved: dict[int, Wanted] = {}  # the partitions to look at (again) while it waits, by their sources' ids
         self._there: dict[int, int] = {}  # bytes that were found in each
         self._bytes = 0  # the sum of `_there`
         self._read = 0  # bytes of records in the answer
+        self._hints = LeaderHints(session, version >= HINTS_SINCE)
 
     def find(self) -> Iterator[None]:
         """Finds the partitions asked for; yields after each `MANY`, so that others have their turn."""
@@ -101,7 +107,7 @@ class Fetch:
             error = topic
         else:
             try:
-                source = topic.led(asked["partition"])
+                source = self._source(topic, asked["partition"])
             except KrappyError as refused:
                 error = code_for(refused)
             else:
@@ -111,7 +117,15 @@ class Fetch:
                     source.out_of_range()
         if error:
             self.failed, source = True, None
-        return Wanted(asked, source, error, by_id)
+        return Wanted(asked, source, error, by_id, None if isinstance(topic, Code) else topic)
+
+    def _source(self, topic: SourceTopicPort, index: int) -> SourcePort:
+        """Raises NotLeader, UnknownPartition."""
+        if self._is_debugging:
+            found = self.session.access.find_topic_by_id(topic.id, Op.READ)
+            if found is not None:
+                return found.held(index)
+        return topic.led(index)
 
     @property
     def room(self) -> int:
@@ -224,7 +238,7 @@ class Fetch:
                 yield None
             source = wanted.source
             if source is None:
-                found.append(_refused(wanted, wanted.error))
+                found.append(self._refused(wanted, wanted.error))
                 continue
             try:
                 offset, limit = wanted.offset, limit_of(source, self.committed)
@@ -237,7 +251,7 @@ class Fetch:
                 found.append(self._partition(wanted, source, raw))
             except KrappyError as error:
                 self.failed = True
-                found.append(_refused(wanted, _code(error, wanted)))
+                found.append(self._refused(wanted, _code(error, wanted)))
                 continue
             if raw is not None and (got := len(raw.records)):
                 first = False
@@ -264,13 +278,27 @@ class Fetch:
             answer["aborted_transactions"] = [{"producer_id": id, "first_offset": first} for id, first in aborted]
         return answer
 
+    def _refused(self, wanted: Wanted, error: Code) -> Message:
+        row: Message = {
+            "partition_index": wanted.asked["partition"],
+            "error_code": error,
+            "high_watermark": -1,
+            "last_stable_offset": -1,
+            "log_start_offset": -1,
+            "aborted_transactions": None,
+            "records": b"",
+        }
+        if wanted.topic is not None:
+            self._hints.add(row, wanted.topic.image, row["partition_index"])
+        return row
+
     def _answer(self, partitions: list[Message]) -> Message:
         following = iter(partitions)
         responses = [
             {"topic": asked["topic"], "topic_id": asked["topic_id"], "partitions": [next(following) for _ in each]}
             for asked, each in self.topics
         ]
-        return {"error_code": 0, "session_id": 0, "responses": responses}
+        return {"error_code": 0, "session_id": 0, "responses": responses, "node_endpoints": self._hints.nodes()}
 
 
 @serves(ApiKey.FETCH, needs=needs.topic(Op.READ))
@@ -286,15 +314,3 @@ def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message 
 def _code(error: KrappyError, wanted: Wanted) -> Code:
     """The code of an error. A topic that was deleted meanwhile is unknown by id, if the request named it by id."""
     return Code.UNKNOWN_TOPIC_ID if wanted.by_id and isinstance(error, UnknownTopic) else code_for(error)
-
-
-def _refused(wanted: Wanted, error: Code) -> Message:
-    return {
-        "partition_index": wanted.asked["partition"],
-        "error_code": error,
-        "high_watermark": -1,
-        "last_stable_offset": -1,
-        "log_start_offset": -1,
-        "aborted_transactions": None,
-        "records": b"",
-    }

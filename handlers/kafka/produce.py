@@ -23,11 +23,12 @@ from krappy.errors import (
     OffsetMismatch,
     UnsupportedCompression,
 )
+from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
-from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt
+from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt, TopicPort
 from krappy.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
@@ -51,7 +52,7 @@ def produce(
         twice = _named_twice(topics)
         if sum(len(data["partition_data"]) for data in topics) > FEW:
             return _produce_many(session, request, version, twice)
-    work = Work()
+    work = Work(session)
     for data in topics:
         _publish(session, work, data, work.topic(data), data["partition_data"], acks, version, twice)
     return session.gather(work.laters, lambda results: _finish(results, work, acks))
@@ -59,7 +60,7 @@ def produce(
 
 async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
     """Serves a request with many batches, in several turns."""
-    work = Work()
+    work = Work(session)
     async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
         for data in request["topic_data"]:
             asked, answers = data["partition_data"], work.topic(data)
@@ -73,12 +74,13 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("laters", "responses", "waiting")
+    __slots__ = ("hints", "laters", "responses", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, session: KafkaSessionPort) -> None:
+        self.hints = LeaderHints(session)
         self.responses: list[Message] = []
         self.laters: list[Later[StoredAt]] = []
-        self.waiting: list[tuple[Message, bool, PartitionPort]] = []  # of each: LogAppendTime?
+        self.waiting: list[tuple[Message, bool, TopicPort, PartitionPort]] = []  # of each: LogAppendTime?
 
     def topic(self, data: Message) -> list[Message]:
         """Adds a topic to the answer. Returns its list of partitions, to be filled."""
@@ -117,15 +119,17 @@ def _publish(
             later = partition.publish(_checked(asked["records"], version), by_header=True, alone=acks != ALL)
         except KrappyError as error:
             _refuse(answer, error)
+            work.hints.add(answer, topic.image, asked["index"])
             continue
         work.laters.append(later)
-        work.waiting.append((answer, topic.config.log_append_time, partition))
+        work.waiting.append((answer, topic.config.log_append_time, topic, partition))
 
 
 def _finish(results: list[StoredAt | Exception], work: Work, acks: int) -> Message | None:
-    for result, (answer, append_time, partition) in zip(results, work.waiting, strict=True):
+    for result, (answer, append_time, topic, partition) in zip(results, work.waiting, strict=True):
         if isinstance(result, KrappyError):
             _refuse(answer, result)
+            work.hints.add(answer, topic.image, answer["index"])
         elif isinstance(result, Exception):
             raise result
         else:
@@ -136,7 +140,7 @@ def _finish(results: list[StoredAt | Exception], work: Work, acks: int) -> Messa
     if acks == NO_ANSWER:
         _complain(work.responses)
         return None
-    return {"responses": work.responses}
+    return {"responses": work.responses, "node_endpoints": work.hints.nodes()}
 
 
 def _named_twice(topics: list[Message]) -> Named:

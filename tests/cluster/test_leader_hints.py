@@ -1,0 +1,101 @@
+"""A broker that refuses a client because it does not lead the partition says who does (KIP-951)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from krappy.wire.kafka import ApiKey, Code
+from tests.batches import Row, encode_rows
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.zookeeper import Missing
+from tests.kafka.raw import Raw, fetch, produce
+from tests.process import wait_until
+
+NONE = {"leader_id": -1, "leader_epoch": -1}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path) as made:
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def address(cluster: ClusterProcesses, id: int) -> str:
+    return str(cluster.brokers[id].settings["listen_kafka"])
+
+
+def ask_both(raw: Raw, id: bytes, **more: int) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """The partition and the endpoints of the answers to Produce and Fetch, each in its newest version."""
+    body = produce("t", encode_rows([Row(None, b"x")]))
+    body["topic_data"][0]["topic_id"] = id
+    produced = raw.ask(ApiKey.PRODUCE, body)
+    fetched = raw.ask(ApiKey.FETCH, fetch([(id, 0, 0)], **more))
+    return [
+        (produced["responses"][0]["partition_responses"][0], produced["node_endpoints"]),
+        (fetched["responses"][0]["partitions"][0], fetched["node_endpoints"]),
+    ]
+
+
+def test_the_leader_is_named_with_its_address(cluster: ClusterProcesses) -> None:
+    [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
+    made.result(30)
+    with Raw(address(cluster, 3)) as raw:
+        wait_until(
+            lambda: raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"][0]["partitions"], "it is known"
+        )
+        id = raw.topic_id("t")
+
+        def told(leader: int) -> None:
+            for row, nodes in ask_both(raw, id):
+                assert row["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
+                assert row["current_leader"]["leader_id"] == leader
+                host, _, port = address(cluster, leader).rpartition(":")
+                assert nodes == [{"node_id": leader, "host": host, "port": int(port), "rack": None}]
+
+        told(1)
+        before = ask_both(raw, id)[0][0]["current_leader"]["leader_epoch"]
+        assert before == cluster_epoch(raw)
+        cluster.brokers[1].kill()
+        wait_until(lambda: ask_both(raw, id)[0][0]["current_leader"]["leader_id"] == 2, "broker 2 leads")
+        told(2)
+        epoch = ask_both(raw, id)[0][0]["current_leader"]["leader_epoch"]
+        assert epoch > before
+        with Raw(address(cluster, 2)) as leader:
+            fenced = leader.ask(ApiKey.FETCH, fetch([(id, 0, 0)], current_leader_epoch=before))
+        [row] = fenced["responses"][0]["partitions"]
+        assert row["error_code"] == Code.FENCED_LEADER_EPOCH
+        assert row["current_leader"] == {"leader_id": 2, "leader_epoch": epoch}
+        assert [each["node_id"] for each in fenced["node_endpoints"]] == [2]
+        cluster.brokers[2].kill()
+        wait_until(lambda: ask_both(raw, id)[0][0]["current_leader"] == NONE, "nobody leads")
+        assert all(row["current_leader"] == NONE and not nodes for row, nodes in ask_both(raw, id))
+
+
+def cluster_epoch(raw: Raw) -> int:
+    [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"]
+    return int(topic["partitions"][0]["leader_epoch"])
+
+
+def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
+    """Not in answers of the leader, nor for partitions that there are not, nor in versions without a place for it."""
+    [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
+    made.result(30)
+    with Raw(address(cluster, 1)) as raw:
+        wait_until(lambda: not any(row["error_code"] for row, _ in ask_both(raw, raw.topic_id("t"))), "broker 1 leads")
+        assert all(row["current_leader"] == NONE and not nodes for row, nodes in ask_both(raw, raw.topic_id("t")))
+    with Raw(address(cluster, 3)) as raw:
+        id = raw.topic_id("t")
+        assert raw.produce("t", encode_rows([Row(None, b"x")]), version=9)["current_leader"] == NONE
+        assert raw.produce("t", encode_rows([Row(None, b"x")]), version=10)["current_leader"]["leader_id"] == 1
+        assert raw.ask(ApiKey.FETCH, fetch([(id, 0, 0)]), 15)["responses"][0]["partitions"][0]["current_leader"] == NONE
+        beyond = raw.ask(ApiKey.FETCH, fetch([(id, 7, 0)]))
+        assert beyond["responses"][0]["partitions"][0]["current_leader"] == NONE
+        assert not beyond["node_endpoints"]
