@@ -145,8 +145,6 @@ def test_a_wrong_value_is_refused_by_name(name: str, given: Given) -> None:
         ("segment.jitter.ms", "100", "100"),
         ("message.timestamp.before.max.ms", FOREVER, str(FOREVER)),
         ("local.retention.ms", -2, "-2"),
-        ("follower.replication.throttled.replicas", "0:1,1:1", "0:1,1:1"),
-        ("leader.replication.throttled.replicas", "*", "*"),
     ],
 )
 def test_what_holds_anyway_is_taken_and_shown(name: str, given: Given, kept: str) -> None:
@@ -251,3 +249,14 @@ def test_names_that_a_topic_may_have(name: str) -> None:
 def test_names_that_it_may_not(name: str, said: str) -> None:
     with pytest.raises(InvalidTopic, match=said):
         check_topic_name(name)
+
+
+def test_throttled_replicas() -> None:
+    followers = TopicConfig.parse({"follower.replication.throttled.replicas": "0:1,12:3"}).throttled_followers
+    assert followers.has(0, 1)
+    assert followers.has(12, 3)
+    assert not followers.has(1, 1)
+    assert not followers.has(0, 3)
+    leaders = TopicConfig.parse({"leader.replication.throttled.replicas": "*"}).throttled_leaders
+    assert leaders.has(7, 8)
+    assert not TopicConfig().throttled_leaders.has(0, 0)

@@ -13,6 +13,7 @@
   its first fetch is answered as if nothing of its log were the leader's: it begins anew. What a replica needs that is
   catching up is kept for it. (Kafka has no such rule: a replica that was away longer than delete.retention.ms brings
   deleted keys back.)
+- Events for a replica that is throttled, and not in sync, wait while the quota is used up (KIP-73).
 - An offset out of range is answered with the offset where the replica starts over: the log start, or where the batch
   begins that contains it. From there on it may ask, below the log start, because it has whole batches.
 """
@@ -20,6 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 from krappy.core.security.operations import Op
@@ -28,7 +30,7 @@ from krappy.handlers.kafka.fetch_work import answered
 from krappy.handlers.kafka.registry import Message
 from krappy.handlers.kafka.sources import wrong_epoch
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import KafkaSessionPort, LeaderPort, Raw, TopicPort
+from krappy.ports import BrokerPort, KafkaSessionPort, LeaderPort, Raw, TopicPort
 from krappy.records.batch import read_header
 from krappy.types import FilePart
 from krappy.waiting import Signal
@@ -91,6 +93,11 @@ class ReplicaWanted:
         else:
             self.port.fetched_by(replica.broker, replica.epoch, self.offset, self.asked["log_start_offset"])
 
+    @property
+    def is_held(self) -> bool:
+        """Whether its events have to wait for the quota."""
+        return self._watch.quota_pause > 0 and self.port.throttles(self.key[0])
+
     def stir(self) -> None:
         """It may have news."""
         self._watch.stirred[self.key] = self
@@ -101,13 +108,30 @@ class ReplicaWatch:
     """The partitions that a replica waits for on one connection. `stirred`: those to look at, in the order in which
     they are answered. `told`: what the replica was told of each partition that it ever asked for here."""
 
-    def __init__(self, id: int, told: dict[ReplicaKey, Told], now_ms: int) -> None:
+    def __init__(self, id: int, told: dict[ReplicaKey, Told], broker: BrokerPort) -> None:
         self.id, self.told = id, told
+        self.quota, self._clock = broker.quotas.leader, broker.clock
         self.epoch = 1  # of the next request
         self.waiting: dict[ReplicaKey, ReplicaWanted] = {}
         self.stirred: dict[ReplicaKey, ReplicaWanted] = {}
         self.moved = Signal()
-        self.noted_ms = now_ms  # when all that it waits for was noted to be in sync
+        self.noted_ms = broker.clock.steady_ms()  # when all that it waits for was noted to be in sync
+
+    @property
+    def quota_pause(self) -> float:
+        """Seconds until throttled partitions may be sent events."""
+        return 0.0 if self.quota.rate is None else self.quota.pause(self._clock.steady_ms() / 1000)
+
+    def spend(self, wanted: ReplicaWanted, size: int) -> None:
+        """Notes that so many bytes of records are sent."""
+        if self.quota.rate is not None and wanted.port.throttles(wanted.key[0]):
+            self.quota.spend(size, self._clock.steady_ms() / 1000)
+
+    def most(self, wanted: ReplicaWanted) -> int:
+        """Bytes of records that the partition may get at once."""
+        asked: int = wanted.asked["partition_max_bytes"]
+        share = self.quota.share()
+        return min(asked, share) if share is not None and wanted.port.throttles(wanted.key[0]) else asked
 
     def add(self, wanted: ReplicaWanted) -> None:
         self.remove(wanted.key)
@@ -122,18 +146,27 @@ class ReplicaWatch:
             found.port.moved.unsubscribe(found.stir)
             found.port.grown.unsubscribe(found.stir)
 
-    def has_news(self, wanted: ReplicaWanted) -> bool:
+    def has_news(self, wanted: ReplicaWanted) -> bool | None:
+        """None: there may be news once the quota has room."""
         port = wanted.port
-        if wanted.offset < port.end_offset or not wanted.is_led or wanted.is_below or wanted.is_outdated:
+        if not wanted.is_led or wanted.is_below or wanted.is_outdated:
             return True
-        return self.told.get(wanted.key) != _told(port)
+        if wanted.is_held:
+            return None
+        return wanted.offset < port.end_offset or self.told.get(wanted.key) != _told(port)
+
+    def until_due(self) -> float:
+        """Seconds until there may be news that waits for the quota; infinite if there is none."""
+        return self.quota_pause if any(each.is_held for each in self.stirred.values()) else inf
 
     def some_news(self) -> bool:
-        """Whether there is news. Forgets the stirred ones before it that have none."""
+        """Whether there is news. Forgets the stirred ones before it that have none, and do not wait for the quota."""
         for key, wanted in tuple(self.stirred.items()):
-            if self.has_news(wanted):
+            news = self.has_news(wanted)
+            if news:
                 return True
-            del self.stirred[key]
+            if news is not None:
+                del self.stirred[key]
         return False
 
     def close(self) -> None:
@@ -155,7 +188,7 @@ def watch_of(session: KafkaSessionPort, request: Message) -> ReplicaWatch | None
     else:
         found.close()
     id, told = (1, {}) if found is None else (found.id + 1, found.told)
-    made = ReplicaWatch(id, told, session.broker.clock.steady_ms())
+    made = ReplicaWatch(id, told, session.broker)
     state["REPLICA_WATCH"] = made
     return made
 
@@ -277,7 +310,7 @@ class ReplicaFetch:
     # --- when to answer
 
     async def _until_news(self) -> None:
-        seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
+        seconds = min(bounded_ms(self.request["max_wait_ms"]) / 1000, self.watch.until_due())
         await self.session.broker.wait_for_moves([self.watch], self.watch.some_news, seconds)
 
     # --- the answer
@@ -345,10 +378,12 @@ class ReplicaFetch:
                 yield None
             if watch.waiting.get(wanted.key) is not wanted:
                 continue
-            if not watch.has_news(wanted):
-                watch.stirred.pop(wanted.key, None)
+            news = watch.has_news(wanted)
+            if not news:
+                if news is not None:
+                    watch.stirred.pop(wanted.key, None)
                 continue
-            most = min(wanted.asked["partition_max_bytes"], left)
+            most = min(watch.most(wanted), left)
             if room - left >= WORTH and late():
                 most = 0
             row = yield from self._row(wanted, max(1, most) if first else most, first)
@@ -357,6 +392,7 @@ class ReplicaFetch:
             if got := len(row["records"]):
                 first = False
                 left -= got
+                watch.spend(wanted, got)
             watch.remove(wanted.key)
             self._found.append((wanted.topic, row))
 

@@ -20,10 +20,11 @@ from krappy.core.cluster import paths
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, KrappyError, StorageError
 from krappy.ports import Layer
 from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
-from krappy.settings.topic_table import OF_BROKER, Changes, Given, Setting, changes_of, integer
+from krappy.settings.topic_table import FOREVER, OF_BROKER, Changes, Given, Setting, changes_of, integer
 from krappy.waiting import wait_any
 
 THREADS = "background.threads"
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 RETRY_S = 1.0  # after another broker's change that could not be followed
 _OWN = (  # fields of ServerConfig
     "log.cleaner.backoff.ms",
@@ -36,6 +37,16 @@ _OWN = (  # fields of ServerConfig
 _FLOORS = {"max.connections": 100, "max.connections.per.ip": 10}
 _UNUSED = Setting(
     "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
+)
+
+
+def _rate(name: str, doc: str) -> Setting:
+    return Setting(name, str(FOREVER), integer(0, FOREVER), "LONG", doc)
+
+
+RATES = (
+    _rate(LEADER_RATE, "most bytes a second that this broker sends to throttled replicas that are not in sync"),
+    _rate(FOLLOWER_RATE, "most bytes a second that this broker copies for its throttled replicas not in sync"),
 )
 
 
@@ -56,6 +67,7 @@ KNOWN: Mapping[str, Setting] = {
     **{name: each._replace(name=name) for name, each in OF_BROKER.items()},
     **{name: _of_config(name) for name in _OWN},
     THREADS: Setting(THREADS, str(DISK_THREADS), integer(1, 128), "INT", "threads that wait for the disk"),
+    **{each.name: each for each in RATES},
     _UNUSED.name: _UNUSED,
 }
 
@@ -209,6 +221,12 @@ class DynamicSettings:
         self._runtime.config = replace(self.static, **changed)
         threads: Sequence[Layer] = self.layers(THREADS)
         self._runtime.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS
+        self._runtime.quotas.leader.rate = self._rate(LEADER_RATE)
+        self._runtime.quotas.follower.rate = self._rate(FOLLOWER_RATE)
+
+    def _rate(self, name: str) -> int | None:
+        layers = self.layers(name)
+        return int(layers[0].value) if layers and int(layers[0].value) != FOREVER else None
 
 
 def _without_empty(held: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:

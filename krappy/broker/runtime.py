@@ -18,6 +18,7 @@ from krappy.broker.meta_sync import MetaSync
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
 from krappy.core.cluster.image import Image
+from krappy.core.throttle import ReplicationQuotas
 from krappy.errors import KrappyError, ShuttingDown
 from krappy.measures import StoreMeasures
 from krappy.ports.store import Store
@@ -59,6 +60,7 @@ class Runtime:
         self.cleaner_limiter = trio.CapacityLimiter(1)
         self.counting = trio.CapacityLimiter(1)  # tasks that read whole views
         self.shrinking = trio.Lock()  # held while events are removed from a log; take it before a topic's lock
+        self.quotas = ReplicationQuotas()
         self.decisions = Gate()  # closed while a backup is taken: no transaction or job is decided meanwhile
         self.stopping = Signal()
         self.stopped = False

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from krappy.broker.dynamic import THREADS
+from krappy.broker.dynamic import RATES, THREADS
 from krappy.broker.runtime import DISK_THREADS
 from krappy.ports import BrokerSetting
 from krappy.settings.listeners import PLAINTEXT
@@ -39,6 +39,9 @@ def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting
     """Every setting in force, sorted by name. `advertised`: the HOST:PORT that is advertised to the asking client."""
     rows = [*_own(config, advertised), *_topics(config)]
     rows += [BrokerSetting(name, value, kind, doc, False) for name, value, kind, doc in _FIXED]
+    if not config.zookeeper_connect:
+        rows.append(BrokerSetting("default.replication.factor", "1", "INT", "there is one broker", False))
+    rows += [BrokerSetting(each.name, each.default, each.kind, each.doc, False) for each in RATES]
     security = ",".join(f"{each.name}:{PLAINTEXT}" for each in config.kafka_listeners)
     map_doc = "listeners have no encryption yet"
     rows.append(BrokerSetting("listener.security.protocol.map", security, "STRING", map_doc, False))

@@ -6,13 +6,14 @@
 - All events of an answer are put on disk together, and then the next request tells how far each partition is. No
   request is sent meanwhile: the leader would hold it, and could not be told.
 - A partition whose log has been shortened, as the leader's was before, is named again: the leader waits for that.
+- A partition that is throttled is named only while the quota has room, and for a second's worth of bytes (KIP-73).
 - A partition that comes to a leader whose request is held does not wait for the answer: the request is given up, with
   its connection, but not earlier than `HELD_S` after it was sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Re
 from krappy.cluster.peers import Address, PeerLink
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
+from krappy.core.throttle import ReplicationQuota
 from krappy.errors import BrokerError, KrappyError
 from krappy.ports import FollowerPort
 from krappy.waiting import Signal, wait_any
@@ -32,6 +34,7 @@ LEAST_VERSION = 15  # of Fetch: the first with replica_state (KIP-903)
 HELD_S = 0.05
 LARGEST_BATCH = 64 << 20  # bytes: the largest request of a producer by default
 LAST_EPOCH = 2**31 - 1  # of a session (KIP-227); 1 comes after it
+QUOTA_LOOK_S = 1.0  # while a quota is used up: a partition may come into sync, and the quota may be changed
 CLIENT_ID = "krappy-replica"
 
 
@@ -67,6 +70,7 @@ class Fetcher:
         self.image, self.broker_epoch = image, broker_epoch
         self.settings, self.report = settings, report
         self.largest_batch = largest_batch
+        self.quota = ReplicationQuota()
         self._ports: dict[PartitionKey, FollowerPort] = {}
         self._leaders: dict[int, LeaderFetch] = {}
         self._changed = Signal()
@@ -187,14 +191,20 @@ class LeaderFetch:
 
     def _ready(self) -> list[FollowedPartition]:
         now = trio.current_time()
-        return [each for each in self._unnamed.values() if each.stands and each.due <= now]
+        return [each for each in self._unnamed.values() if each.stands and self._due_at(each, now) <= now]
 
     def _until_due(self) -> float:
         """Seconds until a partition that pauses is due; infinite if none pauses."""
         now = trio.current_time()
-        return min((each.due - now for each in self._unnamed.values() if each.stands and each.due > now), default=inf)
+        due = (self._due_at(each, now) for each in self._unnamed.values() if each.stands)
+        return min((at - now for at in due if at > now), default=inf)
 
-    async def _ask(self, named: Iterable[FollowedPartition]) -> Message | None:
+    def _due_at(self, each: FollowedPartition, now: float) -> float:
+        """When it may be asked for. At each look at the latest, if it waits for the quota."""
+        pause = self._owner.quota.pause(now) if each.port.is_throttled else 0.0
+        return max(each.due, now + min(QUOTA_LOOK_S, pause)) if pause else each.due
+
+    async def _ask(self, named: Collection[FollowedPartition]) -> Message | None:
         """The answer to a request that names these partitions. None: there is none."""
         wait_ms = int(min(self._settings.wait_max_ms, 1 + self._until_due() * 1000))
         body = self._request(named, wait_ms)
@@ -238,19 +248,23 @@ class LeaderFetch:
     def _begun(self) -> None:
         self._held.deadline = inf
 
-    def _request(self, named: Iterable[FollowedPartition], wait_ms: int) -> Message:
+    def _request(self, named: Collection[FollowedPartition], wait_ms: int) -> Message:
         settings, owner = self._settings, self._owner
         topics: dict[bytes, list[Message]] = {}
+        share = owner.quota.share(sum(each.port.is_throttled for each in named))
         for each in named:
             topic_id, index = each.key
             offset, epoch = each.ask()
+            most = settings.max_bytes
+            if share is not None and each.port.is_throttled:
+                most = min(most, share)
             partition = {
                 "partition": index,
                 "current_leader_epoch": each.epoch,
                 "fetch_offset": offset,
                 "last_fetched_epoch": epoch,
                 "log_start_offset": each.start,
-                "partition_max_bytes": settings.max_bytes,
+                "partition_max_bytes": most,
             }
             topics.setdefault(topic_id, []).append(partition)
         return {
@@ -282,6 +296,8 @@ class LeaderFetch:
                 found = self._waiting.pop((topic["topic_id"], row["partition_index"]), None)
                 if found is not None:
                     (quiet if is_quiet(row) else busy).append((found, row))
+                    if found.port.is_throttled:
+                        self._owner.quota.spend(len(row["records"] or b""), trio.current_time())
         await _all([partial(found.take, row) for found, row in busy] + ([partial(_in_turn, quiet)] if quiet else []))
         for found, _ in (*busy, *quiet):
             self._name_again(found)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.placement import Placement
+from krappy.core.throttle import ReplicationQuotas
 from krappy.measures import StoreMeasures
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import BrokerSetting, DynamicPort
@@ -109,6 +110,8 @@ class BrokerPort(Protocol):
     def machine(self) -> MachinePort: ...
     @property
     def image(self) -> Image: ...
+    @property
+    def quotas(self) -> ReplicationQuotas: ...
     @property
     def cluster_id(self) -> str: ...
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from krappy.core.cluster.image import TopicImage
+from krappy.core.throttle import ReplicationQuota
 from krappy.ports.replication import FollowerPort
 from krappy.ports.store import Store
 
@@ -42,7 +43,9 @@ class MembershipPort(Store, Protocol):
 
 
 class FetcherPort(Protocol):
-    """Copies the partitions that this broker follows from their leaders."""
+    """Copies the partitions that this broker follows from their leaders. `quota`: of those that are throttled."""
+
+    quota: ReplicationQuota
 
     def set(self, partitions: Iterable[FollowerPort]) -> None:
         """From now on these are followed, and no others."""

@@ -39,6 +39,10 @@ class FollowerPort(Protocol):
     def start_offset(self) -> int:
         """Where its log begins."""
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether it is copied no faster than the broker's quota allows: it is throttled, and not in sync (KIP-73)."""
+
     def position(self) -> tuple[int, int]:
         """(the offset behind its last event on disk, the leader epoch of that event; -1 without one)."""
 
@@ -93,6 +97,10 @@ class LeaderPort(Protocol):
     def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
         """Whether a replica that has events, all of them before `offset`, has to begin anew: some may have been deleted
         meanwhile by tombstones that are not in this log any more."""
+
+    def throttles(self, replica: int) -> bool:
+        """Whether a replica is sent events no faster than the broker's quota allows: the leader is throttled, and the
+        replica not in sync (KIP-73)."""
 
     def lags(self) -> Mapping[int, FollowerLag]:
         """How far its followers are that have fetched in this leader epoch, by broker id."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from krappy.errors import InvalidConfig, InvalidTopic
 from krappy.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.settings.topic_table import DEFAULTS, FOREVER, Given, normalise
 
+LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}  # by compression.type
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 MAX_NAME = 249  # a folder is named "<topic>-<partition>", and a name in a folder has at most 255 bytes
@@ -25,6 +27,28 @@ def merge(held: Mapping[str, str], changes: Mapping[str, Given]) -> dict[str, st
     merged = {**kept, **normalise(changes)}
     TopicConfig.parse(merged)
     return merged
+
+
+class ThrottledReplicas(NamedTuple):
+    """The replicas of a topic that are throttled (KIP-73). `everything`: all; else `replicas`, each a partition and a
+    broker's id."""
+
+    everything: bool = False
+    replicas: frozenset[tuple[int, int]] = frozenset()
+
+    @classmethod
+    def parse(cls, text: str) -> ThrottledReplicas:
+        """Of a setting as `topic_table` has checked it."""
+        if text == "*":
+            return cls(True)
+        pairs = (each.split(":") for each in text.split(",") if each)
+        return cls(False, frozenset((int(partition), int(broker)) for partition, broker in pairs))
+
+    def has(self, partition: int, broker: int) -> bool:
+        return self.everything or (partition, broker) in self.replicas
+
+
+NONE_THROTTLED = ThrottledReplicas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +73,8 @@ class TopicConfig:
     codec: int | None = None  # as in krappy.records.codecs; None: the producer's
     view: bool = True
     latest_ahead: bool = False
+    throttled_leaders: ThrottledReplicas = NONE_THROTTLED
+    throttled_followers: ThrottledReplicas = NONE_THROTTLED
 
     @classmethod
     def parse(cls, given: Mapping[str, Given]) -> TopicConfig:
@@ -74,6 +100,8 @@ class TopicConfig:
             codec=CODECS.get(of["compression.type"]),
             view=of["view.enable"] == "true",
             latest_ahead=of["latest.ahead.enable"] == "true",
+            throttled_leaders=ThrottledReplicas.parse(of[LEADERS]),
+            throttled_followers=ThrottledReplicas.parse(of[FOLLOWERS]),
         )
         if config.max_compaction_lag_ms is not None and config.max_compaction_lag_ms < config.min_compaction_lag_ms:
             raise InvalidConfig("max.compaction.lag.ms is below min.compaction.lag.ms", setting="max.compaction.lag.ms")

@@ -186,7 +186,8 @@ _TABLE = (
         "follower.replication.throttled.replicas",
         "",
         ("LIST", _throttled),
-        "accepted but not used: replication is not throttled",
+        "PARTITION:BROKER,… or *: the replicas that are copied no faster than follower.replication.throttled.rate of "
+        "their brokers, until they are in sync",
     ),
     _row(
         "index.interval.bytes",
@@ -206,7 +207,8 @@ _TABLE = (
         "leader.replication.throttled.replicas",
         "",
         ("LIST", _throttled),
-        "accepted but not used: replication is not throttled",
+        "PARTITION:BROKER,… or *: the leaders that send to replicas that are not in sync no faster than their brokers' "
+        "leader.replication.throttled.rate",
     ),
     _row(
         "local.retention.bytes",

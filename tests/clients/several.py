@@ -118,7 +118,7 @@ class Cluster:
                 await partition.take(state, 1, Role.LEADER, id)
 
     async def _copy(self, source: Any, to: Any, epoch: int) -> None:
-        follower = Follower(to, b"", lambda start: source.log)
+        follower = Follower(to, b"", lambda start: source.log, 1)
         start, end = to.log.end_offset, source.high_watermark
         while start < end:
             span = await source.read(start, MOST, limit=end)

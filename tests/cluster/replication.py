@@ -12,6 +12,7 @@ import trio
 
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.epochs import Epochs
+from krappy.core.throttle import ReplicationQuotas
 from krappy.errors import CorruptBatch, KrappyError, NotLeader, OffsetOutOfRange, UnknownPartition
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.fetch import fetch
@@ -81,6 +82,7 @@ class MemoryLeader:
         self.gone_below = 0
         self.starts: list[int] = []  # of replicas' logs, as they were told
         self.disk_waits = 0  # so many reads have to wait for the disk
+        self.throttled: set[int] = set()  # replicas
 
     @property
     def end_offset(self) -> int:
@@ -115,6 +117,9 @@ class MemoryLeader:
     def is_outdated(self, replica: int, broker_epoch: int, offset: int) -> bool:
         return offset < self.gone_below
 
+    def throttles(self, replica: int) -> bool:
+        return replica in self.throttled
+
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
         if self.disk_waits:
             self.disk_waits -= 1
@@ -143,6 +148,7 @@ class MemoryFollower:
         self.syncs = 0
         self.fails: list[Exception | None] = []
         self.disk_s = 0.0
+        self.is_throttled = False
         self.changed = Signal()
 
     @property
@@ -234,6 +240,7 @@ class MemoryBroker:
         self.topics = {each.id: each for each in topics}
         self.stopped = False
         self.image = Image(epochs={ME: MY_EPOCH, OTHER: MY_EPOCH})
+        self.quotas = ReplicationQuotas()
         self.clock = SimpleNamespace(steady_ms=lambda: int(trio.current_time() * 1000))
 
     def access(self) -> Any:

@@ -61,7 +61,7 @@ class Copied:
         image = topic.image
         topic.see(replace(image, partitions=(image.partitions[0]._replace(replicas=(LEADER, FOLLOWER)),)))
         self.leader, self.copy = topic.local[0], other.local[0]
-        self.follower = Follower(self.copy, topic.id, self._make_log)
+        self.follower = Follower(self.copy, topic.id, self._make_log, 2)
         await self.leads(EPOCH)
 
     def _make_log(self, start: int) -> Log:

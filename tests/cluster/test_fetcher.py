@@ -708,3 +708,45 @@ async def test_a_log_with_holes_is_copied_with_its_holes() -> None:
         it.follow()
         await it.same()
         assert it.follower.synced == 501
+
+
+@runs
+async def test_a_throttled_follower_copies_no_faster_than_the_quota() -> None:
+    """It takes at least what the rate demands, and others are not held."""
+    async with pair(2) as it:
+        it.fetcher.quota.rate = 40_000
+        it.followers[0].is_throttled = True
+        for _ in range(30):
+            it.leader.produce(bytes(2000))
+        begun = trio.current_time()
+        it.follow()
+        it.leaders[1].produce(b"free")
+        await it.same(1)
+        assert trio.current_time() - begun < 1
+        await it.same(0)
+        took, size = trio.current_time() - begun, sum(map(len, it.leader.log.content))
+        assert took >= (size - 40_000) / 40_000  # what is asked for at once is a second's worth
+        asked = [
+            each["partition_max_bytes"]
+            for request in it.listener.requests
+            for topic in request["topics"]
+            for each in topic["partitions"]
+            if each["partition"] == 0
+        ]
+        assert set(asked) == {40_000}
+        assert not it.events
+
+
+@runs
+async def test_a_follower_whose_throttle_is_removed_goes_on_at_once() -> None:
+    async with pair() as it:
+        it.fetcher.quota.rate = 1
+        it.follower.is_throttled = True
+        it.leader.produce(bytes(1000))
+        it.follow()
+        await it.follower.until(lambda: it.follower.log.end == 1)
+        it.leader.produce(b"next")  # in 1,000 s
+        await trio.sleep(0.3)
+        assert it.follower.log.end == 1
+        it.follower.is_throttled = False
+        await it.same()

@@ -544,3 +544,71 @@ async def test_who_found_no_room_comes_first_the_next_time() -> None:
     rows = await asker.ask(at(1, 5), session=(1, 1), max_bytes=600)
     assert rows[0]["partition_index"] in (1, 2)
     assert len(list(batch.split(rows[0]["records"]))) == 1
+
+
+@runs
+async def test_a_throttled_replica_gets_no_more_than_the_quota() -> None:
+    """40 batches of about 1 kB at 1,000 bytes a second take about 40 s; the clock is the test's own."""
+    asker = Asker()
+    asker.leader.throttled = {ME}
+    asker.broker.quotas.leader.rate = 1000
+    for number in range(40):
+        asker.leader.produce(b"%d" % number + bytes(1000))
+    size = sum(map(len, asker.leader.log.content))
+    begun, offset, got = trio.current_time(), 0, 0
+    rows = await asker.ask(at(0), session=(0, 0), wait_ms=500)
+    number = 1
+    while True:
+        assert trio.current_time() - begun < 100
+        for row in rows:
+            records = bytes(row["records"])
+            headers = [header for header, _ in batch.split(records)]
+            assert sum(header.size for header in headers) <= 2100, "more than two batches at once"
+            got += len(b"".join(bytes(data) for _, data in batch.split(records)))
+            offset = headers[-1].next_offset if headers else offset
+        if offset == 40:
+            break
+        rows = await asker.ask(*([at(offset, 5)] if rows else []), session=(1, number), wait_ms=500)
+        number += 1
+    assert got == size
+    assert 0.9 * size / 1000 <= trio.current_time() - begun <= 1.1 * size / 1000
+
+
+@runs
+async def test_others_are_not_held_by_a_throttled_one() -> None:
+    """Nor is the throttled one once it is in sync."""
+    throttled, free = MemoryLeader(0), MemoryLeader(1)
+    throttled.commits = free.commits = False
+    asker = Asker(throttled, free)
+    throttled.throttled = {ME}
+    asker.broker.quotas.leader.rate = 1
+    throttled.produce(b"a" * 100)
+    assert [row["partition_index"] for row in await asker.ask(at(0), session=(0, 0))] == [0]
+    throttled.produce(b"b" * 100)
+    assert await asker.ask(at(1, 5), at(0, index=1), session=(1, 1)) != []  # the second has a high watermark to tell
+    begun = trio.current_time()
+    free.produce(b"c")
+    [row] = await asker.ask(at(0, index=1), session=(1, 2), wait_ms=500)
+    assert row["partition_index"] == 1
+    assert len(row["records"])
+    assert await asker.ask(at(1, 5, index=1), session=(1, 3), wait_ms=500) == []
+    assert trio.current_time() - begun == pytest.approx(0.5)
+    throttled.throttled = set()
+    throttled.moved.fire()
+    [row] = await asker.ask(session=(1, 4), wait_ms=500)
+    assert row["partition_index"] == 0
+    assert len(row["records"])
+
+
+@runs
+async def test_a_held_partition_is_told_of_errors() -> None:
+    asker = Asker()
+    asker.leader.throttled = {ME}
+    asker.broker.quotas.leader.rate = 1
+    asker.leader.produce(b"a" * 100)
+    await asker.ask(at(0), session=(0, 0))
+    asker.leader.produce(b"b" * 100)
+    assert await asker.ask(at(1, 5), session=(1, 1), wait_ms=500) == []
+    asker.leader.lead(6)
+    [row] = await asker.ask(session=(1, 2), wait_ms=500)
+    assert row["error_code"] == Code.FENCED_LEADER_EPOCH

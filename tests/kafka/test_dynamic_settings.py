@@ -68,7 +68,17 @@ def test_what_is_not_set_can_be_taken_back(broker: BrokerProcess, name: str) -> 
     """kafka-reassign-partitions.sh --verify takes these back, whether anybody has set them or not."""
     with Raw(broker.kafka) as raw:
         assert change(raw, BROKER, "0", name, None, DELETE) == (Code.NONE, "")
-        assert change(raw, BROKER, "0", name, "1000")[0] == Code.INVALID_REQUEST, "it would not be kept"
+
+
+def test_throttles_of_replication_are_kept(broker: BrokerProcess) -> None:
+    with Raw(broker.kafka) as raw:
+        for name in THROTTLES[:2]:
+            assert change(raw, BROKER, "0", name, "1000")[0] == Code.NONE
+            assert shown(raw, BROKER, "0", name)[0] == "1000"
+            assert change(raw, BROKER, "0", name, "-1")[0] == Code.INVALID_REQUEST
+            assert change(raw, BROKER, "0", name, None, DELETE)[0] == Code.NONE
+            assert shown(raw, BROKER, "0", name)[0] == str(2**63 - 1)
+        assert change(raw, BROKER, "0", THROTTLES[2], "1000")[0] == Code.INVALID_REQUEST, "it would not be kept"
 
 
 def settings(peer: Peer, topic: str) -> dict[str, str]:

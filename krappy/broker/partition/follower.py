@@ -25,15 +25,16 @@ T = TypeVar("T")
 
 
 class Follower:
-    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`: set with each new role."""
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`: set with each new state."""
 
-    def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log]) -> None:
+    def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log], broker: int) -> None:
         """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
-        blocks."""
-        self._partition = partition
+        blocks. `broker`: this one's id."""
+        self._partition, self._broker = partition, broker
         self._make_log = make_log
         self.topic, self.index, self.topic_id = partition.topic, partition.index, topic_id
         self.leader = NOBODY
+        self.in_sync = False
         self._high_watermark = 0  # the leader's, as it told last
         self._log_start = 0
         self._shortening = False
@@ -44,6 +45,10 @@ class Follower:
     @property
     def epoch(self) -> int:
         return self._partition.epoch
+
+    @property
+    def is_throttled(self) -> bool:
+        return not self.in_sync and self._partition.config.throttled_followers.has(self.index, self._broker)
 
     def follows(self, epoch: int) -> bool:
         """Whether it follows in this leader epoch."""

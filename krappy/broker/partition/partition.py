@@ -199,6 +199,11 @@ class Partition(Viewed):
         self.log.lack(below)
         return True
 
+    def throttles(self, replica: int) -> bool:
+        """Whether a replica is sent events no faster than the broker's quota allows (KIP-73)."""
+        throttled = self.config.throttled_leaders
+        return throttled.has(self.index, self.replicas.leader) and replica not in self.replicas.isr
+
     def lags(self) -> dict[int, FollowerLag]:
         """How far its followers are that have fetched in this leader epoch, by broker id; none unless it leads."""
         return self.replicas.lags(self.log.end_offset, trio.current_time() * 1000)

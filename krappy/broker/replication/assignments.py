@@ -136,7 +136,7 @@ class Assignments:
         for partition in made:
             topic.local[partition.index] = partition
             make_log = partial(self._make_log, topic, partition)
-            self._followers[topic.id, partition.index] = Follower(partition, topic.id, make_log)
+            self._followers[topic.id, partition.index] = Follower(partition, topic.id, make_log, self._runtime.id)
         if made:
             in_order = sorted(topic.local.items())
             topic.local.clear()
@@ -224,6 +224,7 @@ class Assignments:
             before = partition.role
             await partition.take(state, version, mine, self._runtime.id)
             follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
+            follower.in_sync = self._runtime.id in state.isr
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
         self._taken[key] = wanted

@@ -40,6 +40,7 @@ class Replication:
     ) -> None:
         self.cluster = cluster
         self._runtime, self._changes, self._fetcher = runtime, changes, fetcher
+        fetcher.quota = runtime.quotas.follower
         self._belonging, self._replicating = trio.CancelScope(), trio.CancelScope()
         self._assignments: Assignments
 
