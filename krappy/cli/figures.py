@@ -20,6 +20,8 @@ from krappy.errors import KrappyError
 PORT = 8092  # the console's, where the broker can't be asked for it
 SECONDS = 10.0  # timeout of a request
 SILENT_SECONDS = 40.0  # that a live view may be silent: it shows that it is alive every 15
+SECONDS_TO_CHANGE = 60.0
+CHANGES = {"Content-Type": "application/json", "Krappy-Request": "1"}  # headers of a request that changes something
 PAGE = 1000  # topics or groups per request: the most that the API allows
 CONNECTIONS = 8  # how many are read
 
@@ -58,6 +60,11 @@ class ConsoleFigures:
         with self._asking(path, query) as answer:
             return json.load(answer)
 
+    def post(self, path: str, body: Any) -> Any:
+        """The JSON that the API answers to a request that changes something. Raises Failure."""
+        with self._asking(path, {}, SECONDS_TO_CHANGE, json.dumps(body).encode()) as answer:
+            return json.load(answer)
+
     def events(self, path: str, **query: Any) -> Iterator[Any]:
         """The data of each event of a live view, until the broker ends it. Raises Failure."""
         with self._asking(path, query, SILENT_SECONDS) as answer:
@@ -69,11 +76,15 @@ class ConsoleFigures:
                     yield found
 
     @contextmanager
-    def _asking(self, path: str, query: Mapping[str, Any], seconds: float = SECONDS) -> Iterator[Any]:
-        """The answer for a path; it may be silent for so many seconds. What goes wrong with it is raised as Failure."""
-        where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
+    def _asking(
+        self, path: str, query: Mapping[str, Any], seconds: float = SECONDS, body: bytes | None = None
+    ) -> Iterator[Any]:
+        """The answer for a path; it may be silent for so many seconds. With a body it changes something. What goes
+        wrong with it is raised as Failure."""
+        where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
+        headers = {**self._headers, **({} if body is None else CHANGES)}
         try:
-            with self._open(urllib.request.Request(where, headers=self._headers), timeout=seconds) as answer:
+            with self._open(urllib.request.Request(where, body, headers), timeout=seconds) as answer:
                 yield answer
         except urllib.error.HTTPError as error:
             if error.code == 401:

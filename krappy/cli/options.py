@@ -186,6 +186,23 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class DefaultCommandGroup(CommandGroup):
+    """A group whose command `show` is run when none is named: `krappy cluster --json`."""
+
+    default = "show"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in ctx.help_option_names else self._named(args))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, self._named(args))
+
+    def _named(self, args: list[str]) -> list[str]:
+        return [self.default, *args] if not args or args[0].startswith("-") else args
+
+
 class Start(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
     """A position in a log: `earliest`, `latest`, an offset, or a time. Becomes a str, an int or a datetime."""
 

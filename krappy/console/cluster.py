@@ -61,7 +61,8 @@ class ReplicaShown(msgspec.Struct):
 
 
 class PartitionShown(msgspec.Struct):
-    """A partition. `leader`: null: nobody leads it. `isr`: the replicas in sync."""
+    """A partition. `leader`: null: nobody leads it. `isr`: the replicas in sync. `adding`, `removing`: the replicas
+    that a reassignment brings, and takes away."""
 
     partition: int
     leader: int | None
@@ -70,6 +71,8 @@ class PartitionShown(msgspec.Struct):
     elr: list[int]
     min_isr: int
     replicas: list[ReplicaShown]
+    adding: list[int]
+    removing: list[int]
     offline: bool
     under_replicated: bool
     under_min_isr: bool
@@ -244,6 +247,8 @@ def _partition(image: Image, index: int, partition: PartitionImage, lags: Mappin
         list(state.elr),
         state.min_isr,
         replicas,
+        list(partition.adding),
+        list(partition.removing),
         *health(image, partition),
     )
 

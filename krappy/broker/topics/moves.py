@@ -19,11 +19,13 @@ from krappy.core.cluster.reassign import is_moving, original, reassigned
 from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Check, Operation
 from krappy.errors import UnknownTopic
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_S = 0.1  # how often it looks whether leases are renewed
+SETTLE_S = 10.0  # that an unclean election waits until the controller has dismissed a leader that is gone
 
 
 class Moves:
@@ -54,6 +56,8 @@ class Moves:
         """Gives a partition its preferred leader; or, if `unclean`, and it has none, a leader that may lack
         acknowledged events. None: it was done. Raises UnknownTopic, StorageError, ConnectionLost."""
         why: NotElected | None = None
+        if unclean:
+            await wait_any([self._runtime.store.changed], lambda: self._is_settled(name, index), SETTLE_S)
 
         async def made() -> list[Operation]:
             nonlocal why
@@ -90,6 +94,11 @@ class Moves:
     async def _lease(self, broker: int) -> int:
         found = await self._runtime.store.read(paths.lease(broker))
         return -1 if found is None else found.version
+
+    def _is_settled(self, name: str, index: int) -> bool:
+        """Whether the controller has dismissed a leader that is gone: it waits for the end of that one's lease."""
+        leader = self._topic(name).partitions[index].state.leader
+        return leader == NOBODY or leader in self._runtime.image.brokers
 
     def _topic(self, name: str) -> TopicImage:
         found = self._runtime.image.topics.get(name)

@@ -11,6 +11,7 @@ from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed, outlives
+from krappy.core.cluster.demands import MIN_INSYNC, default_min_insync
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
@@ -36,7 +37,7 @@ class Topic:
         self.see(image)
         self.given = dict(stored.config)  # the settings that were set for it
         self.inherited = inherited
-        self.defaults = stored.defaults  # only those that differ from a topic's that is created now
+        self._older = stored.defaults  # only those that differ from a topic's that is created now
         self.config = self.parse(self.given, inherited)
         self.deleted = False
 
@@ -49,7 +50,13 @@ class Topic:
 
     def parse(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> TopicConfig:
         """The settings that would be in force with these. Raises InvalidConfig."""
-        return TopicConfig.parse({**self.defaults, **inherited, **given})
+        return TopicConfig.parse({**self._older, **inherited, **given})
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """Its defaults that differ from those in `topic_table`: those that it keeps from when it was created, and
+        min.insync.replicas, which depends on how many replicas it has."""
+        return {**self._older, MIN_INSYNC: str(default_min_insync(self.image.partitions[0]))}
 
     @property
     def settings(self) -> dict[str, str]:
@@ -60,7 +67,7 @@ class Topic:
     def forgets_by_old_default(self) -> bool:
         """Whether its events expire only because it was created by a version whose default that was."""
         said = {**self.inherited, **self.given}
-        return self.config.delete and "retention.ms" in self.defaults and "retention.ms" not in said
+        return self.config.delete and "retention.ms" in self._older and "retention.ms" not in said
 
     def outlives(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
         """Whether with these settings its table would outlive its events, and now does not. Raises InvalidConfig."""

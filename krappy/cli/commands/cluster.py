@@ -1,4 +1,4 @@
-"""`krappy cluster`: the brokers, and who leads and follows which partition; `krappy cluster watch`: what changes."""
+"""`krappy cluster`: the brokers, and who leads and follows which partition; what changes; elections and moves."""
 
 from __future__ import annotations
 
@@ -6,63 +6,107 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from krappy.cli import output
+from krappy.cli import cluster_moves, output
 from krappy.cli.cluster_views import change_line, counts, print_state
 from krappy.cli.errors import Failure
 from krappy.cli.figures import ConsoleFigures, console_of
-from krappy.cli.options import address_option, json_option
+from krappy.cli.options import DefaultCommandGroup, address_option, confirm, json_option
 from krappy.settings.listeners import HTTP
 
+F = TypeVar("F", bound=Callable[..., Any])
 PAUSE_S = 1.0  # before brokers are asked again of which none answered
 REMEMBERED = 2000  # changes that are not told again by another broker
 CLOCKS_MS = 10_000  # by which the clocks of two brokers may differ
 
 
-@click.command()
-@click.argument("watch", type=click.Choice(["watch"]), required=False)
-@address_option
-@click.option(
-    "--url",
-    metavar="URL",
-    envvar="KRAPPY_CONSOLE_URL",
-    show_envvar=True,
-    help="A broker's console.  [default: where the broker at --address says]",
-)
-@click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The consoles' token.")
-@click.option("--topic", "wanted", metavar="TEXT", default="", help="Only topics whose names contain this.")
-@click.option("--troubled", is_flag=True, help="Only partitions that are offline or have replicas not in sync.")
-@json_option
-def cluster(
-    watch: str | None, address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool
-) -> None:
-    """Show the cluster's brokers and controller, and of each partition the leader, the replicas in sync and their lag.
+def console_options(command: F) -> F:
+    """Where the cluster's state is read."""
+    command = click.option(
+        "--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The consoles' token."
+    )(command)
+    command = click.option(
+        "--url",
+        metavar="URL",
+        envvar="KRAPPY_CONSOLE_URL",
+        show_envvar=True,
+        help="A broker's console.  [default: where the broker at --address says]",
+    )(command)
+    return address_option(command)
 
-    Any broker can be asked. It tells what it sees, and asks the leaders how far their followers are.
 
-    `krappy cluster watch` goes on with elections, changes of ISRs, brokers that come or go and new controllers as they
-    happen, a line each. Times are those of the broker that is watched. If that one goes away, the command goes on with
-    another broker of the cluster, and says so on stderr.
+def filter_options(command: F) -> F:
+    """Which partitions are shown."""
+    command = click.option(
+        "--troubled", is_flag=True, help="Only partitions that are offline or have replicas not in sync."
+    )(command)
+    return click.option("--topic", "wanted", metavar="TEXT", default="", help="Only topics whose names contain this.")(
+        command
+    )
+
+
+@click.group(cls=DefaultCommandGroup)
+def cluster() -> None:
+    """Show the cluster: its brokers and controller, who leads and follows what; elect leaders, and move replicas.
+
+    Any broker can be asked. Without a command this is `krappy cluster show`.
 
     \b
     Examples:
       krappy cluster
       krappy cluster --troubled
-      krappy cluster --topic flights --json | jq '.topics[].partitions[] | {partition, leader, isr}'
+      krappy cluster watch
+      krappy cluster elect flights
+      krappy cluster balance
+    """
+
+
+@cluster.command()
+@console_options
+@filter_options
+@json_option
+def show(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
+    """Show the cluster's brokers and controller, and of each partition the leader, the replicas in sync and their lag.
+
+    A broker tells what it sees, and asks the leaders how far their followers are.
+
+    \b
+    Examples:
+      krappy cluster
+      krappy cluster --troubled
+      krappy cluster show --topic flights --json | jq '.topics[].partitions[] | {partition, leader, isr}'
+    """
+    console = ConsoleFigures(url or console_of(address), token)
+    state = read_state(console, _query(wanted, troubled))
+    (output.emit_json if as_json else print_state)(state)
+
+
+def _query(wanted: str, troubled: bool) -> dict[str, str]:
+    return {"filter": wanted, "troubled": str(troubled).lower()}
+
+
+@cluster.command()
+@console_options
+@filter_options
+@json_option
+def watch(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
+    """Show the cluster, then elections, changes of ISRs, brokers that come or go and new controllers as they happen.
+
+    Each is a line; with --json only these are printed. Times are those of the broker that is watched. If that one goes
+    away, the command goes on with another broker of the cluster, and says so on stderr.
+
+    \b
+    Examples:
       krappy cluster watch
       krappy cluster watch --json | jq -r 'select(.kind == "leader") | .text'
     """
     console = ConsoleFigures(url or console_of(address), token)
-    query = {"filter": wanted, "troubled": str(troubled).lower()}
-    watched = ClusterWatch(console, token, query)
-    if not (watch and as_json):
-        (output.emit_json if as_json else print_state)(watched.state)
-    if watch is None:
-        return
+    watched = ClusterWatch(console, token, _query(wanted, troubled))
     if not as_json:
+        print_state(watched.state)
         output.write_lines([""])
     with output.ending_with_reader():
         for change in watched.changes():
@@ -72,6 +116,81 @@ def cluster(
                 output.emit_json(change)
             else:
                 output.write_lines([change_line(change)])
+
+
+@cluster.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:PARTITION]…")
+@click.option("--unclean", is_flag=True, help="Elect leaders that may lack acknowledged events, where there is none.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before an unclean election.")
+@console_options
+@json_option
+def elect(
+    topics: tuple[str, ...], unclean: bool, yes: bool, address: str, url: str | None, token: str | None, as_json: bool
+) -> None:
+    """Give partitions their preferred leaders: the first of their replicas, if that is in sync.
+
+    The controller does so by itself every few minutes (leader.imbalance.check.interval.seconds); this does it now.
+
+    With --unclean, a partition that has no leader gets one of the replicas that are there, although it may lack
+    acknowledged events. Those are lost then. Use it only if the brokers that have them do not come back.
+
+    \b
+    Examples:
+      krappy cluster elect flights
+      krappy cluster elect flights:3 airports
+      krappy cluster elect flights:3 --unclean
+    """
+    if unclean:
+        confirm(f"Elect leaders of {', '.join(topics)} that may lack acknowledged events? Those events are lost.", yes)
+    console = ConsoleFigures(url or console_of(address), token)
+    cluster_moves.print_elections(cluster_moves.elect(console, topics, unclean=unclean), as_json)
+
+
+@cluster.command()
+@click.option("-y", "--yes", is_flag=True, help="Move them. Without it, the moves are only shown.")
+@click.option(
+    "--without",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="ID",
+    help="A broker that is to have no replicas any more; may be given several times.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1, max=cluster_moves.MOST_AT_ONCE),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many partitions move at a time.",
+)
+@console_options
+@json_option
+def balance(
+    yes: bool, without: tuple[int, ...], at_once: int, address: str, url: str | None, token: str | None, as_json: bool
+) -> None:
+    """Propose moves of replicas, so that brokers have as many as each other, and partitions are on several racks.
+
+    It counts replicas, not bytes. Nothing is moved without --yes. Then replicas are copied, `--at-once` partitions at a
+    time, and it is told how far that is. If you end the command, what has begun goes on, and the rest is not moved. A
+    limit of their rate is set by Kafka's tools, as a throttle of the brokers: see the how-to on clusters.
+
+    \b
+    Examples:
+      krappy cluster balance
+      krappy cluster balance --yes
+      krappy cluster balance --without 3 --yes --at-once 2
+      krappy cluster balance --json | jq '.moves[] | select(.copies != [])'
+    """
+    console = ConsoleFigures(url or console_of(address), token)
+    proposal = console.get("cluster/balance", without=list(without))
+    if as_json:
+        output.emit_json(proposal)
+    else:
+        cluster_moves.print_proposal(proposal)
+    if yes:
+        cluster_moves.move(console, proposal["moves"], at_once, as_json)
+    elif proposal["moves"] and not as_json:
+        output.note("nothing was moved: give --yes to move them")
 
 
 def read_state(console: ConsoleFigures, query: Mapping[str, str]) -> dict[str, Any]:

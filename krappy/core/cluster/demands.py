@@ -18,8 +18,14 @@ def min_insync(image: Image, topic: str, partition: PartitionImage, given: Mappi
     During a reassignment it is what it was before. So a topic that gets more replicas takes writes meanwhile, and one
     that gets fewer loses no candidate before that is done."""
     found = _setting(image, topic, MIN_INSYNC, given)
-    count = len(partition.replicas) - len(partition.adding)
-    return (2 if count >= FROM_REPLICAS else 1) if found is None else min(int(found), count)
+    if found is None:
+        return default_min_insync(partition)
+    return min(int(found), len(partition.replicas) - len(partition.adding))
+
+
+def default_min_insync(partition: PartitionImage) -> int:
+    """The same, if nobody has set it."""
+    return 2 if len(partition.replicas) - len(partition.adding) >= FROM_REPLICAS else 1
 
 
 def is_unclean(image: Image, topic: str, given: Mapping[str, str] = NOTHING) -> bool:
