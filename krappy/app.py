@@ -37,6 +37,7 @@ from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import inherited
 
 if TYPE_CHECKING:
+    from krappy.clients.gateway import Gateway
     from krappy.console.history import FigureHistory
 
 Report = Callable[..., None]
@@ -44,6 +45,7 @@ STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless t
 
 
 EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
 CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
@@ -104,6 +106,7 @@ class Broker:
         self.server: Server
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
+        self.gateway: Gateway | None = None  # to the partitions that others lead, in a cluster
         self.native_address = ""
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
@@ -186,6 +189,11 @@ class Broker:
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
             self.server.listen(Listener(sockets["native"], Native(native.registry(), config.advertised(NATIVE))))
+            if self.engine.replication is not None:
+                from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
+
+                self.gateway = Gateway(_reached(self.native_address))
+                self.engine.spawn(self.gateway.run)
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = _address(opened)
@@ -365,6 +373,13 @@ def _bound_stop(report: Report) -> None:
 
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reached(address: str) -> str:
+    """Where a listener is reached from this machine, which is bound to HOST:PORT."""
+    host, port = parse_address(address)
+    host = LOOPBACK.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -192,6 +192,11 @@ class KeyHistory:
         self._topic, self._key, self._partition = topic, key_bytes(key), partition
         self._next: int | None = start
 
+    @property
+    def next(self) -> int | None:
+        """Where the next page begins; None: there is none."""
+        return self._next
+
     async def page(self) -> list[Entry] | None:
         """The next entries. None: there are no more now."""
         if self._partition is None and self._router.several and await self._router.may_scatter(self._topic):

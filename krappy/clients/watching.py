@@ -98,8 +98,11 @@ class Watching:
         chosen: KeyRangeChoice,
         partitions: Sequence[int] | None,
         tombstones: bool,
+        offsets: Mapping[int, int] | None = None,
     ) -> None:
+        """`offsets`: where it goes on, by partition, without a snapshot; only of several brokers."""
         self._router = router
+        self._begins = offsets
         self._runtime = router.runtime
         self._open_link = open_link
         self._topic, self._chosen, self._tombstones = topic, chosen, tombstones
@@ -108,7 +111,7 @@ class Watching:
         self._parts: list[WatchPart] = []
         self._without: dict[int, Piece] = {}  # partitions without a part
         self._spread = False  # there is a part for each leader, instead of one for all
-        self._told = False  # the end of the snapshot was handed out
+        self._told = offsets is not None  # the end of the snapshot was handed out
         self._news = self._runtime.signal()
         self._backoff = router.backoff()
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
@@ -259,7 +262,8 @@ class Watching:
         self._spread = True
         self._refresh = self._runtime.now() + REFRESH
         if not self._parts:
-            self._without = {each: Piece() for each in every}
+            begins = self._begins
+            self._without = {each: Piece() if begins is None else Piece(begins.get(each, 0)) for each in every}
         for part in list(self._parts):
             part.request.partitions = every
             self._dissolve(part)

@@ -27,7 +27,7 @@ from krappy.console.problems import HttpError
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import Need
-from krappy.ports import AccessPort, BrokerPort, LookoutPort, ServerPort
+from krappy.ports import AccessPort, BrokerPort, GatewayPort, LookoutPort, ServerPort
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
@@ -158,6 +158,11 @@ class Call:
     @property
     def lookout(self) -> LookoutPort:
         return self.console.lookout  # type: ignore[no-any-return]
+
+    @property
+    def gateway(self) -> GatewayPort | None:
+        """To the partitions that other brokers lead; None if this broker is alone."""
+        return self.console.gateway  # type: ignore[no-any-return]
 
     @property
     def server(self) -> ServerPort:

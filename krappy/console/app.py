@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from krappy.console import (
     cluster,
+    cluster_moves,
     connections,
     events,
     groups,
@@ -40,11 +41,11 @@ from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.errors import KrappyError
-from krappy.ports import BrokerPort, LookoutPort, ServerPort
+from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
     operation
-    for each in (topics, events, table, tail, groups, cluster, connections, history_api, login, health)
+    for each in (topics, events, table, tail, groups, cluster, cluster_moves, connections, history_api, login, health)
     for operation in each.routes.operations
 )
 TOGETHER = 16  # requests that are handled at a time; others wait
@@ -64,6 +65,8 @@ class Listening(Protocol):
     def history(self) -> FigureHistory: ...
     @property
     def lookout(self) -> LookoutPort: ...
+    @property
+    def gateway(self) -> GatewayPort | None: ...
 
 
 class Console:
@@ -97,6 +100,10 @@ class Console:
     @property
     def lookout(self) -> LookoutPort:
         return self._listening.lookout
+
+    @property
+    def gateway(self) -> GatewayPort | None:
+        return self._listening.gateway
 
     def took(self, name: str, began: float) -> None:
         self._times.observe(name, perf_counter() - began)

@@ -11,20 +11,20 @@ from msgspec import Meta
 
 from krappy.console import cursors
 from krappy.console.api import MAX_EVENT, Call, Routes
+from krappy.console.elsewhere import EventSource, sources
 from krappy.console.problems import HttpError
 from krappy.console.reading import Seen, Stretch, backward, forward, merge, merge_back
 from krappy.console.shown import WHOLE, Given, HeaderRow, Shown, ShownAs, Viewer, bytes_of
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, NotLeader, RequestTimeout
 from krappy.partitioner import partition_for
-from krappy.ports import PartitionPort, TopicPort
+from krappy.ports import TopicPort
 from krappy.types import ABSENT, Record
 
 routes = Routes("events")
 MAX_PAGE = 2 << 20  # bytes of the events of one page, as they are stored
-MAX_MERGED = 128  # partitions that are read for one page
 NARROW = 16  # with more partitions, pages are read one at a time: each partition's next event is held, however large
 _turns = itertools.count()
 
@@ -116,17 +116,6 @@ def show(event: Seen, viewer: Viewer) -> EventShown:
     )
 
 
-def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
-    """The partitions `indexes`, or all. Raises UnknownPartition; InvalidRequest if there are more than MAX_MERGED."""
-    found = [topic.led(index) for index in dict.fromkeys(indexes)] if indexes else list(topic.all_led())
-    if len(found) > MAX_MERGED:
-        raise InvalidRequest(
-            f"'{topic.name}' has {len(found)} partitions, and at most {MAX_MERGED} are read together: say which",
-            field="partition",
-        )
-    return found
-
-
 @routes.get(
     "/topics/{topic}/events",
     needs=needs.topic(Op.READ),
@@ -134,12 +123,12 @@ def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
 )
 async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
     found = call.access.topic(topic, Op.READ)
-    partitions = chosen(found, query.partition)
+    partitions = await sources(call, found, query.partition)
     async with call.console.wide if len(partitions) > NARROW else nullcontext():
         return await _list_page(call, found, partitions, query)
 
 
-async def _list_page(call: Call, topic: TopicPort, partitions: list[PartitionPort], query: EventsQuery) -> EventPage:
+async def _list_page(call: Call, topic: TopicPort, partitions: list[EventSource], query: EventsQuery) -> EventPage:
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     if query.before is not None and query.after is not None:
         raise InvalidRequest("either before or after, not both", field="before")
@@ -159,14 +148,14 @@ async def _list_page(call: Call, topic: TopicPort, partitions: list[PartitionPor
     return await _page_on(call, partitions, starts, query.limit, viewer)
 
 
-def _positions(cursor: str, topic: TopicPort, partitions: list[PartitionPort]) -> dict[int, int]:
+def _positions(cursor: str, topic: TopicPort, partitions: list[EventSource]) -> dict[int, int]:
     """The offsets of a cursor; 0 for partitions that were added since it was made."""
     held = cursors.read_offsets(cursor, topic)
     return {partition.index: held.get(partition.index, 0) for partition in partitions}
 
 
 async def _page_on(
-    call: Call, partitions: list[PartitionPort], positions: dict[int, int], limit: int, viewer: Viewer
+    call: Call, partitions: list[EventSource], positions: dict[int, int], limit: int, viewer: Viewer
 ) -> EventPage:
     stretches: list[Stretch] = []
     for partition in partitions:
@@ -182,7 +171,7 @@ async def _page_on(
 
 
 async def _page_back(
-    call: Call, partitions: list[PartitionPort], positions: dict[int, int], limit: int, viewer: Viewer
+    call: Call, partitions: list[EventSource], positions: dict[int, int], limit: int, viewer: Viewer
 ) -> EventPage:
     stretches: list[Stretch] = []
     for partition in partitions:
@@ -215,7 +204,7 @@ def _following(
 
 async def _page(
     merged: list[Seen],
-    partitions: list[PartitionPort],
+    partitions: list[EventSource],
     before: dict[int, int],
     after: dict[int, int],
     viewer: Viewer,
@@ -233,7 +222,7 @@ async def _page(
     "/topics/{topic}/partitions/{partition}/events/{offset}", needs=needs.topic(Op.READ), summary="One event, whole"
 )
 async def get_event(call: Call, topic: str, partition: Partition, offset: Offset, query: EventQuery) -> EventShown:
-    found = call.access.topic(topic, Op.READ).led(partition)
+    [found] = await sources(call, call.access.topic(topic, Op.READ), [partition])
     await found.offset_for("offset", offset)  # raises OffsetOutOfRange
     stretch = await forward(found, offset, 1, 1)
     if not stretch.events or stretch.events[0].offset != offset:
@@ -270,6 +259,17 @@ async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
     expect = ABSENT if body.expect == "absent" else body.expect
     if expect is not None and key is None:
         raise InvalidRequest("`expect` needs a key", field="expect")
-    later = found.led(index).publish_record(Record(value, key, headers, body.timestamp), expect)
-    stored = await later.wait()
+    record = Record(value, key, headers, body.timestamp)
+    try:
+        later = found.led(index).publish_record(record, expect)
+    except NotLeader:
+        if call.gateway is None:
+            raise
+        receipt = await call.gateway.publish(found.name, index, record, expect)
+        return PublishedRow(found.name, index, receipt.offset, receipt.timestamp)
+    try:
+        stored = await later.wait()
+    except NotLeader as error:
+        text = f"{error.text}: it was written when another broker took the lead, and may have been lost"
+        raise RequestTimeout(text) from error
     return PublishedRow(found.name, index, stored.offset, stored.timestamp)

@@ -27,6 +27,12 @@ STATUS: dict[type[KrappyError], int] = {
     errors.ShuttingDown: 503,
     errors.Overloaded: 503,
     errors.CorruptBatch: 500,
+    errors.NotLeader: 503,  # nobody leads it now; else the leader would have been asked
+    errors.NotEnoughReplicas: 503,
+    errors.NotEnoughReplicasAfterAppend: 503,
+    errors.CoordinatorNotAvailable: 503,
+    errors.NotCoordinator: 503,
+    errors.ConnectionLost: 503,
     errors.StorageError: 503,
     errors.RequestTimeout: 504,
     errors.BrokerError: 400,

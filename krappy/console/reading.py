@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from krappy.ports import PartitionPort
+from krappy.console.elsewhere import EventSource
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.types import Headers
@@ -60,7 +60,7 @@ class Stretch(NamedTuple):
     end: int
 
 
-async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: int) -> Stretch:
+async def forward(partition: EventSource, offset: int, limit: int, max_bytes: int) -> Stretch:
     """Up to `limit` events from `offset` on, before the last stable offset. More than `max_bytes` only if the first
     event alone has more."""
     offset = max(offset, partition.start_offset)
@@ -105,7 +105,7 @@ def _first(
     return found, None
 
 
-async def backward(partition: PartitionPort, before: int, limit: int, max_bytes: int) -> Stretch:
+async def backward(partition: EventSource, before: int, limit: int, max_bytes: int) -> Stretch:
     """The last events before the offset `before`, up to `limit` events and `max_bytes`, or a single larger one."""
     first = partition.start_offset
     before = min(before, partition.last_stable_offset)
@@ -131,7 +131,7 @@ async def backward(partition: PartitionPort, before: int, limit: int, max_bytes:
         window = min(window * 4, dense)
 
 
-async def _between(partition: PartitionPort, low: int, before: int, limit: int, max_bytes: int) -> Stretch | None:
+async def _between(partition: EventSource, low: int, before: int, limit: int, max_bytes: int) -> Stretch | None:
     """The last events from `low` to before `before`, within the bounds; None if there are too many bytes to read."""
     kept: list[Seen] = []
     size, looked, offset, start = 0, 0, low, low

@@ -9,20 +9,23 @@ from msgspec import Meta
 
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
-from krappy.console.events import Offset, Partition, ValueBytes, chosen
+from krappy.console.elsewhere import ElsewherePartition, EventSource, led_here, sources
+from krappy.console.events import Offset, Partition, ValueBytes
 from krappy.console.shown import Given, HeaderRow, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.entries.entry import is_tombstone, key_of_bin, unpack_entry
+from krappy.entries.entry import is_tombstone, key_of_bin, pack_entry, unpack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
-from krappy.ports import PartitionPort, ScanPort, TopicPort
+from krappy.ports import GatewayPort, PartitionPort, ScanPort, TopicPort
+from krappy.types import Entry
 
 routes = Routes("table")
 MAX_PAGE = 2 << 20  # bytes of the entries of one page, as they are stored
 MAX_KEYS = 1000
 SLICE = 8  # keys looked up in one turn
+AWAY = 100  # keys that other brokers are asked for at once
 
 Status = Literal["value", "deleted", "absent"]
 
@@ -119,32 +122,59 @@ def show_entry(viewer: Viewer, partition: int, key: bytes, entry: bytes | None) 
     return EntryShown(viewer.key(key), status, partition, offset, timestamp, shown, viewer.headers(headers))
 
 
+def show_known(viewer: Viewer, partition: int, key: bytes, entry: Entry | None) -> EntryShown:
+    """An entry that another broker gave. `partition`: the key's, if it is absent."""
+    return show_entry(
+        viewer, partition if entry is None else entry.partition, key, None if entry is None else packed(entry)
+    )
+
+
+def packed(entry: Entry) -> bytes:
+    return pack_entry(entry.offset, entry.timestamp, entry.value, entry.headers)
+
+
+def _index(topic: TopicPort, key: bytes, index: int | None) -> int:
+    """The partition that is asked for a key: `index`, or the one that murmur2 gives it."""
+    if index is not None:
+        return index
+    return partition_for(key, topic.count) if topic.count > 1 else 0
+
+
 def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
-    if index is None:
-        count = topic.count
-        index = partition_for(key, count) if count > 1 else 0
-    return topic.led(index)
+    return topic.led(_index(topic, key, index))
 
 
 @routes.get("/topics/{topic}/table/entry", needs=needs.topic(Op.READ), summary="The latest value of a key")
 async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     key = query_bytes(query.key, query.key_encoding, "key")
     found = call.access.topic(topic, Op.READ)
-    partition = _place(found, key, query.partition)
-    if query.min_offset is not None and query.min_offset >= partition.high_watermark:
+    viewer = call.viewer(query.keys, query.values)
+    index = _index(found, key, query.partition)
+    if call.gateway is not None and led_here(found, [index]) is None:
+        if query.min_offset is not None:
+            _check_offset(found, (await sources(call, found, [index]))[0], query.min_offset)
+        entry = await call.gateway.get(topic, key, query.partition, query.min_offset)
+        return show_known(viewer, index, key, entry)
+    partition = found.led(index)
+    if query.min_offset is not None:
+        _check_offset(found, partition, query.min_offset)
+    await call.broker.wait_for_views([partition], query.min_offset)
+    if query.partition is None and found.scattered:
+        views = await call.broker.wait_for_views(found.all_led())
+        (index,), (entry_bytes,) = await found.newest([key], views.after(call.pause))
+        return show_entry(viewer, index, key, entry_bytes)
+    return show_entry(viewer, index, key, partition.look_up(key))
+
+
+def _check_offset(topic: TopicPort, partition: EventSource, min_offset: int) -> None:
+    """Raises OffsetOutOfRange for an offset that nobody has written yet."""
+    if min_offset >= partition.high_watermark:
         raise OffsetOutOfRange(
-            f"{topic}-{partition.index} has no event at offset {query.min_offset} to wait for: it ends at "
+            f"{topic.name}-{partition.index} has no event at offset {min_offset} to wait for: it ends at "
             f"{partition.high_watermark}",
             start=partition.start_offset,
             end=partition.high_watermark,
         )
-    await call.broker.wait_for_views([partition], query.min_offset)
-    viewer = call.viewer(query.keys, query.values)
-    if query.partition is None and found.scattered:
-        views = await call.broker.wait_for_views(found.all_led())
-        (index,), (entry,) = await found.newest([key], views.after(call.pause))
-        return show_entry(viewer, index, key, entry)
-    return show_entry(viewer, partition.index, key, partition.look_up(key))
 
 
 @routes.post(
@@ -156,6 +186,9 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     found = call.access.topic(topic, Op.READ)
     viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
     keys = [bytes_of(given, "keys", packed=call.packed) or b"" for given in body.keys]
+    indexes = {_index(found, key, body.partition) for key in keys}
+    if call.gateway is not None and led_here(found, indexes) is None:
+        return await _look_up_elsewhere(call, call.gateway, found, keys, body)
     partitions = [_place(found, key, body.partition) for key in keys]
     scattered = body.partition is None and found.scattered
     asked = found.all_led() if scattered else list({each.index: each for each in partitions}.values())
@@ -177,6 +210,23 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     return Entries(entries)
 
 
+async def _look_up_elsewhere(
+    call: Call, gateway: GatewayPort, topic: TopicPort, keys: list[bytes], body: Lookup
+) -> Entries:
+    viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
+    entries: list[EntryShown] = []
+    size = 0
+    for first in range(0, len(keys), AWAY):
+        some = keys[first : first + AWAY]
+        for key, entry in zip(some, await gateway.get_many(topic.name, some, body.partition), strict=True):
+            size += 0 if entry is None else len(entry.value or b"")
+            if size > MAX_PAGE and len(entries) > 0:
+                raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
+            entries.append(show_known(viewer, _index(topic, key, body.partition), key, entry))
+        await call.pause()
+    return Entries(entries)
+
+
 @routes.get(
     "/topics/{topic}/table",
     needs=needs.topic(Op.READ),
@@ -184,7 +234,7 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
 )
 async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     its = call.access.topic(topic, Op.READ)
-    partitions = sorted(chosen(its, query.partition), key=lambda each: each.index)
+    partitions = sorted(await sources(call, its, query.partition), key=lambda each: each.index)
     if query.prefix is not None and (query.start is not None or query.end is not None):
         raise InvalidRequest("either a prefix or a range from start to end, not both", field="prefix")
     start = b"" if query.start is None else query_bytes(query.start, query.key_encoding, "start")
@@ -192,38 +242,54 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     if query.prefix is not None:
         start = query_bytes(query.prefix, query.key_encoding, "prefix")
         end = after_prefix(start)
-    after = None if query.cursor is None else cursors.read(query.cursor, tuple[bytes, int])
-    await call.broker.wait_for_views(partitions)
+    after: tuple[bytes, int] | None = None if query.cursor is None else cursors.read(query.cursor, tuple[bytes, int])
+    here = {each.index: each for each in led_here(its, [each.index for each in partitions if _is_here(each)]) or ()}
+    await call.broker.wait_for_views(list(here.values()))
     found: list[tuple[bytes, int, bytes]] = []
     offsets: dict[str, int] = {}
     cut: tuple[bytes, int] | None = None  # after this key and partition, not every entry has been read
     room = MAX_PAGE // len(partitions)
     whole = len(partitions) == its.count
-    scans: list[ScanPort] = []
-    for partition in partitions:  # all at one moment
-        first = start
-        if after is not None:
-            # A key may stand in several partitions: those up to the cursor's have shown the cursor's key, others not.
-            first = max(start, after[0] if partition.index > after[1] else after[0] + b"\x00")
-        scans.append(call.broker.scan([partition], None, first, end, tombstones=query.tombstones, whole=whole))
+    scans: dict[int, ScanPort] = {}
+
+    def first(index: int) -> bytes:
+        if after is None:
+            return start
+        # A key may stand in several partitions: those up to the cursor's have shown the cursor's key, others not.
+        return max(start, after[0] if index > after[1] else after[0] + b"\x00")
+
+    for index, partition in here.items():  # all at one moment
+        bounds = (None, first(index), end)
+        scans[index] = call.broker.scan([partition], *bounds, tombstones=query.tombstones, whole=whole)
     try:
-        for partition, scanned in zip(partitions, scans, strict=True):
-            page = await scanned.page(query.limit, room)
-            offsets[str(partition.index)] = scanned.offsets[0][1]
-            keys = [key_of_bin(key) for key in page.items[::2]]
-            found += zip(keys, [partition.index] * len(keys), page.items[1::2], strict=True)
-            if not page.last and keys:
-                cut = min(cut or (keys[-1], partition.index), (keys[-1], partition.index))
+        for index in (each.index for each in partitions):
+            if index in scans:
+                page = await scans[index].page(query.limit, room)
+                offsets[str(index)], last = scans[index].offsets[0][1], page.last
+                keys, rows = [key_of_bin(key) for key in page.items[::2]], page.items[1::2]
+            else:
+                assert call.gateway is not None
+                some, offsets[str(index)], last = await call.gateway.scan(
+                    *(its.name, index, first(index), end), tombstones=query.tombstones, limit=query.limit, room=room
+                )
+                keys, rows = [each.key for each in some], [packed(each) for each in some]
+            found += zip(keys, [index] * len(keys), rows, strict=True)
+            if not last and keys:
+                cut = min(cut or (keys[-1], index), (keys[-1], index))
             cut = _trim(found, query.limit, cut)
             await call.pause()
     finally:
-        for scanned in scans:
+        for scanned in scans.values():
             scanned.close()
     shown, more = found, cut is not None
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     entries = await in_slices(show_entry(viewer, index, key, entry) for key, index, entry in shown)
     watch = cursors.write_offsets(its, {int(index): offset for index, offset in offsets.items()})
     return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets, watch)
+
+
+def _is_here(partition: EventSource) -> bool:
+    return not isinstance(partition, ElsewherePartition)
 
 
 def _trim(found: list[tuple[bytes, int, bytes]], limit: int, cut: tuple[bytes, int] | None) -> tuple[bytes, int] | None:
@@ -253,14 +319,21 @@ async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPag
     key = query_bytes(query.key, query.key_encoding, "key")
     found = call.access.topic(topic, Op.READ)
     index = query.partition
+    viewer = call.viewer(query.keys, query.values, query.value_bytes)
+    if call.gateway is not None and led_here(found, [_index(found, key, index)]) is None:
+        index = _index(found, key, index)
+        some, following = await call.gateway.history(topic, key, index, query.offset)
+        if len(some) > query.limit:
+            some, following = some[: query.limit], some[query.limit].offset
+        shown = await in_slices(show_entry(viewer, index, key, packed(each)) for each in some)
+        return HistoryPage(index, shown, following)
     if index is None and found.scattered:
         views = await call.broker.wait_for_views(found.all_led())
-        some = await found.holders(key, views.after(call.pause))
-        if len(some) > 1:
-            raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
-        index = some[0] if some else None
+        holders = await found.holders(key, views.after(call.pause))
+        if len(holders) > 1:
+            raise InvalidRequest(f"events of this key are in the partitions {holders}: say which", field="partition")
+        index = holders[0] if holders else None
     partition = _place(found, key, index)
     entries, following = await call.broker.history(partition, key, query.offset, query.limit, MAX_PAGE)
-    viewer = call.viewer(query.keys, query.values, query.value_bytes)
     shown = await in_slices(show_entry(viewer, partition.index, key, entry) for entry in entries)
     return HistoryPage(partition.index, shown, following)

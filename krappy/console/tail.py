@@ -8,7 +8,7 @@ some and says so. A watch skips nothing; if it lags behind, it says by how much.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,11 +18,12 @@ from msgspec import Meta
 
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
-from krappy.console.events import MAX_MERGED, EventShown, Partition, ValueBytes, chosen, show
+from krappy.console.elsewhere import MAX_MERGED, ElsewherePartition, EventSource, led_here, refresh, sources
+from krappy.console.events import EventShown, Partition, ValueBytes, show
 from krappy.console.live import PacedStopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
-from krappy.console.table import EntryShown, show_entry
+from krappy.console.table import EntryShown, show_entry, show_known
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.entries.entry import key_of_bin
@@ -30,9 +31,12 @@ from krappy.errors import ShuttingDown
 from krappy.ports import PartitionPort, TopicPort
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
+from krappy.types import Entry
 
 routes = Routes("live")
 INTERVAL = 0.1  # seconds between two looks for new events
+AWAY_INTERVAL = 0.5  # the same, if leaders must be asked
+LAG_INTERVAL = 2.0  # seconds between two looks at how far a watch is behind other brokers
 FAR_BEHIND = 16 << 20  # a filter that is so many bytes of log behind goes on at the log's end
 STEP = 1 << 20  # bytes of log that a filter reads before it sends what it has found
 SHOWN = 256 << 10  # bytes of events sent at once
@@ -151,17 +155,19 @@ class Sieve:
 
 
 class TailView:
-    """`grows_with`: all partitions of the topic, always current; partitions that are added are tailed, too."""
+    """`grows_with`: all partitions of the topic, always current; partitions that are added are tailed, too. Those that
+    other brokers lead are looked at now and then."""
 
     def __init__(
         self,
         call: Call,
         topic: TopicPort,
-        partitions: list[PartitionPort],
+        partitions: list[EventSource],
         query: TailQuery,
         grows_with: Mapping[int, PartitionPort],
     ) -> None:
         self._broker = call.broker
+        self._gateway = call.gateway
         self._topic = topic
         self._grows_with = grows_with
         self._pacer = call.console.pacer
@@ -182,7 +188,7 @@ class TailView:
     async def run(self, send: Any) -> None:
         await send("start", self._place(), self._cursor())
         while True:
-            await self._broker.wait_for_moves(self._partitions, self._is_news, 3600.0, topics=True)
+            await self._wait()
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down")
             self._grow()
@@ -194,6 +200,15 @@ class TailView:
                 await self._pacer.turn()
                 await self._look(partition, max(1, int(self._allowed / len(active))), send)
             await trio.sleep(INTERVAL)
+
+    async def _wait(self) -> None:
+        """Returns when there may be news."""
+        here = [each for each in self._partitions if not isinstance(each, ElsewherePartition)]
+        away = len(here) < len(self._partitions)
+        moving: Sequence[Any] = here
+        seconds = AWAY_INTERVAL if away else 3600.0
+        await self._broker.wait_for_moves(moving, self._is_news, seconds, topics=True)
+        await refresh(self._gateway, self._topic.name, self._partitions)
 
     def _place(self) -> TailPlace:
         return TailPlace({str(index): offset for index, offset in self._positions.items()})
@@ -210,7 +225,7 @@ class TailView:
         grown = len(self._partitions) < min(MAX_MERGED, len(self._grows_with))
         return grown or any(map(self._has_news, self._partitions))
 
-    def _has_news(self, partition: PartitionPort) -> bool:
+    def _has_news(self, partition: EventSource) -> bool:
         return partition.gone is not None or partition.last_stable_offset > self._positions[partition.index]
 
     def _refill(self) -> None:
@@ -218,7 +233,7 @@ class TailView:
         self._allowed = min(float(self._rate), self._allowed + (now - self._since) * self._rate)
         self._since = now
 
-    async def _look(self, partition: PartitionPort, allowed: int, send: Any) -> None:
+    async def _look(self, partition: EventSource, allowed: int, send: Any) -> None:
         at, stable = self._positions[partition.index], partition.last_stable_offset
         if at < partition.start_offset:
             at = await self._skip(partition, at, partition.start_offset, "gone", send)
@@ -235,7 +250,7 @@ class TailView:
         self._positions[partition.index] = stretch.end
         await self._send(shown, send)
 
-    async def _sift(self, partition: PartitionPort, at: int, stable: int, allowed: int, send: Any) -> None:
+    async def _sift(self, partition: EventSource, at: int, stable: int, allowed: int, send: Any) -> None:
         """Sends those of the next events that pass the filter."""
         looked = 0
         sieve = Sieve(partition.index, self._key, self._text, allowed)
@@ -269,7 +284,7 @@ class TailView:
         data = bytes(view)
         return all(needle in data for needle in self._needles)
 
-    async def _skip(self, partition: PartitionPort, start: int, end: int, reason: str, send: Any) -> int:
+    async def _skip(self, partition: EventSource, start: int, end: int, reason: str, send: Any) -> int:
         self._positions[partition.index] = end
         await send("skipped", Skipped(partition.index, start, end, end - start, reason), self._cursor())
         return end
@@ -280,11 +295,20 @@ class TailView:
             await send("events", Events(shown), self._cursor())
 
 
-def _is_far(partition: PartitionPort, at: int, stable: int) -> bool:
+def _is_far(partition: EventSource, at: int, stable: int) -> bool:
     try:
         return partition.available(at, 2 * FAR_BEHIND, stable) >= FAR_BEHIND
     except BlockingIOError:  # so far behind that not even the index is in memory
         return True
+
+
+def _bounds(query: WatchQuery) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The prefix, the first key, and the key before which it ends."""
+    prefix, start, end = (
+        None if text is None else query_bytes(text, query.key_encoding, name)
+        for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))
+    )
+    return prefix, start, end
 
 
 class WatchView:
@@ -302,10 +326,7 @@ class WatchView:
         self._partitions = {each.index: each for each in partitions}
         self._grows_with = grows_with
         self._viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
-        prefix, start, end = (
-            None if text is None else query_bytes(text, query.key_encoding, name)
-            for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))
-        )
+        prefix, start, end = _bounds(query)
         self._watch = call.broker.watch(
             partitions,
             *(prefix, start, end),
@@ -360,12 +381,81 @@ class WatchView:
             self._watch.close()
 
 
+class WatchElsewhereView:
+    """A watch of partitions that other brokers lead, too: this broker asks their leaders. What it sends is that of
+    `WatchView`; pages of the snapshot tell no offsets (`next` is 0)."""
+
+    def __init__(self, call: Call, topic: TopicPort, partitions: list[EventSource], query: WatchQuery) -> None:
+        assert call.gateway is not None
+        self._gateway, self._topic, self._partitions = call.gateway, topic, partitions
+        self._pacer = call.console.pacer
+        self._viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
+        prefix, start, end = _bounds(query)
+        offsets = _resumed(call, topic, query.after)
+        if offsets is None and not query.snapshot:
+            offsets = {each.index: each.last_stable_offset for each in partitions}
+        if offsets is not None:
+            offsets = {each.index: offsets.get(each.index, each.start_offset) for each in partitions}
+        self._offsets = offsets
+        indexes = [each.index for each in partitions]
+        self._watch = self._gateway.watch(
+            *(topic.name, prefix, start, end, indexes), tombstones=query.tombstones, offsets=offsets
+        )
+        self._looked = -LAG_INTERVAL
+
+    async def run(self, send: Any) -> None:
+        try:
+            live = self._offsets is not None
+            if self._offsets is not None:
+                await send("start", _place_of(self._offsets), cursors.write_offsets(self._topic, self._offsets))
+            while True:
+                items = await self._watch.more()
+                await self._pacer.turn()
+                with PacedStopwatch(self._pacer):
+                    ended = [each for each in items if not isinstance(each, Entry)]
+                    found: dict[int, list[EntryShown]] = {}
+                    for each in items:
+                        if isinstance(each, Entry):
+                            shown = show_known(self._viewer, each.partition, each.key, each)
+                            found.setdefault(each.partition, []).append(shown)
+                at = dict(self._watch.offsets or {})
+                if found and live:
+                    await self._look(at)
+                for index, entries in found.items():
+                    await self._send(send, index, entries, at if live else None)
+                if ended:
+                    live = True
+                    await send("end_of_snapshot", _place_of(at), cursors.write_offsets(self._topic, at))
+        finally:
+            self._watch.close()
+
+    async def _look(self, at: Mapping[int, int]) -> None:
+        """Asks the leaders how far the logs are, but not often."""
+        if trio.current_time() - self._looked >= LAG_INTERVAL:
+            self._looked = trio.current_time()
+            await refresh(self._gateway, self._topic.name, self._partitions)
+
+    async def _send(self, send: Any, index: int, entries: list[EntryShown], at: Mapping[int, int] | None) -> None:
+        if at is None:
+            await send("snapshot", Changes(index, 0, 0, entries), None)
+            return
+        [source] = [each for each in self._partitions if each.index == index]
+        lag = max(0, source.last_stable_offset - at[index])
+        await send("changes", Changes(index, at[index], lag, entries), cursors.write_offsets(self._topic, at))
+
+
+def _place_of(offsets: Mapping[int, int]) -> TailPlace:
+    return TailPlace({str(index): offset for index, offset in offsets.items()})
+
+
 @routes.get(
     "/topics/{topic}/tail", needs=needs.topic(Op.READ), summary="Events as they come (server-sent events)", live=True
 )
 async def tail(call: Call, topic: str, query: TailQuery) -> TailView:
     found = call.access.topic(topic, Op.READ)
-    return TailView(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
+    partitions = await sources(call, found, query.partition)
+    grows = not query.partition and not any(isinstance(each, ElsewherePartition) for each in partitions)
+    return TailView(call, found, partitions, query, found.local if grows else {})
 
 
 @routes.get(
@@ -374,6 +464,10 @@ async def tail(call: Call, topic: str, query: TailQuery) -> TailView:
     summary="The table, then its changes as they come (server-sent events)",
     live=True,
 )
-async def watch(call: Call, topic: str, query: WatchQuery) -> WatchView:
+async def watch(call: Call, topic: str, query: WatchQuery) -> WatchView | WatchElsewhereView:
     found = call.access.topic(topic, Op.READ)
-    return WatchView(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
+    partitions = await sources(call, found, query.partition)
+    here = led_here(found, [each.index for each in partitions])
+    if here is None:
+        return WatchElsewhereView(call, found, partitions, query)
+    return WatchView(call, found, here, query, {} if query.partition else found.local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,7 +13,8 @@ from krappy.console.api import Call, Routes
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.ports import TopicPort
+from krappy.errors import NotLeader
+from krappy.ports import PartitionPort, PartitionTold, TopicPort
 
 routes = Routes("topics")
 
@@ -131,18 +133,60 @@ def check_confirmed(name: str, confirm: str, what: str) -> None:
         )
 
 
-def summary_of(topic: TopicPort) -> TopicSummary:
+Told = Sequence[PartitionTold]
+
+
+async def elsewhere(call: Call, topics: Sequence[TopicPort]) -> Mapping[str, Told]:
+    """By topic, what the leaders tell of its partitions, for those of the topics of which this broker lacks some."""
+    names = [topic.name for topic in topics if len(topic.local) < topic.count]
+    return {} if call.gateway is None or not names else await call.gateway.describe(names)
+
+
+def row_of(partition: PartitionPort) -> PartitionDescribed:
+    return PartitionDescribed(
+        partition.index,
+        partition.start_offset,
+        partition.last_stable_offset,
+        partition.high_watermark,
+        partition.applied,
+        partition.size,
+        partition.segments,
+        None if partition.view_failed is None else str(partition.view_failed),
+        partition.offline or partition.log_failed or None,
+    )
+
+
+def row_told(told: PartitionTold) -> PartitionDescribed:
+    """Of a partition that this broker does not have."""
+    error = told.failed or ("its leader can't be reached now" if told.start < 0 else None)
+    start, stable, high_watermark, applied = (
+        max(0, each) for each in (told.start, told.last_stable_offset, told.high_watermark, told.applied)
+    )
+    return PartitionDescribed(
+        *(told.partition, start, stable, high_watermark, applied, told.size, told.segments, told.view_failed, error)
+    )
+
+
+def rows_of(topic: TopicPort, told: Told, after: int = -1, limit: int | None = None) -> list[PartitionDescribed]:
+    """The partitions, by index. `told`: what the leaders tell, if some are not here; without it those are left out."""
+    indexes = [each.partition for each in told] if told else sorted(topic.local)
+    chosen = [index for index in indexes if index > after][:limit]
+    away = {each.partition: each for each in told}
+    return [row_of(topic.local[index]) if index in topic.local else row_told(away[index]) for index in chosen]
+
+
+def summary_of(topic: TopicPort, told: Told = ()) -> TopicSummary:
     """A topic in a list, with the sums over its partitions."""
-    partitions = topic.local.values()
+    partitions = rows_of(topic, told)
     view = bool(topic.config.view)
     return TopicSummary(
         topic.name,
         topic.count,
-        sum(partition.high_watermark - partition.start_offset for partition in partitions),
+        sum(partition.high_watermark - partition.start for partition in partitions),
         sum(partition.size for partition in partitions),
         sum(partition.segments for partition in partitions),
         view,
-        sum(max(0, partition.last_stable_offset - partition.applied) for partition in partitions) if view else 0,
+        sum(max(0, partition.stable - partition.applied) for partition in partitions) if view else 0,
         ",".join(name for name in ("compact", "delete") if getattr(topic.config, name)),
     )
 
@@ -160,11 +204,11 @@ def page_of(names: list[str], contains: str, after: str, limit: int) -> tuple[li
 async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
     shown = [name for name, topic in call.access.topics(Op.DESCRIBE).items() if not topic.internal]
     names, total, after = page_of(shown, query.filter, query.after, query.limit)
+    there = [topic for name in names if (topic := call.access.find_topic(name, Op.DESCRIBE)) is not None]
+    told = await elsewhere(call, there)
     found = []
-    for name in names:
-        topic = call.access.find_topic(name, Op.DESCRIBE)
-        if topic is not None:  # it may be deleted while others are described
-            found.append(summary_of(topic))
+    for topic in there:
+        found.append(summary_of(topic, told.get(topic.name, ())))
         await call.pause()
     return TopicPage(found, total, after)
 
@@ -173,34 +217,22 @@ async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
 async def create_topic(call: Call, body: NewTopic) -> TopicDescribed:
     partitions = body.partitions or call.broker.config.default_partitions
     topic, _ = await call.access.create_topic(body.name, partitions, body.config)
-    return _describe(topic, PartitionsQuery())
+    return await _describe(call, topic, PartitionsQuery())
 
 
 @routes.get("/topics/{topic}", needs=needs.topic(Op.DESCRIBE), summary="A topic with its settings and partitions")
 async def describe_topic(call: Call, topic: str, query: PartitionsQuery) -> TopicDescribed:
-    return _describe(call.access.topic(topic, Op.DESCRIBE), query)
+    return await _describe(call, call.access.topic(topic, Op.DESCRIBE), query)
 
 
-def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
-    told = topic.describe_settings()
-    page = [topic.local[index] for index in sorted(topic.local) if index > query.after][: query.limit]
-    rows = [
-        PartitionDescribed(
-            each.index,
-            each.start_offset,
-            each.last_stable_offset,
-            each.high_watermark,
-            each.applied,
-            each.size,
-            each.segments,
-            None if each.view_failed is None else str(each.view_failed),
-            each.offline or each.log_failed or None,
-        )
-        for each in page
-    ]
-    more = rows and rows[-1].partition < max(topic.local)
+async def _describe(call: Call, topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
+    set_for_it = topic.describe_settings()
+    told = (await elsewhere(call, [topic])).get(topic.name, ())
+    rows = rows_of(topic, told, query.after, query.limit)
+    more = rows and rows[-1].partition < max((each.partition for each in told), default=max(topic.local, default=-1))
     following = rows[-1].partition if more else None
-    return TopicDescribed(topic.name, told["id"], told["config"], told["settings"], summary_of(topic), rows, following)
+    id, config, settings = (set_for_it[name] for name in ("id", "config", "settings"))
+    return TopicDescribed(topic.name, id, config, settings, summary_of(topic, told), rows, following)
 
 
 @routes.patch(
@@ -210,7 +242,7 @@ def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
 )
 async def alter_topic(call: Call, topic: str, body: TopicChange) -> TopicDescribed:
     await call.access.alter_topic(topic, body.config, body.partitions)
-    return _describe(call.access.topic(topic, Op.DESCRIBE), PartitionsQuery())
+    return await _describe(call, call.access.topic(topic, Op.DESCRIBE), PartitionsQuery())
 
 
 @routes.delete("/topics/{topic}", needs=needs.topic(Op.DELETE), summary="Delete a topic with its events and its table")
@@ -228,13 +260,22 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
     found = call.access.topic(topic, Op.DELETE)
     check_confirmed(topic, body.confirm, "events")
     wanted = []
-    for text, before in body.before.items():
-        wanted.append((found.led(int(text)), before))
-        if len(wanted) % AT_ONCE == 0:
+    away: dict[int, int] = {}
+    for number, (text, before) in enumerate(body.before.items(), 1):
+        try:
+            wanted.append((found.led(int(text)), before))
+        except NotLeader:
+            if call.gateway is None:
+                raise
+            away[int(text)] = before
+        if number % AT_ONCE == 0:
             await call.pause()
-    for partition, before in wanted:  # checked first, so that an invalid offset deletes nothing anywhere
+    for partition, before in wanted:  # checked first, so that an invalid offset deletes nothing here
         partition.check_deletable(before)
     start = {}
+    if away and call.gateway is not None:
+        starts = await call.gateway.delete_records(topic, away)
+        start = {str(index): offset for index, offset in starts.items()}
     for partition, before in wanted:
         start[str(partition.index)] = await partition.delete_records(before)
     for partition, _ in wanted:

@@ -1,0 +1,185 @@
+"""A broker as a client of its own cluster: what it asks the leaders of other partitions for, on behalf of a simple
+client that knows only this broker.
+
+It connects when it is first needed. Requests go straight to the leader, so each makes one hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from krappy.clients import admin, tables
+from krappy.clients.aio.connection import ClientConnection
+from krappy.clients.aio.io import Delivery
+from krappy.clients.router import Router
+from krappy.clients.scanning import Scanning
+from krappy.clients.tables import KeyRangeChoice
+from krappy.clients.values import Expected
+from krappy.clients.watching import Watching
+from krappy.clients.writing import writer
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+from krappy.types import ABSENT, Entry, Receipt, Record
+from krappy.wire import messages
+
+TIMEOUT = 10.0  # seconds for one request, with all its tries; a person waits for it
+
+
+class Gateway:
+    """Implements `GatewayPort`. `address`: HOST:PORT of this broker's native listener."""
+
+    def __init__(self, address: str, timeout: float = TIMEOUT) -> None:
+        self._connection = ClientConnection(address, timeout)
+        self._timeout = timeout
+        self._wanted, self._opened = anyio.Event(), anyio.Event()
+        self._failed: KrappyError | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._connection.open()
+            except KrappyError as error:  # this broker does not answer yet
+                self._failed = error
+            self._opened.set()
+            if self._failed is None:
+                break
+            self._wanted, self._opened, self._failed = anyio.Event(), anyio.Event(), None
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await self._connection.close()
+
+    async def _router(self) -> Router:
+        if not self._connection.is_open:
+            self._wanted.set()
+            opened = self._opened
+            with anyio.move_on_after(self._timeout):
+                await opened.wait()
+            if not self._connection.is_open:
+                raise ConnectionLost("the broker does not reach the others of its cluster now")
+        router = self._connection.router
+        router.several = True
+        return router
+
+    # --- partitions
+
+    async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[admin.PartitionInfo]]:
+        router = await self._router()
+        return {each.name: each.partitions for each in await admin.topics(router, topics)}
+
+    async def read(self, topic: str, partition: int, start: int, end: int, max_bytes: int) -> tuple[Any, int]:
+        router = await self._router()
+        request = messages.ReadLog(topic, partition, start, end, max_bytes)
+        found = await router.ask(request, messages.LogRead, topic, partition)
+        return found.records, found.next_offset
+
+    async def offsets_at(self, topic: str, timestamp: int) -> Mapping[int, int]:
+        router = await self._router()
+
+        def of(some: list[int]) -> messages.ConsumerRegistration:
+            return messages.ConsumerRegistration([topic], partitions=some, start="timestamp", start_at=timestamp)
+
+        deadline = router.runtime.now() + router.timeout
+        count = len((await router.topic(topic, deadline)).partitions)
+        found: dict[int, int] = {}
+        for link, _, answer in await router.of_leaders(topic, range(count), of, messages.ConsumerRegistered):
+            found |= {index: offset for _, index, offset in answer.positions}
+            link.tell(messages.Unregister(answer.handle), messages.Unregistered)
+        return found
+
+    async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
+        core = await writer(await self._router(), topic)
+        if core.full:
+            await core.room()
+        wanted: Expected | None = "absent" if expect == ABSENT else expect
+        delivery = core.add(
+            Delivery[Receipt](), record.value, record.key, record.headers, record.timestamp, partition, wanted
+        )
+        with anyio.move_on_after(self._timeout):
+            return await delivery
+        raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
+
+    async def delete_records(self, topic: str, before: Mapping[int, int]) -> Mapping[int, int]:
+        return await admin.delete_records(await self._router(), topic, before, None)
+
+    # --- tables
+
+    async def get(self, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
+        return await tables.get(await self._router(), topic, key, partition, min_offset)
+
+    async def get_many(self, topic: str, keys: Sequence[bytes], partition: int | None) -> list[Entry | None]:
+        return await tables.get_many(await self._router(), topic, keys, partition)
+
+    async def scan(
+        self, topic: str, partition: int, start: bytes, end: bytes | None, *, tombstones: bool, limit: int, room: int
+    ) -> tuple[list[Entry], int, bool]:
+        chosen = KeyRangeChoice(None, start, end)
+        core = Scanning(await self._router(), topic, chosen, [partition], tombstones, limit + 1)
+        found: list[Entry] = []
+        size = 0
+        try:
+            while len(found) <= limit and size < room:
+                page = await core.page()
+                if page is None:
+                    return found, core.offsets[partition], True
+                found += page
+                size += sum(len(each.key) + len(each.value or b"") for each in page)
+            return found[:limit], core.offsets[partition], False
+        finally:
+            core.close()
+
+    async def history(self, topic: str, key: bytes, partition: int, start: int) -> tuple[list[Entry], int | None]:
+        core = tables.KeyHistory(await self._router(), topic, key, partition, start)
+        page = await core.page()
+        return page or [], core.next
+
+    def watch(
+        self,
+        topic: str,
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        partitions: Sequence[int],
+        *,
+        tombstones: bool,
+        offsets: Mapping[int, int] | None,
+    ) -> GatewayWatch:
+        chosen = KeyRangeChoice(prefix, start, end)
+        return GatewayWatch(self, topic, chosen, list(partitions), tombstones, offsets)
+
+    async def watching(
+        self,
+        topic: str,
+        chosen: KeyRangeChoice,
+        partitions: list[int],
+        tombstones: bool,
+        offsets: Mapping[int, int] | None,
+    ) -> Watching:
+        router = await self._router()
+        return Watching(router, self._connection.new_link, topic, chosen, partitions, tombstones, offsets)
+
+
+class GatewayWatch:
+    """A watch that is opened when its first items are asked for."""
+
+    def __init__(self, gateway: Gateway, *what: Any) -> None:
+        self._gateway, self._what = gateway, what
+        self._core: Watching | None = None
+
+    @property
+    def offsets(self) -> Mapping[int, int] | None:
+        return None if self._core is None else self._core.offsets
+
+    async def more(self) -> list[Any]:
+        if self._core is None:
+            self._core = await self._gateway.watching(*self._what)
+        await self._core.more()
+        return list(self._core.items)
+
+    def close(self) -> None:
+        if self._core is not None:
+            self._core.close()

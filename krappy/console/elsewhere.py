@@ -1,0 +1,137 @@
+"""Partitions that other brokers lead, so that any broker's console serves every topic.
+
+Pages of events are read by the same code as those of this broker: `ElsewherePartition` has as much of a partition as
+that needs. Its offsets are as of when the leader was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, TypeVar
+
+import trio
+
+from krappy.console.api import Call
+from krappy.errors import InvalidRequest, KrappyError, NotLeader, OffsetOutOfRange
+from krappy.ports import GatewayPort, PartitionPort, PartitionTold, TopicPort
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
+from krappy.types import Span
+
+T = TypeVar("T")
+MAX_MERGED = 128  # partitions that are read for one page
+
+
+class EventSource(Protocol):
+    """As much of a partition as pages of its events need, here or elsewhere. Offsets are those of a partition."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def gone(self) -> KrappyError | None: ...
+    async def read(self, offset: int, max_bytes: int, limit: int | None = None) -> Span: ...
+    async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T: ...
+    async def offset_for(self, start: str, start_at: int | None) -> int: ...
+    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
+
+
+class ElsewherePartition:
+    """A partition that another broker leads, as it was when the leader was asked."""
+
+    gone: KrappyError | None = None
+
+    def __init__(self, gateway: GatewayPort, topic: str, told: PartitionTold) -> None:
+        self._gateway, self._topic = gateway, topic
+        self.index = told.partition
+        self.take(told)
+
+    def take(self, told: PartitionTold) -> None:
+        """Takes what the leader has told. Raises NotLeader if it did not."""
+        if told.last_stable_offset < 0:
+            raise NotLeader(f"{self._topic}-{told.partition}: its leader can't be reached now")
+        self.start_offset, self.last_stable_offset = told.start, told.last_stable_offset
+        self.high_watermark, self.size = told.high_watermark, told.size
+
+    async def read(self, offset: int, max_bytes: int, limit: int | None = None) -> Span:
+        end = self.last_stable_offset if limit is None else min(limit, self.last_stable_offset)
+        if offset >= end:
+            return Span(b"", offset, 0)
+        data, following = await self._gateway.read(self._topic, self.index, offset, end, max_bytes)
+        return Span(data, following, 0)
+
+    async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
+        return await trio.to_thread.run_sync(lambda: work(batches.decode(batch)))
+
+    async def offset_for(self, start: str, start_at: int | None) -> int:
+        if start == "earliest":
+            return self.start_offset
+        if start == "latest":
+            return self.last_stable_offset
+        assert start_at is not None
+        if start == "timestamp":
+            return (await self._gateway.offsets_at(self._topic, start_at))[self.index]
+        if not self.start_offset <= start_at <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self._topic}-{self.index}: offset {start_at} is outside {self.start_offset} to "
+                f"{self.high_watermark}",
+                start=self.start_offset,
+                end=self.high_watermark,
+                topic=self._topic,
+                partition=self.index,
+            )
+        return start_at
+
+    def available(self, offset: int, max_bytes: int, limit: int) -> int:
+        events = max(1, self.last_stable_offset - self.start_offset)
+        return max(0, limit - offset) * self.size // events
+
+
+def led_here(topic: TopicPort, indexes: Collection[int]) -> list[PartitionPort] | None:
+    """These partitions, if this broker leads all of them; else None. Raises UnknownPartition."""
+    try:
+        return [topic.led(index) for index in indexes]
+    except NotLeader:
+        return None
+
+
+async def sources(call: Call, topic: TopicPort, indexes: Collection[int]) -> list[EventSource]:
+    """The partitions `indexes`, or all; those that this broker leads are its own. Raises UnknownPartition; NotLeader
+    if nobody leads one; InvalidRequest if there are more than MAX_MERGED."""
+    wanted = list(dict.fromkeys(indexes)) or list(range(topic.count))
+    if len(wanted) > MAX_MERGED:
+        raise InvalidRequest(
+            f"'{topic.name}' has {len(wanted)} partitions, and at most {MAX_MERGED} are read together: say which",
+            field="partition",
+        )
+    here: dict[int, EventSource] = {}
+    for index in wanted:
+        try:
+            here[index] = topic.led(index)
+        except NotLeader:
+            if call.gateway is None:
+                raise
+    if len(here) < len(wanted):
+        assert call.gateway is not None
+        told = (await call.gateway.describe([topic.name]))[topic.name]
+        here |= {
+            index: ElsewherePartition(call.gateway, topic.name, told[index]) for index in wanted if index not in here
+        }
+    return [here[index] for index in wanted]
+
+
+async def refresh(gateway: GatewayPort | None, topic: str, partitions: Sequence[EventSource]) -> bool:
+    """Asks the leaders of those that are elsewhere anew. Whether there are any."""
+    away = [each for each in partitions if isinstance(each, ElsewherePartition)]
+    if away and gateway is not None:
+        told = (await gateway.describe([topic]))[topic]
+        for each in away:
+            each.take(told[each.index])
+    return bool(away)

@@ -1,0 +1,246 @@
+"""The HTTP API at any broker of a cluster, for a topic of which each partition is at one broker only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.test_cluster import leaders
+from tests.cluster.zookeeper import Missing
+from tests.console.web import Sent, Web
+from tests.process import wait_until
+
+PARTITIONS = 6
+KEYS = [f"k{number:02}" for number in range(60)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(tmp_path_factory.mktemp("http")) as made:
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def webs(cluster: ClusterProcesses) -> Iterator[dict[int, Web]]:
+    """One for each broker, by its id."""
+    clients = {id: httpx.Client(base_url=f"http://{each.http}", timeout=30) for id, each in cluster.brokers.items()}
+    yield {id: Web(client) for id, client in clients.items()}
+    for client in clients.values():
+        client.close()
+
+
+def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> str:
+    """A topic; partition i is at the brokers that `replicas` names for it, in turn. Its path."""
+    assigned = [[replicas[index % len(replicas)]] for index in range(PARTITIONS)]
+    [made] = cluster.admin.create_topics(
+        [NewTopic(name, PARTITIONS, replica_assignment=assigned, config=config)]
+    ).values()
+    made.result(30)
+    for id in cluster.brokers:
+        wait_until(
+            lambda id=id: any(each["topic"] == name for each in cluster.events(id, "topic_created")),  # type: ignore[misc]
+            f"broker {id} knows {name}",
+        )
+    assert sorted(leaders(cluster, name)) == sorted(each[0] for each in assigned)
+    return f"/topics/{name}"
+
+
+def values(page: Any) -> dict[str, str]:
+    return {each["key"]["data"]: each["value"]["data"] for each in page["entries"]}
+
+
+def test_what_is_written_at_one_broker_is_read_at_any(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "t", 1, 2, 3)
+    rows = {}
+    for number, key in enumerate(KEYS):
+        rows[key] = webs[number % 3 + 1].publish(topic, key, f"v {key}")
+    assert {row["partition"] for row in rows.values()} == set(range(PARTITIONS))
+    for web in webs.values():
+        for key in KEYS:
+            entry = web.get(f"{topic}/table/entry", key=key)
+            assert (entry["status"], entry["value"]["data"]) == ("value", f"v {key}")
+            assert (entry["partition"], entry["offset"]) == (rows[key]["partition"], rows[key]["offset"])
+        assert web.get(f"{topic}/table/entry", key="nobody")["status"] == "absent"
+        found = web.post(f"{topic}/table/lookup", {"keys": [*KEYS, "nobody"]})["entries"]
+        assert [each["key"]["data"] for each in found] == [*KEYS, "nobody"]
+        assert [each["status"] for each in found] == ["value"] * len(KEYS) + ["absent"]
+        pages = list(web.pages(f"{topic}/table", "cursor", "cursor", limit=7))
+        assert [each["key"]["data"] for page in pages for each in page["entries"]] == KEYS
+        assert set(values(web.get(f"{topic}/table", prefix="k1"))) == {key for key in KEYS if key.startswith("k1")}
+        told = web.get(topic)
+        assert [each["partition"] for each in told["partitions"]] == list(range(PARTITIONS))
+        assert sum(each["stable"] for each in told["partitions"]) == told["summary"]["events"] == len(KEYS)
+        [listed] = web.get("/topics", filter="t")["topics"]
+        assert listed["events"] == len(KEYS)
+
+
+def test_events_are_read_page_by_page_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "paged", 1, 2, 3)
+    for number in range(60):
+        webs[1].publish(topic, None, f"{number}", partition=number % PARTITIONS, timestamp=1000 + number)
+    wanted = [str(number) for number in range(60)]
+    for web in webs.values():
+        seen: list[str] = []
+        page = web.get(f"{topic}/events", start="earliest", limit=13)
+        while page["events"]:
+            seen += [each["value"]["data"] for each in page["events"]]
+            page = web.get(f"{topic}/events", after=page["after"], limit=13)
+        assert page["at_end"]
+        assert seen == wanted
+        page = web.get(f"{topic}/events", limit=10)
+        assert [each["value"]["data"] for each in page["events"]] == wanted[-10:]
+        page = web.get(f"{topic}/events", before=page["before"], limit=10)
+        assert [each["value"]["data"] for each in page["events"]] == wanted[-20:-10]
+        page = web.get(f"{topic}/events", start="timestamp", at=1030)
+        assert [each["value"]["data"] for each in page["events"]] == wanted[30:]
+        for partition in range(PARTITIONS):
+            event = web.get(f"{topic}/partitions/{partition}/events/3")
+            assert event["value"]["data"] == str(18 + partition)
+            web.get(f"{topic}/partitions/{partition}/events/99", status=400)
+        page = web.get(f"{topic}/events", start="offset", at=8, partition=4)
+        assert [each["value"]["data"] for each in page["events"]] == ["52", "58"]
+
+
+def test_conditions_and_histories_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "conditions", 1, 2, 3)
+    for id, web in webs.items():
+        for key in (f"{id}-{number}" for number in range(12)):
+            first = web.publish(topic, key, "1", expect="absent")
+            given = {"key": key, "value": "2", "expect": "absent"}
+            refused = web.post(f"{topic}/events", given, status=412)
+            assert (refused["code"], refused["details"]["current"]) == ("OFFSET_MISMATCH", first["offset"])
+            web.publish(topic, key, "2", expect=first["offset"])
+            web.publish(topic, key, None)
+            for other in webs.values():
+                assert other.get(f"{topic}/table/entry", key=key)["status"] == "deleted"
+                history = other.get(f"{topic}/table/history", key=key)
+                assert [each["status"] for each in history["entries"]] == ["value", "value", "deleted"]
+                history = other.get(f"{topic}/table/history", key=key, limit=2)
+                assert len(history["entries"]) == 2
+                history = other.get(f"{topic}/table/history", key=key, offset=history["next"])
+                assert [each["status"] for each in history["entries"]] == ["deleted"]
+        assert (
+            web.get(f"{topic}/table/entry", key=f"{id}-0", min_offset=10**6, status=400)["code"]
+            == "OFFSET_OUT_OF_RANGE"
+        )
+
+
+def test_events_are_deleted_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "deleted", 1, 2, 3)
+    for number in range(60):
+        webs[2].publish(topic, None, f"{number}", partition=number % PARTITIONS)
+    for id, web in webs.items():
+        body = {"confirm": "deleted", "before": {str(index): 2 * id for index in range(PARTITIONS)}}
+        told = web.post(f"{topic}/delete-records", body)["start"]
+        assert told == {str(index): 2 * id for index in range(PARTITIONS)}
+        for other in webs.values():
+            assert [each["start"] for each in other.get(topic)["partitions"]] == [2 * id] * PARTITIONS
+    body = {"confirm": "deleted", "before": {str(index): 99 for index in range(PARTITIONS)}}
+    assert webs[1].post(f"{topic}/delete-records", body, status=400)["code"] == "OFFSET_OUT_OF_RANGE"
+
+
+class Stream:
+    """What a live view has sent so far, until the `with` ends."""
+
+    def __init__(self, address: str, path: str) -> None:
+        self.sent: list[Sent] = []
+        self._client = httpx.Client(base_url=f"http://{address}", timeout=30)
+        self._path = path
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+        self._thread.join(60)
+
+    def _read(self) -> None:
+        with suppress(httpx.HTTPError), Web(self._client).live(self._path) as events:  # it is closed under it
+            for each in events:
+                self.sent.append(each)
+
+    def of(self, name: str) -> list[Any]:
+        return [each.data for each in list(self.sent) if each.event == name]
+
+
+def told(stream: Stream, name: str, rows: str) -> list[str]:
+    """The keys that it has sent, sorted."""
+    return sorted(each["key"]["data"] for page in stream.of(name) for each in page[rows])
+
+
+def has_all(stream: Stream, name: str, rows: str) -> bool:
+    return len(told(stream, name, rows)) >= len(KEYS)
+
+
+def test_live_views_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "live", 1, 2, 3)
+    for key in KEYS:
+        webs[1].publish(topic, key, "1")
+    with ExitStack() as stack:
+
+        def streams(view: str) -> dict[int, Stream]:
+            return {
+                id: stack.enter_context(Stream(each.http, f"{topic}/{view}")) for id, each in cluster.brokers.items()
+            }
+
+        tails, watches = streams("tail"), streams("watch")
+        for id in webs:
+            wait_until(lambda id=id: len(tails[id].of("start")) == 1, f"the tail at {id} has begun")  # type: ignore[misc]
+            wait_until(lambda id=id: len(watches[id].of("end_of_snapshot")) == 1, f"the snapshot at {id} is there")  # type: ignore[misc]
+            assert told(watches[id], "snapshot", "entries") == KEYS
+            assert sum(watches[id].of("end_of_snapshot")[0]["offsets"].values()) == len(KEYS)
+        for key in KEYS:
+            webs[2].publish(topic, key, "2")
+        for id in webs:
+            for stream, name, rows in ((tails[id], "events", "events"), (watches[id], "changes", "entries")):
+                wait_until(partial(has_all, stream, name, rows), f"{name} at {id} are told")
+                assert told(stream, name, rows) == KEYS
+        cursor = next((each.id for each in reversed(watches[1].sent) if each.id), None)
+    for id, web in webs.items():
+        with web.live(f"{topic}/watch", after=cursor) as events:
+            assert next(events).event == "start"
+            webs[3].publish(topic, f"again {id}", "3")
+            change = next(events)
+            assert (change.event, [each["key"]["data"] for each in change.data["entries"]]) == (
+                "changes",
+                [f"again {id}"],
+            )
+            cursor = change.id
+
+
+def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    """The other brokers go on with the next leader; one whose only replica is away is refused, to be tried again."""
+    [made] = cluster.admin.create_topics([NewTopic("killed", PARTITIONS, 3)]).values()
+    made.result(30)
+    cluster.until_in_sync("killed")
+    lone = make(cluster, "lone", 2)
+    for key in KEYS:
+        webs[1].publish("/topics/killed", key, "1")
+    webs[3].publish(lone, "k", "1")
+    cluster.brokers[2].kill()
+    try:
+        for key in KEYS:  # each waits for the new leader
+            webs[3].publish("/topics/killed", key, "2")
+        for id in (1, 3):
+            found = webs[id].post("/topics/killed/table/lookup", {"keys": KEYS})["entries"]
+            assert {each["value"]["data"] for each in found} == {"2"}
+            assert webs[id].get(f"{lone}/table/entry", key="k", status=503)["retriable"]
+            assert webs[id].get(lone)["partitions"][0]["error"]
+            assert [each["name"] for each in webs[id].get("/topics", filter="lone")["topics"]] == ["lone"]
+    finally:
+        cluster.brokers[2].start()
+    wait_until(lambda: cluster.partitions("lone")[0].leader == 2, "it is led again")
+    assert webs[1].get(f"{lone}/table/entry", key="k")["value"]["data"] == "1"
