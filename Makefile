@@ -106,8 +106,8 @@ soak: $(READY) ## open and close connections for MINUTES=10, then kill brokers u
 chaos: $(READY) ## run a cluster under faults for MINUTES=10, and judge what its clients were told (Linux; Java, Go)
 	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(ARGS)
 
-compat: $(READY) ## test Kafka's clients in Java, Node.js and C, and Kafka's own tools, with a broker (downloads them)
-	@$(BIN)/python -m tests.compat.tools
+compat: $(READY) ## test Kafka's clients and tools, Streams, Connect, Debezium and others with a broker (downloads them)
+	@$(BIN)/python -m tests.compat.tools --programs
 	@KRAPPY_COMPAT=1 $(BIN)/python -m pytest -q tests/compat tests/store/test_format.py $(ARGS)
 
 peers: $(READY) ## measure Apache Kafka beside Krappy, by one client (ARGS="--json FILE --scale 0.1")

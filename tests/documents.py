@@ -7,6 +7,7 @@ A fenced block of a document is one of these:
     ```sh not run        it needs what the tests don't have; the words around it say what was tried
     ```python            a program, run by itself
     ```python NAME       a file that the reader saves under this name
+    ```ini NAME          the same; as with java, what it is for is run by tests/compat
     ```text              what the block before it shows; `…` stands for anything within a line
 
 The program runs where the tests want it: KRAPPY_… variables move the broker's listeners, and in the text the default

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from krappy import blocking
 from tests.compat import tools
 from tests.compat.admin import Admin
 from tests.compat.clients.agent import Agent, AgentClient
@@ -18,7 +19,7 @@ from tests.compat.clients.base import Client, Codec
 from tests.compat.clients.confluent import Confluent
 from tests.compat.clients.kafka_python import KafkaPython
 from tests.compat.clients.kcat import Kcat
-from tests.compat.servers import UNDER_TEST, Server, server
+from tests.compat.servers import UNDER_TEST, KrappyServer, Server, server
 
 NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4")
 GetClient = Callable[[str], Client]
@@ -52,6 +53,21 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
     finally:
         found.kill()
+
+
+@pytest.fixture(scope="module")
+def broker(running: Server) -> KrappyServer:
+    """The same, for what only Krappy has: tables."""
+    if not isinstance(running, KrappyServer):
+        pytest.skip("it looks into tables")
+    return running
+
+
+@pytest.fixture(scope="module")
+def native(broker: KrappyServer) -> Iterator[blocking.Client]:
+    """A client of Krappy's own protocol."""
+    with blocking.connect(broker.broker.address) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,9 @@
 
 They are used when `KRAPPY_COMPAT=1` says so, as `make compat` does: the suite that always runs needs none of them.
 
-`python -m tests.compat.tools` (`make compat` runs it) fetches kafkajs by npm and Java's jars by Maven into
-`.cache/compat`, and compiles the Java agent; it says what it could not do, and the scenarios skip with that reason.
+`python -m tests.compat.tools` fetches kafkajs by npm and Java's jars by Maven into `.cache/compat`, and compiles the
+Java agent. With `--programs`, as `make compat` runs it, it also fetches what was written for Kafka: more jars, and
+Python packages by pip. It says what it could not do, and the scenarios skip with that reason.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "compat"
 FETCH_SECONDS = 600
 WANTED = os.environ.get("KRAPPY_COMPAT") == "1"
-Profile = Literal["clients3", "clients4", "kafka"]
-PROFILES: tuple[Profile, ...] = ("clients3", "clients4", "kafka")
+Profile = Literal["clients3", "clients4", "kafka", "streams", "connect", "delta"]
+CLIENTS: tuple[Profile, ...] = ("clients3", "clients4", "kafka")
+PROGRAMS: tuple[Profile, ...] = ("streams", "connect", "delta")
+Packages = Literal["streams", "delta"]
+PACKAGES: tuple[Packages, ...] = ("streams", "delta")  # python/*.txt: each becomes a virtual environment
 
 
 class Missing(Exception):
@@ -61,6 +65,41 @@ def java_agent(profile: Profile) -> tuple[str, str]:
     if not (CACHE / "java" / "classes" / "Agent.class").exists():
         raise Missing("the Java agent is not compiled: make compat does it")
     return found
+
+
+def javac(profile: Profile, source: Path, classes: Path) -> None:
+    """Compiles a class for the class path of a profile. Raises Missing, and AssertionError with what javac says."""
+    program = _tool("javac", "a Java development kit, 17 or newer")
+    _, path = java(profile)
+    done = subprocess.run(
+        [program, "-cp", path, "-d", str(classes), str(source)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=FETCH_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def python(packages: Packages) -> Path:
+    """The Python of a virtual environment with these packages. Raises Missing."""
+    folder = CACHE / "python" / packages
+    if not (folder / ".complete").exists():
+        raise Missing(
+            f"the packages of tests/compat/python/{packages}.txt are not there: make compat fetches them by pip"
+        )
+    return folder / "bin" / "python"
+
+
+def postgres() -> Path:
+    """The folder of the programs of PostgreSQL 10 or newer, with psql. Raises Missing."""
+    found = [Path(name).parent for name in (shutil.which("initdb"), shutil.which("psql")) if name]
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda each: int(each.parent.name))
+    for folder in (*reversed(debian), *found):
+        if all((folder / name).exists() for name in ("initdb", "postgres", "psql")):
+            return folder
+    raise Missing("no PostgreSQL: on Debian, apt-get install postgresql")
 
 
 def _tool(name: str, hint: str) -> str:
@@ -106,11 +145,25 @@ def fetch_java(profile: Profile) -> None:
     stamp.write_text(pom.read_text())
 
 
+def fetch_python(packages: Packages) -> None:
+    """A virtual environment with the packages that a file of python/ lists. Raises Missing."""
+    wanted_packages = HERE / "python" / f"{packages}.txt"
+    folder = CACHE / "python" / packages
+    stamp = folder / ".complete"
+    if stamp.exists() and stamp.read_text() == wanted_packages.read_text():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(folder)], HERE)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*install, "--requirement", str(wanted_packages)], HERE)
+    if packages == "delta":
+        _run([*install, "--editable", f"{HERE.parent.parent}[spark]"], HERE)
+    stamp.write_text(wanted_packages.read_text())
+
+
 def compile_agent() -> None:
     """javac, against the older client, so that one program runs with both. Raises Missing."""
-    javac = _tool("javac", "a Java development kit, 17 or newer")
-    _, path = java("clients3")
-    _run([javac, "-cp", path, "-d", str(CACHE / "java" / "classes"), str(HERE / "java" / "Agent.java")], HERE)
+    javac("clients3", HERE / "java" / "Agent.java", CACHE / "java" / "classes")
 
 
 def _run(command: list[str], folder: Path) -> None:
@@ -135,12 +188,19 @@ def main() -> int:
         fetch_node()
     except Missing as reason:
         write(f"kafkajs: {reason}\n")
-    try:
-        for profile in PROFILES:
+    programs = "--programs" in sys.argv[1:]
+    for profile in (*CLIENTS, *(PROGRAMS if programs else ())):
+        try:
             fetch_java(profile)
-        compile_agent()
-    except Missing as reason:
-        write(f"Java: {reason}\n")
+            if profile == "clients3":
+                compile_agent()
+        except Missing as reason:
+            write(f"Java, {profile}: {reason}\n")
+    for packages in PACKAGES if programs else ():
+        try:
+            fetch_python(packages)
+        except Missing as reason:
+            write(f"Python, {packages}: {reason}\n")
     return 0
 
 
