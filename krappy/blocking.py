@@ -451,12 +451,12 @@ class Client(Opened):
 
     def groups(self) -> list[GroupInfo]:
         """Every group, without its members."""
-        return run(admin.groups(self._link))
+        return run(admin.groups(self._router))
 
     def group(self, name: str) -> GroupInfo:
         """A group with its members, and by partition its floor (every event before it is settled) and lag. Raises
         UnknownGroup."""
-        return run(admin.group(self._link, name))
+        return run(admin.group(self._router, name))
 
     def reset_group(
         self,
@@ -468,7 +468,7 @@ class Client(Opened):
         dry_run: bool = False,
     ) -> list[Moved]:
         """Moves a group's positions. Leases and acknowledgements of later events are forgotten. Raises UnknownGroup."""
-        return run(admin.reset_group(self._link, name, to, topic, partitions, dry_run))
+        return run(admin.reset_group(self._router, name, to, topic, partitions, dry_run))
 
     @contextmanager
     def hold_backup(self) -> Iterator[admin.HeldBackup]:
@@ -484,15 +484,15 @@ class Client(Opened):
 
     def delete_group(self, name: str) -> None:
         """Deletes a group with its positions. Raises UnknownGroup, and GroupNotEmpty while it has members."""
-        run(admin.delete_group(self._link, name))
+        run(admin.delete_group(self._router, name))
 
     def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         """Sets a group's floors by hand: every event before them counts as acknowledged, none after them does."""
-        run(admin.commit(self._link, group, positions))
+        run(admin.commit(self._router, group, positions))
 
     def positions(self, group: str) -> dict[TopicPartition, int]:
         """A group's floor in each partition."""
-        return run(admin.positions(self._link, group))
+        return run(admin.positions(self._router, group))
 
     def ping(self) -> Pong:
         """The broker's .version .cluster .time .max_frame .console"""

@@ -447,12 +447,12 @@ class Client:
 
     async def groups(self) -> list[GroupInfo]:
         """Every group, without its members."""
-        return await admin.groups(self._link)
+        return await admin.groups(self._router)
 
     async def group(self, name: str) -> GroupInfo:
         """A group with its members, and by partition its floor (every event before it is settled) and lag. Raises
         UnknownGroup."""
-        return await admin.group(self._link, name)
+        return await admin.group(self._router, name)
 
     async def reset_group(
         self,
@@ -464,7 +464,7 @@ class Client:
         dry_run: bool = False,
     ) -> list[Moved]:
         """Moves a group's positions. Leases and acknowledgements of later events are forgotten. Raises UnknownGroup."""
-        return await admin.reset_group(self._link, name, to, topic, partitions, dry_run)
+        return await admin.reset_group(self._router, name, to, topic, partitions, dry_run)
 
     @asynccontextmanager
     async def hold_backup(self) -> AsyncIterator[admin.HeldBackup]:
@@ -480,15 +480,15 @@ class Client:
 
     async def delete_group(self, name: str) -> None:
         """Deletes a group with its positions. Raises UnknownGroup, and GroupNotEmpty while it has members."""
-        await admin.delete_group(self._link, name)
+        await admin.delete_group(self._router, name)
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         """Sets a group's floors by hand: every event before them counts as acknowledged, none after them does."""
-        await admin.commit(self._link, group, positions)
+        await admin.commit(self._router, group, positions)
 
     async def positions(self, group: str) -> dict[TopicPartition, int]:
         """A group's floor in each partition."""
-        return await admin.positions(self._link, group)
+        return await admin.positions(self._router, group)
 
     async def ping(self) -> Pong:
         """The broker's .version .cluster .time .max_frame .console"""

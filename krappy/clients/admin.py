@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from krappy.clients.cluster import NOBODY
@@ -232,41 +234,58 @@ async def delete_records(
     return dict(sorted((index, start) for _, _, answer in answers for index, start in answer.starts))
 
 
-async def groups(link: Link) -> list[GroupInfo]:
-    return [_group(each) for each in (await link.ask(messages.Groups(), messages.GroupsFound)).groups]
+async def groups(router: Router) -> list[GroupInfo]:
+    """Those of all brokers that can be reached, by name."""
+    links = await router.each(router.runtime.now() + router.timeout)
+    found = [each for link in links for each in (await link.ask(messages.Groups(), messages.GroupsFound)).groups]
+    return await _with_ends(router, sorted(map(_group, found), key=attrgetter("group")))
 
 
-async def group(link: Link, name: str) -> GroupInfo:
+async def group(router: Router, name: str) -> GroupInfo:
     """One group. Raises UnknownGroup."""
-    found = (await link.ask(messages.Groups(name), messages.GroupsFound)).groups
+    found = (await router.ask_coordinator(messages.Groups(name), messages.GroupsFound)).groups
     if not found:
         raise UnknownGroup(f"there is no group '{name}'")
-    return _group(found[0])
+    return (await _with_ends(router, [_group(found[0])]))[0]
+
+
+async def _with_ends(router: Router, groups: list[GroupInfo]) -> list[GroupInfo]:
+    """The groups with the ends of all their partitions. A coordinator does not know those that it has no replica of."""
+    ends: dict[str, dict[int, int]] = {}
+    for topic in {each.topic for group in groups for each in group.partitions if each.end < 0}:
+        with suppress(UnknownTopic):
+            ends[topic] = await offsets(router, topic, "latest")
+
+    def whole(each: GroupPartition) -> GroupPartition:
+        end = ends.get(each.topic, {}).get(each.partition, each.floor)
+        return each if each.end >= 0 else each._replace(end=end, lag=max(0, end - each.floor))
+
+    return [group._replace(partitions=list(map(whole, group.partitions))) for group in groups]
 
 
 async def reset_group(
-    link: Link, name: str, to: StartAt, topic: str | None, partitions: Sequence[int] | None, dry_run: bool
+    router: Router, name: str, to: StartAt, topic: str | None, partitions: Sequence[int] | None, dry_run: bool
 ) -> list[Moved]:
     """Moves a group without members to `to`. `dry_run` only returns what would change. Raises GroupNotEmpty."""
     kind, at = start(to)
     some = None if partitions is None else list(partitions)
     request = messages.ResetGroup(name, topic, some, kind, at, dry_run)
-    return [Moved(*each) for each in (await link.ask(request, messages.GroupReset)).positions]
+    return [Moved(*each) for each in (await router.ask_coordinator(request, messages.GroupReset)).positions]
 
 
-async def delete_group(link: Link, name: str) -> None:
-    await link.ask(messages.DeleteGroup(name), messages.GroupDeleted, again=False)
+async def delete_group(router: Router, name: str) -> None:
+    await router.ask_coordinator(messages.DeleteGroup(name), messages.GroupDeleted, again=False)
 
 
-async def commit(link: Link, name: str, positions: Mapping[TopicPartition, int]) -> None:
+async def commit(router: Router, name: str, positions: Mapping[TopicPartition, int]) -> None:
     """Sets the floors of a group: all events before them count as acknowledged, none after them does."""
     rows = [(topic, partition, offset) for (topic, partition), offset in positions.items()]
-    await link.ask(messages.Commit(name, rows), messages.Committed)
+    await router.ask_coordinator(messages.Commit(name, rows), messages.Committed)
 
 
-async def positions(link: Link, name: str) -> dict[TopicPartition, int]:
+async def positions(router: Router, name: str) -> dict[TopicPartition, int]:
     """A group's floors, by partition."""
-    found = await link.ask(messages.Positions(name), messages.PositionsFound)
+    found = await router.ask_coordinator(messages.Positions(name), messages.PositionsFound)
     return {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
 
 

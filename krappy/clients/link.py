@@ -17,7 +17,7 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.values import Address
-from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotLeader, RequestTimeout
+from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotCoordinator, NotLeader, RequestTimeout
 from krappy.wire.frames import DEFAULT_LIMIT
 from krappy.wire.messages import Answer, Ping, Pong, Request
 
@@ -455,6 +455,8 @@ def _reason(error: OSError) -> str:
 
 def _elsewhere(error: KrappyError) -> bool:
     """Whether another broker has to be asked."""
+    if isinstance(error, NotCoordinator):
+        return True
     return isinstance(error, NotLeader) and error.details.get("leader", -1) >= 0
 
 

@@ -26,8 +26,10 @@ from krappy.errors import (
     ConnectionLost,
     InvalidRequest,
     KrappyError,
+    NotCoordinator,
     NotLeader,
     RequestTimeout,
+    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
@@ -117,6 +119,45 @@ class Router:
                 if surprises > SURPRISES:
                     raise
                 await self.look_again(topic, error, backoff, deadline)
+
+    async def ask_coordinator(self, request: Request, answer: type[A], *, again: bool = True) -> A:
+        """The answer of the broker that coordinates the group which the request names: any broker tells who that is. A
+        group that the coordinator of native groups does not know may be one of Kafka's, which another broker has.
+        `again` and what it raises: as for `Link.ask`."""
+        deadline = self.runtime.now() + self.timeout
+        link, refused = self.home, 0
+        while True:
+            try:
+                return await link.ask(request, answer, again=again, timeout=max(0.0, deadline - self.runtime.now()))
+            except NotCoordinator as error:
+                refused += 1
+                if refused > SURPRISES:
+                    raise
+                link = await self.coordinator(error, deadline)
+            except UnknownGroup:
+                found = await self._ask_others(request, answer, deadline) if self.several else None
+                if found is None:
+                    raise
+                return found
+
+    async def _ask_others(self, request: Request, answer: type[A], deadline: float) -> A | None:
+        """The answer of the broker that has the group; None: none of those that can be reached has it."""
+        asked = [(link, request) for link in await self.each(deadline)]
+        answers = await self.ask_each(asked, answer, deadline)
+        return next((each for each in answers if isinstance(each, answer)), None)
+
+    async def coordinator(self, error: NotCoordinator, deadline: float) -> Link:
+        """A link to the broker that a refusal names as the coordinator. Raises the refusal if nobody knows it,
+        ConnectionLost at the deadline."""
+        id = error.details.get("coordinator", -1)
+        if id not in self.known.brokers:
+            await self.refresh((), deadline)
+        broker = self.known.brokers.get(id)
+        if broker is None or broker.address is None:
+            raise error
+        link = self._link(broker, broker.address)
+        await link.ready(deadline)
+        return link
 
     async def ask_each(
         self, asked: Sequence[tuple[Link, Request]], answer: type[A], deadline: float

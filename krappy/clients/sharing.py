@@ -6,7 +6,7 @@ waits for expire, and the broker counts their delivery. But a caller who was qui
 next ones ahead. Events whose lease has expired are not handed out, and the next poll asks for fewer events. When it is
 closed, it tells the broker which events it has not handed out, so that their delivery is not counted.
 
-A member asks one broker, which coordinates its group.
+A member asks one broker, which coordinates its group. Any broker tells which one that is.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.events import EventBatch, LeaseEnd
-from krappy.clients.link import PollSlot
+from krappy.clients.link import Link, PollSlot
 from krappy.clients.router import Router
 from krappy.clients.values import start
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownHandle
+from krappy.errors import ConnectionLost, KrappyError, NotCoordinator, RequestTimeout, UnknownHandle
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
@@ -36,7 +36,7 @@ SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an ans
 class Sharing(Consuming):
     def __init__(self, router: Router, choice: Choice) -> None:
         super().__init__(router, choice)
-        self._link = router.home
+        self._ask(router.home)
         self._generation = 0
         self._handle = 0
         self._poll: PollSlot | None = None
@@ -48,13 +48,22 @@ class Sharing(Consuming):
         self._registering: Any = None
         self._stale = False  # the registration is outdated: register anew
         self._backoff = Backoff(lambda: 1.0)
-        self._acks = Acks(self._link, self._registered_as)
+
+    def _ask(self, link: Link) -> None:
+        """Takes the broker that this link leads to for the coordinator, before anything is registered."""
+        self._link = link
+        self._acks = Acks(link, self._registered_as)
         self.note = self._acks.note  # type: ignore[method-assign]
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        await self._registered(self._runtime.now() + self._link.timeout)
+        deadline = self._runtime.now() + self._link.timeout
+        try:
+            await self._registered(deadline)
+        except NotCoordinator as error:
+            self._ask(await self._router.coordinator(error, deadline))
+            await self._registered(deadline)
         with self._runtime.lock:
             self._link.told_of_loss.add(self._end_leases)
 

@@ -29,7 +29,8 @@ class GroupPolled(NamedTuple):
 
 class PositionFacts(TypedDict):
     """A group in a partition. `floor`: every event before it is settled. `lag` and the others are numbers of events:
-    `leased` are with a member, `redelivering` wait for another one, `dead` went to the dead-letter topic."""
+    `leased` are with a member, `redelivering` wait for another one, `dead` went to the dead-letter topic. `end` and
+    `lag` are -1 of a partition that this broker does not have."""
 
     topic: str
     partition: int

@@ -11,24 +11,18 @@ from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
-from krappy.errors import (
-    ConnectionLost,
-    CoordinatorNotAvailable,
-    NotCoordinator,
-    PolicyViolation,
-    RequestTimeout,
-    UnknownGroup,
-)
+from krappy.errors import PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
-from tests.process import PATIENCE, wait_until
+from tests.process import wait_until
 
 PARTITIONS = 6
 LONG = 60.0
@@ -228,35 +222,17 @@ def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, clien
     assert all(sorted(row[2].split(",")) == sorted(row[3].split(",")) == ["1", "2", "3"] for row in rows)
 
 
-def native_coordinator(cluster: ClusterProcesses, group: str) -> int:
-    """The id of the broker that coordinates a native group, as broker 1 tells."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with blocking.connect(cluster.native.split(",")[0], timeout=2) as client:
-                client.group(group)
-                return 1
-        except UnknownGroup:
-            return 1
-        except NotCoordinator as error:
-            return int(error.details["coordinator"])
-        except (CoordinatorNotAvailable, ConnectionLost, RequestTimeout):  # it was killed, or is not chosen yet
-            assert time.monotonic() < end, "nobody coordinates the group"
+def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Whichever broker is asked. Also partitions that other brokers lead: it has replicas of them. It is there again
+    after a restart."""
+    client.create_topic("letters", partitions=3)
+    with client.producer("letters") as producer:
+        for number in range(30):
+            producer.send(b"%d" % number, key=b"%d" % number).result(30)
 
-
-def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses) -> None:
-    """Also partitions that other brokers lead: it has replicas of them. It is there again after a restart."""
-    coordinator = native_coordinator(cluster, "mail")
-    address = cluster.native.split(",")[coordinator - 1]
-    with blocking.connect(address) as client:
-        client.create_topic("letters", partitions=3)
-        with client.producer("letters") as producer:
-            for number in range(30):
-                producer.send(b"%d" % number, key=b"%d" % number).result(30)
-
-    def take(count: int) -> list[int]:
+    def take(count: int, group: str = "mail") -> list[int]:
         found: list[int] = []
-        with blocking.connect(address) as client, client.consumer("letters", group="mail") as consumer:
+        with client.consumer("letters", group=group) as consumer:
             while len(found) < count:
                 for event in consumer.poll(5)[: count - len(found)]:  # others are delivered again
                     found.append(int(event.value or b""))
@@ -264,10 +240,36 @@ def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses) 
         return found
 
     first = take(10)
-    cluster.brokers[coordinator].kill()
-    cluster.brokers[coordinator].start()
-    assert native_coordinator(cluster, "mail") == coordinator
+    for each in cluster.brokers.values():
+        each.kill()
+    for each in cluster.brokers.values():
+        each.begin()
+    for each in cluster.brokers.values():
+        each.ready()
+    cluster.until_in_sync("letters")
     assert sorted({*first, *take(20)}) == list(range(30))
+    names = [f"group-{number}" for number in range(9)]
+    for name in names:
+        assert len(take(5, name)) == 5
+    with blocking.connect(cluster.native.split(",")[0], timeout=LONG) as one:
+        assert {"mail", *names} <= {each.group for each in one.groups()}
+        for name in names:
+            assert sum(at.floor for at in one.group(name).partitions) >= 5
+        one.delete_group(names[0])
+        with pytest.raises(UnknownGroup):
+            one.group(names[0])
+
+
+def test_the_native_client_describes_kafkas_groups(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("papers", partitions=3)
+    for number in range(6):
+        settings = {"bootstrap.servers": cluster.kafka, "group.id": f"kafka {number}"}
+        member = Consumer(settings)
+        member.commit(offsets=[TopicPartition("papers", 1, number)], asynchronous=False)
+        member.close()
+    assert {f"kafka {number}" for number in range(6)} <= {each.group for each in client.groups()}
+    for number in range(6):
+        assert [(at.partition, at.floor) for at in client.group(f"kafka {number}").partitions] == [(1, number)]
 
 
 def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProcesses, client: blocking.Client) -> None:

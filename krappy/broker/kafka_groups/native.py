@@ -59,14 +59,16 @@ class NativeView:
 
     def _position(self, at: At, floor: int) -> PositionFacts:
         topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
-        there = topic is not None and at[1] < topic.count
-        end = topic.led(at[1]).high_watermark if topic is not None and there else floor
+        end = floor
+        if topic is not None and at[1] < topic.count:
+            held = topic.local.get(at[1])
+            end = -1 if held is None else held.high_watermark
         return {
             "topic": at[0],
             "partition": at[1],
             "floor": floor,
             "end": end,
-            "lag": max(0, end - floor),
+            "lag": -1 if end < 0 else max(0, end - floor),
             "leased": 0,
             "redelivering": 0,
             "dead": 0,

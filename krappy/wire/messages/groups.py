@@ -37,7 +37,7 @@ class Groups(Request, kind=20):
     `client`, `leased`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`, `redelivering`,
     `dead`). A newer broker may add names; ignore those that you do not know. `kind` is `shared` or `positions` for
     native groups, `classic` or `consumer` for groups of Kafka clients, which can be described, reset and deleted, but
-    not joined.
+    not joined. `end` and `lag` are -1 of a partition that the broker does not have: ask its leader.
     """
 
     group: str | None = None  # nil: all groups, without their members
