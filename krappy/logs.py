@@ -105,6 +105,7 @@ INFO = {
     "election_by_hand",
     "events_taken_again",
     "http_connection_ended",
+    "internal_topic_grows",
     "isr_changed",
     "kafka_connection_ended",
     "leaders_rebalanced",

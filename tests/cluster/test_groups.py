@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from krappy.records.batch import encode
 from krappy.wire.kafka import ApiKey, Code
@@ -108,6 +109,31 @@ def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: Cluste
     for each in members:
         each.join(60)
     assert not writer.failed
+
+
+def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(tmp_path: Path) -> None:
+    """A group is used while the cluster has one broker."""
+    try:
+        with brokers(tmp_path) as cluster:
+            for id in (2, 3):
+                cluster.brokers[id].stop()
+            [made] = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
+            made.result(30)
+            one = consumer(cluster, "g")
+            one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+            one.close()
+            assert {len(each.replicas) for each in cluster.partitions("__consumer_offsets").values()} == {1}
+            for id in (2, 3):
+                cluster.brokers[id].start()
+
+            def is_whole() -> bool:
+                return all(len(each.isrs) == 3 for each in cluster.partitions("__consumer_offsets").values())
+
+            wait_until(is_whole, "the topic has its replicas")
+            cluster.brokers[1].kill()
+            assert committed(cluster, "g", "t") == [7] * PARTITIONS
+    except Missing as reason:
+        pytest.skip(str(reason))
 
 
 def test_what_is_deleted_of_a_group_stays_deleted(cluster: ClusterProcesses) -> None:

@@ -11,6 +11,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
+from krappy.broker.replication.growth import Growth
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.core.cluster import paths, znodes
@@ -89,7 +90,8 @@ class Replication:
     async def _replicate(self) -> None:
         with self._replicating:
             async with trio.open_nursery() as nursery:
-                for run in (self._assignments.run, IsrKeeper(self._runtime, self.cluster).run, self._fetcher.run):
+                keeper, growth = IsrKeeper(self._runtime, self.cluster), Growth(self._runtime)
+                for run in (self._assignments.run, keeper.run, self._fetcher.run, growth.run):
                     nursery.start_soon(self._keep_up, run)
 
     async def _keep_up(self, run: Callable[[], Awaitable[None]]) -> None:
