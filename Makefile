@@ -108,7 +108,7 @@ chaos: $(READY) ## run a cluster under faults for MINUTES=10, and judge what its
 
 compat: $(READY) ## test Kafka's clients and tools, Streams, Connect, Debezium and others with a broker (downloads them)
 	@$(BIN)/python -m tests.compat.tools --programs
-	@KRAPPY_COMPAT=1 $(BIN)/python -m pytest -q tests/compat tests/store/test_format.py $(ARGS)
+	@KRAPPY_COMPAT=1 $(BIN)/python -m pytest -q -o faulthandler_timeout=1530 tests/compat tests/store/test_format.py $(ARGS)
 
 peers: $(READY) ## measure Apache Kafka beside Krappy, by one client (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.compat.tools
