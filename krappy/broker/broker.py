@@ -127,9 +127,9 @@ class LocalBroker(Runtime):
         """Raises StorageError when the disk has no room for events of `size` bytes."""
         self.room.check(size)
 
-    def may_read(self) -> bool:
-        """Whether nobody can have taken this broker's place as a leader."""
-        return self.replication is None or self.replication.cluster.may_read()
+    def may_read(self, topic: str, index: int, epoch: int) -> bool:
+        """Whether nobody can have taken this broker's place as the leader of this partition in this leader epoch."""
+        return self.replication is None or self.replication.may_read(topic, index, epoch)
 
     # --- life
 

@@ -141,7 +141,7 @@ def test_one_without_a_lease_refuses_nothing(tmp_path: Path, monkeypatch: pytest
             partition = await led_with_a_follower(broker)
             follow(partition)
             assert await outcome(publish(partition, ABSENT)) is OffsetMismatch
-            monkeypatch.setattr(type(broker), "may_read", lambda self: False)
+            monkeypatch.setattr(type(broker), "may_read", lambda self, *at: False)
             assert await outcome(publish(partition, ABSENT)) is NotLeader
 
     trio.run(main)

@@ -73,6 +73,15 @@ class Replication:
         boot = "" if runtime.fsync else joining.boot_id()
         cluster.join(directory, boot, endpoints, assignments.has_lost, assignments.told)
 
+    def may_read(self, topic: str, index: int, epoch: int) -> bool:
+        """Whether it leads this partition, by all that it was told, in this leader epoch, and holds a read lease. A
+        broker that was stopped may have a lease again before it has taken its new role: so the role is not enough."""
+        found = self.cluster.image.topics.get(topic)
+        if found is None or index >= len(found.partitions):
+            return False
+        state = found.partitions[index].state
+        return (state.leader, state.leader_epoch) == (self._runtime.id, epoch) and self.cluster.may_read()
+
     def begin(self) -> None:
         """To be called once everything of this broker is open: takes its roles, and follows what is assigned to it."""
         self._runtime.spawn(self._replicate)

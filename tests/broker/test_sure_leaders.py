@@ -1,0 +1,33 @@
+"""Who may tell what is true now: the leader by all that it was told, with a read lease."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from krappy.broker.replication.replication import Replication
+from krappy.core.cluster.image import Image, PartitionImage, TopicImage
+from krappy.core.cluster.state import PartitionState
+
+SELF, OTHER = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("leader", "epoch", "lease", "may"),
+    [(SELF, 5, True, True), (SELF, 5, False, False), (OTHER, 6, True, False), (SELF, 6, True, False)],
+)
+def test_a_renewed_lease_is_not_enough_for_one_that_was_deposed(
+    leader: int, epoch: int, lease: bool, may: bool
+) -> None:
+    """A broker that was stopped renews its lease, and takes its new role a moment later."""
+    state = PartitionState(leader, epoch, 0, (SELF, OTHER))
+    topic = TopicImage("t", b"t" * 16, (PartitionImage((SELF, OTHER), state, 1),))
+    cluster: Any = SimpleNamespace(image=Image(topics={"t": topic}), may_read=lambda: lease)
+    runtime: Any = SimpleNamespace(id=SELF)
+    nothing: Any = None
+    replication = Replication(runtime, nothing, cluster, nothing)
+    assert replication.may_read("t", 0, 5) is may
+    assert not replication.may_read("t", 1, 5), "there is no such partition"
+    assert not replication.may_read("gone", 0, 5)
