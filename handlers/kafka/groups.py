@@ -141,7 +141,7 @@ async def describe_groups(session: KafkaSessionPort, request: Message, version: 
     groups = []
     async with counted(session) as rows:
         for name in request["groups"]:
-            groups.append(_describe(session, name, version))
+            groups.append(await _describe(session, name, version))
             await rows.add(1 + len(groups[-1]["members"]))
     if request["include_authorized_operations"]:
         for group in groups:
@@ -149,12 +149,12 @@ async def describe_groups(session: KafkaSessionPort, request: Message, version: 
     return {"groups": groups}
 
 
-def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
+async def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
     answer: Message = {"group_id": name, "error_code": 0, "protocol_type": "", "protocol_data": "", "members": []}
     if not name:
         return answer | {"error_code": Code.INVALID_GROUP_ID, "group_state": ""}
     try:
-        found = session.access.kafka_group(name, Op.DESCRIBE).admin.describe(name)
+        found = await session.access.kafka_group(name, Op.DESCRIBE).admin.describe(name)
     except KrappyError as error:
         answer["group_state"] = "Dead"
         if version >= NOT_FOUND_SINCE or group_code(error) != Fault.GROUP_ID_NOT_FOUND:

@@ -71,7 +71,7 @@ async def consumer_group_describe(session: KafkaSessionPort, request: Message, v
     groups = []
     async with counted(session) as rows:
         for name in request["group_ids"]:
-            groups.append(_describe(session, name))
+            groups.append(await _describe(session, name))
             await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
     if request["include_authorized_operations"]:
         for group in groups:
@@ -85,10 +85,10 @@ def _rows(member: Message) -> int:
     return 1 + parts // 2 + len(member["subscribed_topic_names"]) // 10
 
 
-def _describe(session: KafkaSessionPort, name: str) -> Message:
+async def _describe(session: KafkaSessionPort, name: str) -> Message:
     answer: Message = {"group_id": name, "group_state": "", "assignor_name": "", "members": [], "error_code": Code.NONE}
     try:
-        group, names = session.access.kafka_group(name, Op.DESCRIBE).admin.describe_modern(name)
+        group, names = await session.access.kafka_group(name, Op.DESCRIBE).admin.describe_modern(name)
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS, PARTITIONS, REPLICATED, InternalTopics
+from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, REPLICATED, InternalTopics, settings_in_cluster
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, TopicExists
@@ -39,7 +39,9 @@ class Coordinators:
         """Makes an internal topic, unless the cluster has it."""
         if self._changes is not None and topic not in self._runtime.image.topics:
             with suppress(TopicExists):  # another broker was quicker
-                await self._changes.make_internal(topic, PARTITIONS, INTERNAL[topic], REPLICATED.get(topic))
+                await self._changes.make_internal(
+                    topic, PARTITIONS, settings_in_cluster(topic), replicated=topic in REPLICATED
+                )
 
     async def _make_later(self, topic: str) -> None:
         try:

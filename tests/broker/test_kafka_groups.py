@@ -357,7 +357,7 @@ def test_a_name_belongs_to_one_kind_of_group(tmp_path: Path) -> None:
                 "floors": ("krappy", "Empty"),
                 "kafka": ("classic", "Stable"),
             }
-            assert [each[3] for each in groups.admin.describe("native").members] == ["client"]
+            assert [each[3] for each in (await groups.admin.describe("native")).members] == ["client"]
             member.close()
             await groups.admin.delete("native")
             with pytest.raises(UnknownGroup):

@@ -33,12 +33,13 @@ class Admin:
         for name, members in self._owner.natives.sizes().items():
             yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
-    def describe(self, name: str) -> DescribedGroup:
-        """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND."""
+    async def describe(self, name: str) -> DescribedGroup:
+        """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND; CoordinatorNotAvailable."""
         if self._owner.natives.has(name):
             told = self._owner.natives.describe(name)
             who = [(each["name"], None, "", each["client"], b"", b"") for each in told["members"]]
             return DescribedGroup("Stable" if who else "Empty", NATIVE, told["order"], who)
+        await self._owner.store.sure(name)
         membership = self._owner.find(name).membership
         if not isinstance(membership, ClassicGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a classic group.")
@@ -57,19 +58,21 @@ class Admin:
             ],
         )
 
-    def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]:
-        """A KIP-848 group, and its topics' names by id. Raises Refused, GROUP_ID_NOT_FOUND."""
+    async def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]:
+        """A KIP-848 group, and its topics' names by id. Raises Refused, GROUP_ID_NOT_FOUND; CoordinatorNotAvailable."""
+        await self._owner.store.sure(name)
         membership = self._owner.find(name).membership
         if not isinstance(membership, ModernGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a consumer group.")
         return membership, {topic.id: known for known, topic in self._owner.topics.items()}
 
     async def delete(self, name: str) -> None:
-        """Deletes a group durably. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; a native group:
-        UnknownGroup, GroupNotEmpty."""
+        """Deletes a group durably. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError,
+        CoordinatorNotAvailable; a native group: UnknownGroup, GroupNotEmpty."""
         if self._owner.natives.has(name):
             await self._owner.natives.delete(name)
             return
+        await self._owner.store.sure(name)
         group = self._owner.find(name)
         if not group.membership.empty:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")

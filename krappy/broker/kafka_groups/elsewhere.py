@@ -69,10 +69,10 @@ class GroupsElsewhere:
     def list_groups(self) -> Iterator[NoReturn]:
         return iter(())
 
-    def describe(self, name: str) -> NoReturn:
+    async def describe(self, name: str) -> NoReturn:
         raise self._refused
 
-    def describe_modern(self, name: str) -> NoReturn:
+    async def describe_modern(self, name: str) -> NoReturn:
         raise self._refused
 
     async def delete(self, name: str) -> None:

@@ -182,7 +182,8 @@ class KafkaOffsets:
 
     async def delete_from(self, name: str, wanted: Iterable[At]) -> dict[At, Fault]:
         """OffsetDelete: deletes positions in topics that no member subscribes to. Gives a fault for each. Durable on
-        return. Raises Refused, StorageError."""
+        return. Raises Refused, StorageError, CoordinatorNotAvailable."""
+        await self._store.sure(name)
         group = self._owner.find(name)
         topics = set() if group.membership.empty else group.membership.topics()
         faults: dict[At, Fault] = {}

@@ -10,7 +10,7 @@ are loaded anew.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
-from krappy.store.group_offsets import GroupOffsets, KeptGroup, PendingAt, changes, kept_groups, name_in
+from krappy.store.group_offsets import HEAD, GroupOffsets, KeptGroup, PendingAt, changes, kept_groups, name_in
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
 from krappy.waiting import Later, wait_any
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500  # keys of a view that are read in one go
 RETRY_S = 1.0  # after groups could not be loaded
+FRAME = 30  # bytes of a record, beside its key and value, at most: lengths, and deltas of its offset and time
 
 
 class GroupTable:
@@ -77,7 +78,30 @@ class GroupTable:
         later.then(partial(self._settled, self._sent))
 
     def delete(self, group: str) -> None:
-        self.write(group, {}, sorted(self._keys.get(group, ())))
+        """Several batches if one can't hold it, and the group's state last: until then it is there."""
+        found = sorted(self._keys.get(group, ()), key=_head_last)
+        for some in self._parts(found, len):
+            self.write(group, {}, some)
+
+    async def move_in(self, group: str, puts: Mapping[bytes, bytes]) -> None:
+        """Writes a group that is not there, in several batches if one can't hold it, and its state last: without that
+        it is not all there. On return it is committed. Raises as `write`."""
+        for some in self._parts(sorted(puts, key=_head_last), lambda key: len(key) + len(puts[key])):
+            self.write(group, {key: puts[key] for key in some}, [])
+            await self.written().wait()
+
+    def _parts(self, keys: list[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
+        """Keys whose records fit into a batch, again and again. `size`: of a record, without its frame."""
+        most = self.partition.config.max_message_bytes - batches.HEADER_SIZE
+        part, left = list[bytes](), most
+        for key in keys:
+            left -= size(key) + FRAME
+            if left < 0 and part:
+                yield part
+                part, left = [], most - size(key) - FRAME
+            part.append(key)
+        if part:
+            yield part
 
     def _settled(self, number: int, stored: StoredAt | None, error: Exception | None) -> None:
         if error is not None:
@@ -164,6 +188,8 @@ class ReplicatedKeeper:
             await table.partition.until_sure()
         except KrappyError as error:
             raise CoordinatorNotAvailable(f"this broker can't be sure of '{group:.100}' now: {error}") from error
+        if self._table(group) is not table:
+            raise CoordinatorNotAvailable(f"'{group:.100}' was loaded anew meanwhile")
 
     def _table(self, group: str) -> GroupTable:
         table = self._tables.get(self._index(group))
@@ -244,9 +270,12 @@ class ReplicatedKeeper:
             await self._forget_topic(name)
 
     async def _read(self, table: GroupTable) -> dict[str, KeptGroup]:
-        """The groups that are in the partition's view. Raises as `wait_for_views`, StorageError."""
+        """The groups that are in the partition's view, once that has all of the log: a write that was refused may be
+        there, and be committed later. If its keys were not known, a group that is deleted would be there again. Raises
+        as `wait_for_views`, StorageError."""
         partition = table.partition
-        folded = await wait_for_views([partition])
+        await partition.appender.idle()
+        folded = await wait_for_views([partition], partition.end_offset - 1)
         number, rows = partition.number, list[tuple[bytes, bytes]]()
         at: bytes | None = view_prefix(number)
         while at is not None:
@@ -263,20 +292,22 @@ class ReplicatedKeeper:
 
     async def _take_in(self, index: int, table: GroupTable, there: Mapping[str, KeptGroup]) -> dict[str, KeptGroup]:
         """Moves what the folder has of groups from its time alone into the topic: those of this partition that are not
-        `there`. If this is interrupted, the next load goes on."""
+        `there`, or not wholly. If this is interrupted, the next load goes on."""
         mine = {name: kept for name, kept in self._left.items() if self._index(name) == index}
-        fresh = {name: kept for name, kept in mine.items() if name not in there}
+        fresh = {name: kept for name, kept in mine.items() if name not in there or there[name].head is None}
         for name, kept in fresh.items():
-            table.write(
-                name, *changes(name, kept.head, members=kept.members, offsets=kept.offsets, pending=kept.pending)
-            )
-        await table.written().wait()
+            puts, _ = changes(name, kept.head, members=kept.members, offsets=kept.offsets, pending=kept.pending)
+            await table.move_in(name, puts)
         for name in mine:
             self._own.delete(name)
             del self._left[name]
         if mine:
             await self._runtime.sync_meta()
         return fresh
+
+
+def _head_last(key: bytes) -> tuple[bool, bytes]:
+    return key.startswith(HEAD), key
 
 
 def _leads(partition: Partition | None, epoch: int) -> bool:

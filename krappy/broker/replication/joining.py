@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, SHARES, TRANSACTIONS
-from krappy.broker.tree_changes import change
+from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, SHARES, TRANSACTIONS, settings_in_cluster
+from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
@@ -87,7 +87,9 @@ async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, 
     for name, prefixes in COORDINATED.items():
         if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
             data = znodes.topic(new_id(), [(broker,)] * PARTITIONS, GENERATION)
-            await cluster.multi([Create(paths.topic(name), data), Create(paths.partitions(name))])
+            at = paths.config("topics", name)
+            config = config_change(at, await cluster.read(at), settings_in_cluster(name))
+            await cluster.multi([Create(paths.topic(name), data), Create(paths.partitions(name)), *config])
     await _skip_producer_ids(cluster, image.producer_ids)
     if made:
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))

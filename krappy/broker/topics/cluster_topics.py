@@ -66,14 +66,12 @@ class ClusterTopicChanges(TopicChanges):
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 
-    async def make_internal(
-        self, name: str, partitions: int, config: Mapping[str, str], replicated: Mapping[str, str] | None
-    ) -> None:
-        """Makes an internal topic. `replicated`: more settings of one that has replicas as any topic; None: it has one
-        replica of each partition. Returns when each has its leader. Raises TopicExists, RequestTimeout."""
+    async def make_internal(self, name: str, partitions: int, config: Mapping[str, str], *, replicated: bool) -> None:
+        """Makes an internal topic. `replicated`: it has replicas as any topic; else one of each partition. Returns when
+        each has its leader. Raises TopicExists, RequestTimeout."""
         runtime = self._runtime
-        replicas = self.place(partitions, 1) if replicated is None else self.place(partitions)
-        await runtime.catalog.create(name, partitions, {**config, **(replicated or {})}, replicas)
+        replicas = self.place(partitions) if replicated else self.place(partitions, 1)
+        await runtime.catalog.create(name, partitions, config, replicas)
         await wait_any(
             [runtime.topics.changed, runtime.stopping], lambda: _all_led(runtime.image.topics.get(name)), 5.0
         )

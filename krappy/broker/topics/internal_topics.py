@@ -29,7 +29,13 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
     SHARES: {**_LOG, "compression.type": "uncompressed"},
 }
 # In a cluster these have what is kept of groups, and are replicated as any topic. A write about one group is one batch.
-REPLICATED = {OFFSETS: {"max.message.bytes": str(16 << 20)}}
+# Groups are loaded from the views, whatever the default for other topics is.
+REPLICATED = {OFFSETS: {"max.message.bytes": str(16 << 20), "view.enable": "true"}}
+
+
+def settings_in_cluster(name: str) -> dict[str, str]:
+    """The settings of an internal topic of a cluster."""
+    return {**INTERNAL[name], **REPLICATED.get(name, {})}
 
 
 class InternalPartition:

@@ -1,0 +1,164 @@
+"""Groups of a cluster, where something goes wrong: what was deleted stays deleted, and nothing untrue is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from krappy.broker.topics.internal_topics import OFFSETS, settings_in_cluster
+from krappy.core.kafka.faults import Fault
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.test_cluster import make_topic
+from tests.cluster.zookeeper import Missing, free_ports, zookeepers
+from tests.kafka.raw import Raw
+from tests.process import PATIENCE, BrokerProcess, wait_until
+
+AWAY = (Fault.COORDINATOR_NOT_AVAILABLE, Fault.NOT_COORDINATOR)
+
+
+@contextmanager
+def cluster_of(folder: Path, **settings: Any) -> Iterator[ClusterProcesses]:
+    try:
+        with brokers(folder, **settings) as made:
+            make_topic(made, "t")
+            yield made
+    except Missing as reason:
+        pytest.skip(str(reason))
+
+
+def kafka_of(cluster: ClusterProcesses, id: int) -> str:
+    return str(cluster.brokers[id].settings["listen_kafka"])
+
+
+def coordinator(cluster: ClusterProcesses) -> int:
+    """Of the group g."""
+    wait_until(lambda: cluster.coordinator("g") in cluster.brokers, "the group has a coordinator")
+    return cluster.coordinator("g")
+
+
+def commit(raw: Raw, group: str, index: int, offset: int) -> int:
+    partition = {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
+    body = {"group_id": group, "member_id": "", "topics": [{"name": "t", "partitions": [partition]}]}
+    return int(raw.ask(ApiKey.OFFSET_COMMIT, body, 8)["topics"][0]["partitions"][0]["error_code"])
+
+
+def offsets(raw: Raw, group: str) -> dict[int, int] | None:
+    """By partition; None: this broker can't tell."""
+    [told] = raw.ask(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": group, "topics": None}]}, 8)["groups"]
+    if told["error_code"]:
+        return None
+    found = [each for topic in told["topics"] for each in topic["partitions"]]
+    return {each["partition_index"]: each["committed_offset"] for each in found}
+
+
+def delete(raw: Raw, group: str) -> int:
+    return int(raw.ask(ApiKey.DELETE_GROUPS, {"groups_names": [group]})["results"][0]["error_code"])
+
+
+def until_answered(cluster: ClusterProcesses, ids: list[int], ask: Callable[[Raw], Any]) -> Any:
+    """What `ask` gives at one of these brokers, once that is not None."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        for id in ids:
+            with Raw(kafka_of(cluster, id)) as raw:
+                if (told := ask(raw)) is not None:
+                    return told
+        assert time.monotonic() < end, "no broker answers"
+        time.sleep(0.05)
+
+
+def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) -> None:
+    """It is in the log when the coordinator loads its groups anew, and is committed later."""
+    with cluster_of(tmp_path, min_insync_replicas=2) as cluster:
+        at = coordinator(cluster)
+        cluster.until_in_sync(OFFSETS)
+        others = [id for id in cluster.brokers if id != at]
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7) == Code.NONE, "the group is loaded")
+            for id in others:
+                cluster.brokers[id].kill()
+            assert commit(raw, "g", 1, 9) == Fault.COORDINATOR_NOT_AVAILABLE
+            time.sleep(2)  # it may load its groups meanwhile, if it does not wait for what is in the log
+            for id in others:
+                cluster.brokers[id].begin()
+            for id in others:
+                cluster.brokers[id].ready()
+            cluster.until_in_sync(OFFSETS)
+            wait_until(lambda: offsets(raw, "g") is not None, "the group is loaded anew")
+            assert delete(raw, "g") == Code.NONE
+            assert offsets(raw, "g") == {}
+        cluster.brokers[at].kill()
+        assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {}
+
+
+def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_path: Path) -> None:
+    with cluster_of(tmp_path) as cluster:
+        at = coordinator(cluster)
+        cluster.until_in_sync(OFFSETS)
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7) == Code.NONE, "the group is loaded")
+            pid = cluster.brokers[at].pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                others = [id for id in cluster.brokers if id != at]
+                until_answered(cluster, others, lambda raw: True if delete(raw, "g") == Code.NONE else None)
+                raw.send(ApiKey.DESCRIBE_GROUPS, {"groups": ["g"]}, 5)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            [told] = raw.receive()["groups"]
+            assert told["error_code"] in AWAY, told
+
+
+def test_groups_work_where_topics_have_no_views_by_default(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, view_enable=False) as cluster:
+        one = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g"})
+        one.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+        assert one.committed([TopicPartition("t", 0)], 60)[0].offset == 7
+        one.close()
+
+
+def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: Path) -> None:
+    """It takes more than one batch. The topic has the settings that a cluster gives it."""
+    count = 1100
+    [port] = free_ports(1)
+    kafka = f"127.0.0.1:{port}"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    one = Consumer({"bootstrap.servers": kafka, "group.id": "g"})
+    with BrokerProcess(tmp_path / "broker", listen_kafka=kafka) as alone:
+        [made] = admin.create_topics([NewTopic("t", count)]).values()
+        made.result(60)
+        for first in range(0, count, 275):
+            some = range(first, first + 275)
+            at = [TopicPartition("t", index, index + 1, "😀" * 4000) for index in some]
+            one.commit(offsets=at, asynchronous=False)
+        alone.stop()
+    try:
+        with zookeepers(tmp_path / "zookeeper") as [zookeeper]:
+            chroot = f"127.0.0.1:{zookeeper.port}/joined"
+            with BrokerProcess(
+                tmp_path / "broker", listen_kafka=kafka, broker_id=1, zookeeper_connect=chroot
+            ) as broker:
+                wait_until(lambda: len(broker.events("role_taken")) >= count, "the broker leads its topics")
+                with Raw(kafka) as raw:
+                    wait_until(lambda: offsets(raw, "g") is not None, "the group is loaded")
+                    assert offsets(raw, "g") == {index: index + 1 for index in range(count)}
+                resource = ConfigResource(ConfigResource.Type.TOPIC, OFFSETS)
+                again = AdminClient({"bootstrap.servers": kafka})
+                [described] = again.describe_configs([resource]).values()
+                found = described.result(60)
+                wanted = settings_in_cluster(OFFSETS)
+                assert {name: found[name].value for name in wanted} == wanted
+                assert not broker.events("groups_not_loaded")
+    except Missing as reason:
+        pytest.skip(str(reason))
+    one.close()
