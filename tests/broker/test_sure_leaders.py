@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -25,8 +26,8 @@ def test_a_renewed_lease_is_not_enough_for_one_that_was_deposed(
     state = PartitionState(leader, epoch, 0, (SELF, OTHER))
     topic = TopicImage("t", b"t" * 16, (PartitionImage((SELF, OTHER), state, 1),))
     cluster: Any = SimpleNamespace(image=Image(topics={"t": topic}), may_read=lambda: lease)
-    runtime: Any = SimpleNamespace(id=SELF)
-    nothing: Any = None
+    runtime: Any = MagicMock(id=SELF)
+    nothing: Any = MagicMock()
     replication = Replication(runtime, nothing, cluster, nothing)
     assert replication.may_read("t", 0, 5) is may
     assert not replication.may_read("t", 1, 5), "there is no such partition"
