@@ -8,8 +8,8 @@ All about a setting is in its row of `SETTINGS`. Source of names, types, default
 own, also at the broker. Kafka's settings come in three kinds here:
 
 - most are honoured as in Kafka;
-- some concern what this broker does not have (throttled replication, tiered storage, preallocated files): harmless
-  values are accepted and shown, so that tools that always set them work;
+- some concern what this broker does not have (tiered storage, preallocated files): harmless values are accepted and
+  shown, so that tools that always set them work;
 - values that would need what this broker does not have (remote.storage.enable=true) are refused.
 """
 
