@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, PartitionMetadata
@@ -16,6 +16,13 @@ from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.core.cluster.coordinators import partition_of
 from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
 from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
+
+
+class SharedProcesses(NamedTuple):
+    """What clusters of one test process share: their folders' names are their chroots. No test may stop them."""
+
+    zookeeper: ZooKeeperServer
+    launch: Launcher
 
 
 class ClusterProcesses:
@@ -95,10 +102,15 @@ class ClusterProcesses:
 
 
 @contextlib.contextmanager
-def brokers(folder: Path, count: int = 3, **settings: Any) -> Iterator[ClusterProcesses]:
-    """A running cluster. Raises Missing when ZooKeeper can't run here."""
-    with zookeepers(folder / "zookeeper") as [zookeeper], Launcher() as launch:
-        cluster = ClusterProcesses(folder, zookeeper, count, launch, **settings)
+def brokers(
+    folder: Path, count: int = 3, *, shared: SharedProcesses | None = None, **settings: Any
+) -> Iterator[ClusterProcesses]:
+    """A running cluster. `shared`: None: it has a ZooKeeper of its own. Raises Missing when that can't run here."""
+    with contextlib.ExitStack() as own:
+        if shared is None:
+            [zookeeper] = own.enter_context(zookeepers(folder / "zookeeper"))
+            shared = SharedProcesses(zookeeper, own.enter_context(Launcher()))
+        cluster = ClusterProcesses(folder, shared.zookeeper, count, shared.launch, **settings)
         try:
             cluster.start()
             yield cluster

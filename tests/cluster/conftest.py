@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.zookeeper import Missing, ZooKeeperServer, zookeepers
+from tests.process import Launcher
 
 _numbers = count(1)
 
@@ -18,6 +21,19 @@ def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
             yield server
     except Missing as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def shared_processes(shared_zookeeper: ZooKeeperServer) -> Iterator[SharedProcesses]:
+    with Launcher() as launch:
+        yield SharedProcesses(shared_zookeeper, launch)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    """Three brokers of this test alone."""
+    with brokers(tmp_path, shared=shared_processes) as made:
+        yield made
 
 
 @pytest.fixture

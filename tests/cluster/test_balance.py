@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from krappy.cli.main import run
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, leaders, read, until_acked
 from tests.cluster.test_moves import holders, make, replicas
-from tests.cluster.zookeeper import Missing
 from tests.process import wait_until
 
 Krappy = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.fixture

@@ -6,31 +6,19 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from tests.cluster.brokers import ClusterProcesses, brokers
-from tests.cluster.zookeeper import Missing
+from tests.cluster.brokers import ClusterProcesses
 from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -204,42 +192,36 @@ def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: Clus
         assert read[partition] == [number for number, _ in sorted(acked, key=lambda each: each[1])]
 
 
-def test_a_folder_of_a_broker_that_was_alone_joins(tmp_path: Path) -> None:
+def test_a_folder_of_a_broker_that_was_alone_joins(cluster: ClusterProcesses) -> None:
     """It is not copied: its topics, its tables and its groups are the cluster's."""
-    try:
-        with brokers(tmp_path) as cluster:
-            first = cluster.brokers[1]
-            first.stop()
-            shutil.rmtree(first.data)
-            with BrokerProcess(first.data, listen_kafka=first.settings["listen_kafka"]) as alone:
-                admin = AdminClient({"bootstrap.servers": alone.kafka})
-                [made] = admin.create_topics(
-                    [NewTopic("old", PARTITIONS, 1, config={"retention.ms": "900000000"})]
-                ).values()
-                made.result(30)
-                with Writer(cluster, "old", **{"bootstrap.servers": alone.kafka}) as writer:
-                    until_acked(writer, 600)
-                member = Consumer({"bootstrap.servers": alone.kafka, "group.id": "old group"})
-                member.commit(offsets=[TopicPartition("old", 3, 5)], asynchronous=False)
-                member.close()
-                assert alone.stop() == 0
-            first.settings["broker_id"] = 7  # broker 1 of the cluster had another folder
-            first.start()
-            wait_until(lambda: leaders(cluster, "old") == [7] * PARTITIONS, "the folder's broker leads its topic")
-            with Writer(cluster, "old") as more:
-                until_acked(more, 600)
-            [described] = cluster.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "old")]).values()
-            assert described.result(30)["retention.ms"].value == "900000000"
-            member = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "old group"})
-            assert [each.offset for each in member.committed([TopicPartition("old", 3)], 30)] == [5]
-            member.close()
-            assert first.stop() == 0
-            for index in range(PARTITIONS):
-                found = read(first.data, "old", index)
-                for number, offset in (*writer.acked[index], *more.acked[index]):
-                    assert found[offset] == str(number).encode()
-    except Missing as reason:
-        pytest.skip(str(reason))
+    first = cluster.brokers[1]
+    first.stop()
+    shutil.rmtree(first.data)
+    with BrokerProcess(first.data, listen_kafka=first.settings["listen_kafka"]) as alone:
+        admin = AdminClient({"bootstrap.servers": alone.kafka})
+        [made] = admin.create_topics([NewTopic("old", PARTITIONS, 1, config={"retention.ms": "900000000"})]).values()
+        made.result(30)
+        with Writer(cluster, "old", **{"bootstrap.servers": alone.kafka}) as writer:
+            until_acked(writer, 600)
+        member = Consumer({"bootstrap.servers": alone.kafka, "group.id": "old group"})
+        member.commit(offsets=[TopicPartition("old", 3, 5)], asynchronous=False)
+        member.close()
+        assert alone.stop() == 0
+    first.settings["broker_id"] = 7  # broker 1 of the cluster had another folder
+    first.start()
+    wait_until(lambda: leaders(cluster, "old") == [7] * PARTITIONS, "the folder's broker leads its topic")
+    with Writer(cluster, "old") as more:
+        until_acked(more, 600)
+    [described] = cluster.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "old")]).values()
+    assert described.result(30)["retention.ms"].value == "900000000"
+    member = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "old group"})
+    assert [each.offset for each in member.committed([TopicPartition("old", 3)], 30)] == [5]
+    member.close()
+    assert first.stop() == 0
+    for index in range(PARTITIONS):
+        found = read(first.data, "old", index)
+        for number, offset in (*writer.acked[index], *more.acked[index]):
+            assert found[offset] == str(number).encode()
 
 
 def test_a_topic_that_was_made_anew_while_a_broker_was_away(cluster: ClusterProcesses) -> None:

@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from krappy.cli.main import cli
-from tests.cluster.brokers import brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
-from tests.cluster.zookeeper import Missing
 
 
 def doctor(data: Path) -> dict[str, Any]:
@@ -23,18 +21,14 @@ def doctor(data: Path) -> dict[str, Any]:
     return found
 
 
-def test_replicas_are_checked(tmp_path: Path) -> None:
-    try:
-        with brokers(tmp_path) as cluster:
-            make_topic(cluster, "t")
-            with Writer(cluster, "t") as writer:
-                until_acked(writer, 600)
-            cluster.until_in_sync("t")
-            for each in cluster.brokers.values():
-                assert each.stop() == 0
-            folders = [each.data for each in cluster.brokers.values()]
-    except Missing as reason:
-        pytest.skip(str(reason))
+def test_replicas_are_checked(cluster: ClusterProcesses) -> None:
+    make_topic(cluster, "t")
+    with Writer(cluster, "t") as writer:
+        until_acked(writer, 600)
+    cluster.until_in_sync("t")
+    for each in cluster.brokers.values():
+        assert each.stop() == 0
+    folders = [each.data for each in cluster.brokers.values()]
     for data in folders:
         found = doctor(data)
         assert found["sound"], found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,20 +12,10 @@ from confluent_kafka.admin import NewTopic
 
 from krappy.records.batch import encode
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
-from tests.cluster.zookeeper import Missing
 from tests.kafka.raw import Raw
 from tests.process import wait_until
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
 
 
 def consumer(cluster: ClusterProcesses, group: str, **settings: Any) -> Consumer:
@@ -111,29 +99,25 @@ def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: Cluste
     assert not writer.failed
 
 
-def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(tmp_path: Path) -> None:
+def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(cluster: ClusterProcesses) -> None:
     """A group is used while the cluster has one broker."""
-    try:
-        with brokers(tmp_path) as cluster:
-            for id in (2, 3):
-                cluster.brokers[id].stop()
-            [made] = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
-            made.result(30)
-            one = consumer(cluster, "g")
-            one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
-            one.close()
-            assert {len(each.replicas) for each in cluster.partitions("__consumer_offsets").values()} == {1}
-            for id in (2, 3):
-                cluster.brokers[id].start()
+    for id in (2, 3):
+        cluster.brokers[id].stop()
+    [made] = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
+    made.result(30)
+    one = consumer(cluster, "g")
+    one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+    one.close()
+    assert {len(each.replicas) for each in cluster.partitions("__consumer_offsets").values()} == {1}
+    for id in (2, 3):
+        cluster.brokers[id].start()
 
-            def is_whole() -> bool:
-                return all(len(each.isrs) == 3 for each in cluster.partitions("__consumer_offsets").values())
+    def is_whole() -> bool:
+        return all(len(each.isrs) == 3 for each in cluster.partitions("__consumer_offsets").values())
 
-            wait_until(is_whole, "the topic has its replicas")
-            cluster.brokers[1].kill()
-            assert committed(cluster, "g", "t") == [7] * PARTITIONS
-    except Missing as reason:
-        pytest.skip(str(reason))
+    wait_until(is_whole, "the topic has its replicas")
+    cluster.brokers[1].kill()
+    assert committed(cluster, "g", "t") == [7] * PARTITIONS
 
 
 def test_what_is_deleted_of_a_group_stays_deleted(cluster: ClusterProcesses) -> None:

@@ -12,9 +12,8 @@ import httpx
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import leaders
-from tests.cluster.zookeeper import Missing
 from tests.console.web import Sent, Web
 from tests.process import wait_until
 
@@ -23,12 +22,9 @@ KEYS = [f"k{number:02}" for number in range(60)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path_factory.mktemp("http")) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("http"), shared=shared_processes) as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka.admin import NewTopic
 
 from krappy.wire.kafka import ApiKey, Code
 from tests.batches import Row, encode_rows
-from tests.cluster.brokers import ClusterProcesses, brokers
-from tests.cluster.zookeeper import Missing
+from tests.cluster.brokers import ClusterProcesses
 from tests.kafka.raw import Raw, fetch, produce
 from tests.process import wait_until
 
 NONE = {"leader_id": -1, "leader_epoch": -1}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
 
 
 def address(cluster: ClusterProcesses, id: int) -> str:

@@ -16,22 +16,18 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from krappy.cli.main import run
-from tests.cluster.brokers import ClusterProcesses, brokers
-from tests.cluster.zookeeper import Missing
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.process import child, wait_until
 
 PARTITIONS = 6
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path_factory.mktemp("lookout")) as made:
-            topic = NewTopic("t", PARTITIONS, 3)
-            made.admin.create_topics([topic])["t"].result(30)
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("lookout"), shared=shared_processes) as made:
+        topic = NewTopic("t", PARTITIONS, 3)
+        made.admin.create_topics([topic])["t"].result(30)
+        yield made
 
 
 def state_by(cluster: ClusterProcesses, id: int, **query: Any) -> dict[str, Any]:

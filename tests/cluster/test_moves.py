@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-import pytest
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, leaders, read, until_acked
-from tests.cluster.zookeeper import Missing
 from tests.kafka.raw import Raw
 from tests.process import wait_until
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
 
 
 def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> None:

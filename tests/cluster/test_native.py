@@ -20,8 +20,7 @@ from krappy.clients.watch_progress import SnapshotEnd
 from krappy.errors import PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
-from tests.cluster.brokers import ClusterProcesses, brokers
-from tests.cluster.zookeeper import Missing
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.process import wait_until
 
 PARTITIONS = 6
@@ -29,12 +28,9 @@ LONG = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path_factory.mktemp("cluster")) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
+        yield made
 
 
 @pytest.fixture

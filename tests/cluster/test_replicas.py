@@ -16,9 +16,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from krappy import blocking
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import PARTITIONS, Writer, check, leaders, make_topic, until_acked
-from tests.cluster.zookeeper import Missing
 from tests.kafka.raw import Raw
 from tests.process import wait_until
 
@@ -33,12 +32,9 @@ EAGER = {
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    try:
-        with brokers(tmp_path, **QUICK) as made:
-            yield made
-    except Missing as reason:
-        pytest.skip(str(reason))
+def cluster(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path, shared=shared_processes, **QUICK) as made:
+        yield made
 
 
 def fetch(raw: Raw, at: dict[str, Any], replica: int, broker_epoch: int, offset: int, last: int = -1) -> dict[str, Any]:
