@@ -36,8 +36,8 @@ class Workload:
         self.world, self.history = world, History()
         where = (self.history, EVENTS, TOPICS[EVENTS])
         self.writers: list[Writer] = [
-            RdkafkaWriter("a", world.kafka, *where, RATE, idempotent=True),
-            RdkafkaWriter("b", world.kafka, *where, RATE, idempotent=False),
+            RdkafkaWriter("a", world.kafka, *where, RATE, idempotent=True, log=world.folder / "a.log"),
+            RdkafkaWriter("b", world.kafka, *where, RATE, idempotent=False, log=world.folder / "b.log"),
             NativeWriter("c", world.native, *where, RATE),
         ]
         self.steady = tuple(self.writers)  # these must get on in peace

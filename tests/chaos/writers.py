@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -70,16 +72,25 @@ class Writer:
 
 
 class RdkafkaWriter(Writer):
-    def __init__(self, name: str, bootstrap: str, *more: Any, idempotent: bool) -> None:
+    def __init__(self, name: str, bootstrap: str, *more: Any, idempotent: bool, log: Path) -> None:
+        """`log`: the file for what librdkafka tells of its idempotence."""
         super().__init__(name, *more, once=idempotent)
+        self._logger = logging.Logger(name)
+        handler = logging.FileHandler(log)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self._logger.addHandler(handler)
         self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "acks": "all", **QUIET}
         self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 60_000, "request.timeout.ms": 10_000}
+        self._settings |= {"log_level": 7, "debug": "eos"}
 
     def _write(self, writer: str) -> None:
         fatal: list[KafkaError] = []
-        producer = Producer(
-            {**self._settings, "error_cb": lambda error: fatal.append(error) if error.fatal() else None}
-        )
+
+        def on_error(error: KafkaError) -> None:
+            if error.fatal():
+                fatal.append(error)
+
+        producer = Producer({**self._settings, "error_cb": on_error, "logger": self._logger})
         number = 0
         try:
             while not self._stopped.is_set() and not fatal:
