@@ -9,20 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tests.chaos.histories import Fate, History, Reading, Sent
 
 MOST = 5  # violations of one kind that are told; one fault makes thousands
 Log = Mapping[int, bytes]  # one replica's values by offset, without control records
+NONE: Mapping[int, tuple[int, int]] = MappingProxyType({})
+# Of librdkafka: after some errors it goes on in a new producer epoch, and sends again what it had sent in the one
+# before (https://github.com/confluentinc/librdkafka/issues/4953). No broker can know these for duplicates.
+RESENT = "resent"
 
 
 class Replica(NamedTuple):
-    """One broker's log of a partition. `end`: the next offset. `values`: by offset, of all from `start` on."""
+    """One broker's log of a partition. `end`: the next offset. `values`: by offset, of all from `start` on.
+    `producers`: by offset the producer id and epoch, as far as they are known."""
 
     start: int
     end: int
     values: Log
+    producers: Mapping[int, tuple[int, int]] = NONE
 
 
 Replicas = Mapping[int, Mapping[int, Replica]]  # by partition, then by broker
@@ -103,7 +110,7 @@ def _of_logs(history: History, logs: Replicas) -> Iterator[Violation]:
 
 
 def _of_log(history: History, partition: int, replica: Replica, where: str) -> Iterator[Violation]:
-    last: dict[str, tuple[int, int]] = {}  # by writer: the highest number so far, and its offset
+    last: dict[tuple[str, tuple[int, int]], tuple[int, int]] = {}  # by writer and epoch: the highest number, its offset
     there: dict[bytes, int] = {}
     for offset, value in sorted(replica.values.items()):
         event = history.sent.get(value)
@@ -114,14 +121,16 @@ def _of_log(history: History, partition: int, replica: Replica, where: str) -> I
             yield Violation("foreign", f"{where} has {value!r} at {offset}, which was sent to {event.partition}")
         if event.writer not in history.once:
             continue
+        epoch = replica.producers.get(offset, (-1, -1))
         if value in there:
-            yield Violation("duplicate", f"{where} has {value!r} at {there[value]} and at {offset}")
+            kind = "duplicate" if replica.producers.get(there[value], (-1, -1)) == epoch else RESENT
+            yield Violation(kind, f"{where} has {value!r} at {there[value]} and at {offset}")
             continue
         there[value] = offset
-        number, at = last.get(event.writer, (-1, -1))
+        number, at = last.get((event.writer, epoch), (-1, -1))
         if event.number < number:
             yield Violation("reordered", f"{where} has {value!r} at {offset}, behind {number} at {at}")
-        last[event.writer] = max((number, at), (event.number, offset))
+        last[event.writer, epoch] = max((number, at), (event.number, offset))
 
 
 def _lost(event: Sent, logs: Replicas) -> Iterator[Violation]:

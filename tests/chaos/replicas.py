@@ -28,6 +28,7 @@ def replica(data: Path, topic: str, partition: int) -> Replica | None:
     log = Log.open(folder, TopicConfig())
     try:
         values: dict[int, bytes] = {}
+        producers: dict[int, tuple[int, int]] = {}
         offset = log.start_offset
         while offset < log.end_offset:
             span = log.read_span(offset, READ)
@@ -35,8 +36,9 @@ def replica(data: Path, topic: str, partition: int) -> Replica | None:
                 if not header.is_control:
                     columns = batches.decode(view)
                     values.update(zip(columns.offsets, (each or b"" for each in columns.values), strict=True))
+                    producers.update(dict.fromkeys(columns.offsets, (header.producer_id, header.producer_epoch)))
             offset = span.next_offset
-        return Replica(log.start_offset, log.end_offset, values)
+        return Replica(log.start_offset, log.end_offset, values, producers)
     finally:
         log.close()
 

@@ -98,7 +98,11 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
         time.sleep(SETTLE_SECONDS)
         outcome.violations += _stop(made)
         outcome.violations += _of_logs(made)
-    outcome.violations += _judge(made, workload, order, folder)
+    for each in _judge(made, workload, order, folder):
+        if each.kind == checker.RESENT:
+            outcome.facts.setdefault("resent_by_librdkafka", []).append(each.text)
+        else:
+            outcome.violations.append(each)
     return outcome
 
 

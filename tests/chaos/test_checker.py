@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.chaos.checker import MOST, Replica, Violation, check, check_compacted
+from tests.chaos.checker import MOST, RESENT, Replica, Violation, check, check_compacted
 from tests.chaos.histories import Fate, History, Reading, Sent
 
 
@@ -113,6 +113,19 @@ def test_lost_without_an_offset(case: Case) -> None:
 def test_duplicate(case: Case) -> None:
     case.put(6, b"a:2")
     assert case.kinds() == {"duplicate"}
+
+
+def test_what_a_client_sent_again_in_a_new_epoch_is_told_apart() -> None:
+    """And what it sent again in the same epoch is not."""
+    history = History()
+    history.once.add("a")
+    for number in range(2):
+        history.send("a", number, 0)
+    values = {0: b"a:0", 1: b"a:1", 2: b"a:0"}
+    log = Replica(0, 3, values, {0: (7, 0), 1: (7, 0), 2: (7, 1)})
+    assert [each.kind for each in check(history, {0: {1: log}})] == [RESENT]
+    log = Replica(0, 3, values, {0: (7, 0), 1: (7, 0), 2: (7, 0)})
+    assert [each.kind for each in check(history, {0: {1: log}})] == ["duplicate"]
 
 
 def test_reordered(case: Case) -> None:
