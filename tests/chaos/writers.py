@@ -80,7 +80,7 @@ class RdkafkaWriter(Writer):
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         self._logger.addHandler(handler)
         self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "acks": "all", **QUIET}
-        self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 60_000, "request.timeout.ms": 10_000}
+        self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 300_000, "request.timeout.ms": 10_000}
         self._settings |= {"log_level": 7, "debug": "eos"}
 
     def _write(self, writer: str) -> None:
