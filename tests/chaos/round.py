@@ -22,7 +22,7 @@ from tests.chaos.workload import EVENTS, REGISTERS, Workload
 from tests.chaos.world import World, world
 
 HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
-WARM_SECONDS = 2.0
+WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the trouble, unless that takes too long
 SETTLE_SECONDS = 2.0
 SETTINGS: dict[str, Any] = {
     "durability": "fsync",
@@ -84,7 +84,9 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
         if lacking:
             outcome.violations.append(Violation("healing", f"before any trouble: {lacking[:3]}"))
         workload.start()
-        time.sleep(WARM_SECONDS)
+        warm = time.monotonic() + WARM_SECONDS
+        while workload.history.acked < WARM_EVENTS and time.monotonic() < warm:
+            time.sleep(0.1)
         tell(f"trouble begins; {workload.history.acked} events acknowledged")
         trouble = Trouble(made, planned, tell)
         trouble.run(order.seconds)
