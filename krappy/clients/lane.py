@@ -176,6 +176,7 @@ class Lane:
     sent: deque[LaneBatch] = field(default_factory=deque)
     sequence: int = 0
     count: int = 0  # batches that were given a sequence number
+    known: bool = False  # the broker has stored a batch under the producer id
     halted: bool = False  # nothing is sent until every sent batch is answered
     hole: bool = False  # a batch before the next sequence number expired: it may or may not be stored
     renew: bool = False  # there is a gap for good: nothing behind it is sent before there is a new producer id
@@ -192,13 +193,17 @@ class Lane:
         """Whether the batches before the next one allow it to be sent.
 
         Counted from the oldest batch that is not settled, at most `max_in_flight` batches are sent, settled or not:
-        the broker recognizes only so many batches that are sent again.
+        the broker recognizes only so many batches that are sent again. Nothing is sent beside the first batch of a
+        producer id: of an id that it does not know the broker takes any sequence number, so it would take a later one
+        if it had refused that, because it did not lead the partition yet.
         """
         following = self.ready[0] if self.ready else None
         if self.halted or (self.renew and not (following and following.ahead)):
             return False
         if not self.sent:
             return True
+        if not self.known:
+            return False
         number = self.count if following is None or following.number < 0 else following.number
         if number - self.sent[0].number >= max_in_flight:
             return False
@@ -250,13 +255,13 @@ class Lane:
     def moved(self) -> None:
         """A batch was stored: pauses begin short again."""
         self.not_before, self.pause = 0.0, FIRST_PAUSE
-        self.hole = False
+        self.hole, self.known = False, True
 
     def restart(self, producer: tuple[int, int]) -> None:
         """Sequence numbers begin anew, under another producer id."""
         self.producer = producer
         self.sequence = self.count = 0
-        self.hole = self.renew = False
+        self.hole = self.renew = self.known = False
         for batch in self.batches():
             batch.sequence, batch.number, batch.data = -1, -1, None
             batch.tries, batch.ahead = 0, False

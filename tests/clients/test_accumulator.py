@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.lane import LaneBatch, Settled, cut, too_large
 from krappy.errors import (
     KrappyError,
+    NotLeader,
     OffsetMismatch,
     OutOfOrderSequence,
     Overloaded,
@@ -45,9 +47,12 @@ class Told:
         self.times += 1
 
 
-def accumulator(**limits: Any) -> Accumulator:
+def accumulator(*, known: Sequence[int] = (0,), **limits: Any) -> Accumulator:
+    """`known`: the partitions in which the broker has stored batches of its producer id before."""
     found = Accumulator(Limits(**limits))
     found.registered(3, 7, 0, 1_000_000)
+    for partition in known:
+        found._lane(partition).known = True
     return found
 
 
@@ -100,6 +105,34 @@ def test_a_full_batch_leaves_at_once() -> None:
     for _ in range(5):
         add(a, b"x" * 100)
     assert [len(batch) for batch in a.take(0.0)] == [2, 2]
+
+
+def test_nothing_is_sent_beside_the_first_batch_of_a_producer_id() -> None:
+    """If the broker refused that, because it did not lead the partition yet, it would take the next one."""
+    a = accumulator(known=(), batch_bytes=1)
+    for value in (b"1", b"2", b"3"):
+        add(a, value)
+    [first] = a.take(0.0)
+    assert a.take(0.0) == []
+    a.refused(first, NotLeader("not yet"), 0.0)
+    [again] = a.take(1.0)
+    assert (again, again.sequence) == (first, 0)
+    a.stored(first, 0, -1)
+    assert [values(a, each) for each in a.take(1.0)] == [[b"2"], [b"3"]]
+
+
+def test_nothing_is_sent_beside_the_first_batch_of_a_new_producer_id() -> None:
+    a = accumulator(batch_bytes=1)
+    for value in (b"1", b"2", b"3", b"4"):
+        add(a, value)
+    first, *others = a.take(0.0)
+    a.refused(first, OffsetMismatch("no"), 0.0)
+    for each in others:
+        a.refused(each, OutOfOrderSequence("gap"), 0.0)
+    assert a.renew
+    a.registered(3, 8, 0, 1_000_000)
+    [following] = a.take(1.0)
+    assert (following.sequence, values(a, following)) == (0, [b"2"])
 
 
 def test_no_more_than_five_of_a_partition_are_in_flight() -> None:
@@ -420,7 +453,8 @@ def test_a_cut_takes_as_much_as_fits(sizes: list[int], room: int, overhead: int,
 
 
 class Broker:
-    """The check of KIP-98: a gap is refused, one of the last five batches is answered again, all else is stored."""
+    """The check of KIP-98: a gap is refused, one of the last five batches is answered again, all else is stored. Of an
+    unknown producer id any sequence is taken (KIP-360)."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -438,7 +472,7 @@ class Broker:
         for first_seen, last_seen, offset in batches:
             if (first_seen, last_seen) == (header.base_sequence, last):
                 return offset
-        if header.base_sequence != (batches[-1][1] + 1 if batches else 0):
+        if batches and header.base_sequence != batches[-1][1] + 1:
             return OutOfOrderSequence("gap")
         rows = record_batch.decode(data).values
         wrong = [
