@@ -27,6 +27,8 @@ from krappy.settings.topic import check_topic_name, merge
 from krappy.settings.topic_table import SETTINGS, Changes, Given, Held, Setting, nearest
 from krappy.wire.kafka import ApiKey, Code
 
+_NO_LOGGERS = "the log level is set when the broker starts: see `krappy serve --help`"
+
 
 class Target(NamedTuple):
     """`known`: the settings it can have; `held`: those set for it now; `effective`: those in force now. `check` raises
@@ -65,7 +67,7 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
         return _of("group", access.kafka_group(name, Op.ALTER_CONFIGS).settings, name)
     if kind == ConfigResource.BROKER_LOGGER:
         check_broker(session, name)
-        raise RefusedApi(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
+        raise RefusedApi(Code.INVALID_REQUEST, _NO_LOGGERS)
     if kind == ConfigResource.CLIENT_METRICS:
         raise RefusedApi(Code.INVALID_REQUEST, "clients' metrics are not collected by this broker")
     raise RefusedApi(Code.INVALID_REQUEST, f"resources of type {kind} are not known")
@@ -248,6 +250,9 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, shown)
     if kind == ConfigResource.CLIENT_METRICS:
         return []
+    if kind == ConfigResource.BROKER_LOGGER:
+        check_broker(session, name)
+        raise RefusedApi(Code.INVALID_REQUEST, _NO_LOGGERS)
     raise RefusedApi(
         Code.INVALID_REQUEST,
         f"resources of type {kind} have no settings here: topics (2), brokers (4) and groups (32) do",

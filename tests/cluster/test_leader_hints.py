@@ -86,3 +86,23 @@ def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
         beyond = raw.ask(ApiKey.FETCH, fetch([(id, 7, 0)]))
         assert beyond["responses"][0]["partitions"][0]["current_leader"] == NONE
         assert not beyond["node_endpoints"]
+
+
+def test_whoever_compares_replicas_reads_from_followers(cluster: ClusterProcesses) -> None:
+    """As kafka-replica-verification.sh does, with the replica id -2: what is committed."""
+    [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
+    made.result(30)
+    cluster.until_in_sync("t")
+    with Raw(address(cluster, 1)) as raw:
+        assert raw.produce("t", encode_rows([Row(None, b"x")]))["error_code"] == Code.NONE
+    comparing = {"replica_id": -2, "replica_epoch": -1}
+
+    def read(id: int) -> dict[str, Any]:
+        with Raw(address(cluster, id)) as raw:
+            answer = raw.ask(ApiKey.FETCH, fetch([(raw.topic_id("t"), 0, 0)], replica_state=comparing))
+        row: dict[str, Any] = answer["responses"][0]["partitions"][0]
+        return row
+
+    wait_until(lambda: len(read(2)["records"] or b"") > 0, "the follower knows that it is committed")
+    assert bytes(read(2)["records"]) == bytes(read(1)["records"])
+    assert read(3)["error_code"] == Code.NOT_LEADER_OR_FOLLOWER

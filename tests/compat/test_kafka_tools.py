@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,50 +18,20 @@ from tests.compat import tools
 from tests.compat.clients.base import PATIENCE, Codec, Message, Sending
 from tests.compat.clients.confluent import Confluent
 from tests.compat.conftest import NewTopic
+from tests.compat.kafka_tools import KafkaTools
 from tests.compat.servers import RETENTION_MS, UNDER_TEST, Server
 from tests.compat.test_groups import drain, new_group, settle
 
 WRITER = Confluent()
-CLASSES = {
-    "topics": "org.apache.kafka.tools.TopicCommand",
-    "configs": "kafka.admin.ConfigCommand",
-    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
-    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
-    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
-    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
-    "transactions": "org.apache.kafka.tools.TransactionsCommand",
-    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
-    "cluster": "org.apache.kafka.tools.ClusterTool",
-    "api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
-    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
-    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
-}
-Tool = Callable[..., str]
+Tool = KafkaTools
 
 
 @pytest.fixture
 def tool(running: Server) -> Tool:
-    """Runs a tool: (name, *arguments, stdin="") -> stdout. Fails the test when the tool fails."""
     try:
-        tools.wanted("Kafka's console tools")
-        java, path = tools.java("kafka")
+        return KafkaTools(running.address)
     except tools.Missing as reason:
         pytest.skip(str(reason))
-
-    def run(name: str, *arguments: str, stdin: str = "", server: bool = True, fails: bool = False) -> str:
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", quiet, "-cp", path, CLASSES[name]]
-        if server:
-            where = ("--bootstrap-server", running.address)
-            arguments = (*arguments, *where) if name == "cluster" else (*where, *arguments)
-        done = subprocess.run(
-            [*command, *arguments], input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr if fails else done.stdout
-
-    return run
 
 
 def test_topics(tool: Tool) -> None:
@@ -169,7 +138,7 @@ def test_segments_are_read_to_the_last_record(codec: Codec, tool: Tool, running:
     WRITER.produce(running.address, topic, sent, Sending(codec=codec, transactional_id=f"dumped-{codec}", abort=True))
     files = running.segments(topic, 0)
     assert files
-    told = tool("dump-log", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files)), server=False)
+    told = tool("dump-log", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files)))
     records = [line for line in told.splitlines() if line.startswith("|") and "payload:" in line]
     assert len(records) == 3 * len(sent)
     batches = [line for line in told.splitlines() if line.startswith("baseOffset:")]
@@ -181,7 +150,7 @@ def test_segments_are_read_to_the_last_record(codec: Codec, tool: Tool, running:
     assert "KafkaException" not in told
     for name in ("index", "timeindex"):
         if UNDER_TEST == "kafka":
-            tool("dump-log", "--files", str(files[0].with_suffix("." + name)), server=False)
+            tool("dump-log", "--files", str(files[0].with_suffix("." + name)))
 
 
 def test_markers_go_when_nothing_is_left_of_their_transactions(
@@ -235,7 +204,7 @@ def test_markers_go_when_nothing_is_left_of_their_transactions(
     until(lambda found: any(each.delete_horizon is not None for each in found))
     check()
     files = ",".join(map(str, running.segments(topic, 0)))
-    told = tool("dump-log", "--deep-iteration", "--files", files, server=False)
+    told = tool("dump-log", "--deep-iteration", "--files", files)
     controls = [line for line in told.splitlines() if "isControl: true" in line]
     assert all("isvalid: true" in line for line in controls)
     assert any("deleteHorizonMs: OptionalLong[" in line for line in controls)

@@ -102,6 +102,14 @@ def postgres() -> Path:
     raise Missing("no PostgreSQL: on Debian, apt-get install postgresql")
 
 
+def go_agent() -> str:
+    """The path of the program with franz-go. Raises Missing."""
+    program = CACHE / "go" / "agent"
+    if not program.exists():
+        raise Missing("the Go agent is not built: make compat does it")
+    return str(program)
+
+
 def _tool(name: str, hint: str) -> str:
     found = shutil.which(name)
     if found is None:
@@ -166,6 +174,12 @@ def compile_agent() -> None:
     javac("clients3", HERE / "java" / "Agent.java", CACHE / "java" / "classes")
 
 
+def build_go_agent() -> None:
+    """go build, with the modules of the committed go.sum. Raises Missing."""
+    go = _tool("go", "Go 1.21 or newer")
+    _run([go, "build", "-o", str(CACHE / "go" / "agent"), "."], HERE / "go")
+
+
 def _run(command: list[str], folder: Path) -> None:
     try:
         done = subprocess.run(
@@ -201,6 +215,10 @@ def main() -> int:
             fetch_python(packages)
         except Missing as reason:
             write(f"Python, {packages}: {reason}\n")
+    try:
+        build_go_agent()
+    except Missing as reason:
+        write(f"franz-go: {reason}\n")
     return 0
 
 

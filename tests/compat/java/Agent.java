@@ -50,6 +50,8 @@ public final class Agent {
         switch (asked.get("op").getAsString()) {
             case "produce":
                 return produce(asked);
+            case "stream":
+                return stream(asked);
             case "consume":
                 return consume(asked);
             case "join":
@@ -112,6 +114,30 @@ public final class Agent {
             if (asked.get("abort").getAsBoolean()) producer.abortTransaction();
             else if (transactional) producer.commitTransaction();
             return offsets;
+        }
+    }
+
+    /** Writes the numbers from 0 on to the partitions in turn, and returns when all are acknowledged. */
+    private static JsonElement stream(JsonObject asked) throws Exception {
+        Map<String, Object> config = new HashMap<>();
+        config.put("bootstrap.servers", asked.get("address").getAsString());
+        config.put("enable.idempotence", true);
+        config.put("linger.ms", 5);
+        config.put("delivery.timeout.ms", PATIENCE_MS - 5_000);
+        int partitions = asked.get("partitions").getAsInt(), count = asked.get("count").getAsInt();
+        try (KafkaProducer<byte[], byte[]> producer =
+                new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            List<Future<RecordMetadata>> told = new ArrayList<>();
+            long begun = System.currentTimeMillis();
+            for (int number = 0; number < count; number++) {
+                long due = begun + number * 1000L / asked.get("perSecond").getAsInt();
+                Thread.sleep(Math.max(0, due - System.currentTimeMillis()));
+                told.add(producer.send(new ProducerRecord<>(
+                        asked.get("topic").getAsString(), number % partitions, null, String.valueOf(number).getBytes())));
+            }
+            producer.flush();
+            for (Future<RecordMetadata> future : told) future.get();
+            return JsonNull.INSTANCE;
         }
     }
 
