@@ -360,9 +360,9 @@ class LocalBroker(Runtime):
         """The door for one connection."""
         return Access(self)
 
-    async def _forget_positions(self, topic: str) -> None:
+    async def _forget_positions(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in this topic, durably. Raises StorageError."""
-        await self.kafka_groups.forget_topic(topic)
+        await self.kafka_groups.forget_topic(topic, id)
         await self.groups.forget_topic(topic)
 
     async def topic_for_producer(self, name: str) -> Topic:

@@ -46,9 +46,9 @@ def coordinator(cluster: ClusterProcesses) -> int:
     return cluster.coordinator("g")
 
 
-def commit(raw: Raw, group: str, index: int, offset: int) -> int:
+def commit(raw: Raw, group: str, index: int, offset: int, topic: str = "t") -> int:
     partition = {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
-    body = {"group_id": group, "member_id": "", "topics": [{"name": "t", "partitions": [partition]}]}
+    body = {"group_id": group, "member_id": "", "topics": [{"name": topic, "partitions": [partition]}]}
     return int(raw.ask(ApiKey.OFFSET_COMMIT, body, 8)["topics"][0]["partitions"][0]["error_code"])
 
 
@@ -162,3 +162,36 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: P
     except Missing as reason:
         pytest.skip(str(reason))
     one.close()
+
+
+def make_alone(raw: Raw, broker: int) -> bool | None:
+    """The topic "alone", with one replica. None: not yet."""
+    assigned = [{"partition_index": 0, "broker_ids": [broker]}]
+    topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
+    [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 20_000}, 7)["topics"]
+    return True if made["error_code"] in (Code.NONE, Code.TOPIC_ALREADY_EXISTS) else None
+
+
+def delete_alone(raw: Raw) -> bool | None:
+    body = {"topics": [{"name": "alone", "topic_id": bytes(16)}], "timeout_ms": 20_000}
+    [deleted] = raw.ask(ApiKey.DELETE_TOPICS, body, 6)["responses"]
+    return True if deleted["error_code"] in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION) else None
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(tmp_path: Path, anew: bool) -> None:
+    """The next coordinator tells none, although the topic's files are removed by then; `anew`: nor if another topic has
+    its name."""
+    with cluster_of(tmp_path) as cluster:
+        at = coordinator(cluster)
+        cluster.until_in_sync(OFFSETS)
+        others = [id for id in cluster.brokers if id != at]
+        until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
+            wait_until(lambda: commit(raw, "g", 1, 8) == Code.NONE, "it is committed")
+        cluster.brokers[at].kill()
+        until_answered(cluster, others, delete_alone)
+        if anew:
+            until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
+        assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {1: 8}

@@ -65,7 +65,7 @@ class KafkaGroups(GroupRegistry):
         self.replicated = replicated
         store: Keeper = LocalKeeper(runtime)
         if replicated:
-            store = ReplicatedKeeper(runtime, self.take, self.give_up, self.forget_topic)
+            store = ReplicatedKeeper(runtime, self.take, self.give_up)
         super().__init__(runtime, store, settings, natives, internal, latest)
         config = runtime.config
         self.policy = Policy(config.group_consumer_migration_policy)
@@ -382,9 +382,9 @@ class KafkaGroups(GroupRegistry):
         if self.replicated:
             await self.store.written(name).wait()
 
-    async def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in a deleted topic. Durable after the next sync."""
-        await self.offsets.forget_topic(topic)
+        await self.offsets.forget_topic(topic, id)
 
 
 def _answer(group: KafkaGroup, fault: Fault) -> None:

@@ -24,6 +24,7 @@ from krappy.waiting import Later
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
     from krappy.broker.kafka_groups.registry import GroupRegistry
+    from krappy.broker.topics.topic import Topic
 
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
@@ -94,6 +95,7 @@ class KafkaOffsets:
         if not offsets:
             later.resolve(None)
             return later
+        offsets = self._with_ids(offsets)
         grown = self._grown(group.offsets, offsets)
         self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
         self._bytes += grown
@@ -124,6 +126,7 @@ class KafkaOffsets:
         offsets: Mapping[At, Offset],
     ) -> None:
         group = self.check(name, member_id, generation, instance_id, transactional=True)
+        offsets = self._with_ids(offsets)
         pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
         grown = self._grown(group.pending.get(producer_id, {}), offsets)
         self._store.write(group.name, group.head(), pending=pending)
@@ -158,8 +161,17 @@ class KafkaOffsets:
         for offsets in (group.offsets, *group.pending.values()):
             self._bytes += sign * sum(map(_size, offsets.values()))
 
+    def _topic(self, name: str) -> Topic | None:
+        """The topic of this name, or whose table has this name."""
+        return self._runtime.topics.get(self._runtime.topics.table_of(name) or name)
+
+    def _with_ids(self, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
+        topics = {name: self._topic(name) for name in {name for name, _ in offsets}}
+        ids = {name: b"" if topic is None else topic.id for name, topic in topics.items()}
+        return {at: offset._replace(topic_id=ids[at[0]]) for at, offset in offsets.items()}
+
     def _exists(self, at: At) -> bool:
-        topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
+        topic = self._topic(at[0])
         return topic is not None and at[1] < topic.count
 
     # --- fetching
@@ -212,19 +224,21 @@ class KafkaOffsets:
             if not offsets:
                 del group.pending[producer_id]
 
-    async def forget_topic(self, topic: str) -> None:
-        """Deletes all positions in a deleted topic. As it is gone, no new ones come meanwhile. Raises StorageError."""
+    async def forget_topic(self, topic: str, id: bytes) -> None:
+        """Deletes all positions in a deleted topic; those in another one that has its name now stay. As it is gone, no
+        new ones come meanwhile. Raises StorageError."""
 
-        def of_it(at: At) -> bool:
-            return topic in (at[0], self._runtime.topics.table_of(at[0]))
+        def of_it(at: At, offset: Offset) -> bool:
+            return topic in (at[0], self._runtime.topics.table_of(at[0])) and offset.topic_id in (b"", id)
 
         for number, group in enumerate([*self._owner.groups.values()], 1):
             if number % BETWEEN_TURNS == 0:
                 await trio.lowlevel.checkpoint()
             if group.gone:
                 continue
-            pending = [(pid, *at) for pid, offsets in group.pending.items() for at in offsets if of_it(at)]
-            self._drop(group, list(filter(of_it, group.offsets)), pending)
+            staged = group.pending.items()
+            pending = [(pid, *at) for pid, some in staged for at, offset in some.items() if of_it(at, offset)]
+            self._drop(group, [at for at, offset in group.offsets.items() if of_it(at, offset)], pending)
 
     async def run(self) -> None:
         """Forgets expired offsets, again and again. Until cancelled."""

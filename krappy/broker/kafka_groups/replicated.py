@@ -10,14 +10,14 @@ are loaded anew.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.tables.table import wait_for_views
-from krappy.broker.topics.internal_topics import OFFSETS
+from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
 from krappy.core.kafka.offset import At, Offset
@@ -132,9 +132,8 @@ class GroupTable:
 
 
 class ReplicatedKeeper:
-    """Implements `Keeper`. `loaded(groups)` is called with groups that this broker coordinates from now on,
-    `unloaded(is_in)` when it forgets those for whose name `is_in` is true, and `forget_topic(name)` for topics that
-    were deleted while nobody coordinated some groups."""
+    """Implements `Keeper`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
+    `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
 
     waits = True
 
@@ -143,10 +142,9 @@ class ReplicatedKeeper:
         runtime: Runtime,
         loaded: Callable[[Mapping[str, KeptGroup]], None],
         unloaded: Callable[[Callable[[str], bool]], None],
-        forget_topic: Callable[[str], Awaitable[None]],
     ) -> None:
         self._runtime = runtime
-        self._loaded, self._unloaded, self._forget_topic = loaded, unloaded, forget_topic
+        self._loaded, self._unloaded = loaded, unloaded
         self._tables: dict[int, GroupTable] = {}  # by partition, of those whose groups are loaded
         self._loading: set[int] = set()
         self._troubled: set[int] = set()  # where a write was not committed: loading waits a little
@@ -250,24 +248,39 @@ class ReplicatedKeeper:
                 try:
                     groups = await self._read(table)
                     groups |= await self._take_in(index, table, groups)
+                    await self._forget_gone(table, groups)
                     if _leads(partition, epoch):
                         self._loaded(groups)
                         self._tables[index] = table
-                        await self._forget_topics()
                     return
                 except KrappyError as error:
                     self._runtime.report("groups_not_loaded", partition=str(partition), error=str(error))
                     self._troubled.add(index)
-                    if index in self._tables:  # only topics were not forgotten
-                        self._forget(index)
         finally:
             self._loading.discard(index)
             self._runtime.topics.changed.fire()
 
-    async def _forget_topics(self) -> None:
-        runtime = self._runtime
-        for name in {each.name for each in runtime.image.deleted.values()} - runtime.topics.keys():
-            await self._forget_topic(name)
+    async def _forget_gone(self, table: GroupTable, groups: Mapping[str, KeptGroup]) -> None:
+        """Forgets positions in topics that were deleted while nobody coordinated their groups, durably."""
+        for name, kept in groups.items():
+            offsets = [at for at, offset in kept.offsets.items() if self._is_gone(at[0], offset)]
+            pending = [at for at, offset in kept.pending.items() if self._is_gone(at[1], offset)]
+            if offsets or pending:
+                table.write(name, *changes(name, offsets=dict.fromkeys(offsets), pending=dict.fromkeys(pending)))
+                for at in offsets:
+                    del kept.offsets[at]
+                for pending_at in pending:
+                    del kept.pending[pending_at]
+        await table.written().wait()
+
+    def _is_gone(self, name: str, offset: Offset) -> bool:
+        """Whether the topic of this position is not there any more. The image is as new as this broker's leadership, so
+        it has all topics that groups had positions in before that."""
+        topic = self._runtime.topics.table_of(name) or name
+        found = self._runtime.image.topics.get(topic)
+        if found is None:
+            return topic not in INTERNAL
+        return bool(offset.topic_id) and offset.topic_id != found.id
 
     async def _read(self, table: GroupTable) -> dict[str, KeptGroup]:
         """The groups that are in the partition's view, once that has all of the log: a write that was refused may be

@@ -170,7 +170,7 @@ class ClusterTopicChanges(TopicChanges):
         await deletion.close(runtime, self._latest, topic)
         if is_deleted:
             self._dying[topic.id] = topic
-            await self._forget(topic.name)
+            await self._forget(topic.name, topic.id)
             runtime.report("topic_deleted", topic=topic.name)
             for dead in runtime.catalog.deleting():
                 if dead.id == topic.id:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from krappy.broker.latest.latest import LatestTables
     from krappy.broker.runtime import Runtime
 
-Forget = Callable[[str], Awaitable[None]]  # deletes all groups' positions in a topic, durably
+Forget = Callable[[str, bytes], Awaitable[None]]  # deletes all groups' positions in a topic (name, id), durably
 
 
 AT_ONCE = 100  # views that are dropped in one turn
@@ -59,7 +59,7 @@ async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -
 async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     """Removes what is left of the topic, with groups' positions in it, and then takes it off the list of deletions.
     After that its name is free. Raises StorageError."""
-    await forget(stored.name)
+    await forget(stored.name, stored.id)
     await remove_left(runtime, stored.name, range(len(stored.numbers)), stored.id, stored.numbers)
     await runtime.catalog.forget(stored)
     runtime.dropped_views += stored.numbers

@@ -208,7 +208,7 @@ class TopicChanges:
             self._dying[stored.id] = topic
             await deletion.close(runtime, self._latest, topic)
             try:
-                await self._forget(stored.name)
+                await self._forget(stored.name, stored.id)
             except KrappyError as error:  # tried again when the files are removed
                 runtime.report("deletion_unfinished", topic=name, error=str(error))
             runtime.report("topic_deleted", topic=name)
