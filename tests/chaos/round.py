@@ -113,11 +113,9 @@ def _heal(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Vi
     began = time.monotonic()
     lacking = ["not asked yet"]
     while lacking and time.monotonic() < began + HEAL_SECONDS:
-        _, lacking = made.until_in_sync(TOPICS, began + HEAL_SECONDS - time.monotonic())
-        # A reassignment of before may have taken a replica away only now.
-        if not lacking and not reassign_home(made):
-            lacking = ["a reassignment is under way"]
-            time.sleep(0.5)
+        home = reassign_home(made)  # a reassignment of before may have taken replicas away, or take them only now
+        _, lacking = made.until_in_sync(TOPICS, 2)
+        lacking = lacking or ([] if home else ["a reassignment is under way"])
     seconds = time.monotonic() - began
     outcome.facts["in_sync_s"] = round(seconds, 1)
     tell(f"in sync after {seconds:.1f} s" if not lacking else f"not in sync after {seconds:.0f} s: {lacking[:3]}")
