@@ -128,6 +128,7 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "sent": len(workload.history.sent),
         "longest_gap_s": {each.name: round(each.longest_gap, 1) for each in workload.writers},
         "begun_anew": {each.name: each.begun - 1 for each in workload.writers if each.begun > 1},
+        "troubles": {each.name: each.troubles[-2:] for each in workload.writers if each.troubles},
         "transactions": workload.transactions,
         "register_operations": dict(Counter(f"{each.kind} {each.outcome.value}" for each in workload.operations)),
     }

@@ -56,7 +56,13 @@ class Writer:
                 self._history.once.add(writer)
             try:
                 self._write(writer)
-            except (KafkaException, KrappyError, BufferError, OSError) as error:
+            except (
+                KafkaException,
+                KrappyError,
+                BufferError,
+                OSError,
+                SystemError,
+            ) as error:  # SystemError: confluent_kafka's
                 self.troubles.append(f"{writer}: {error}")
                 self._stopped.wait(0.5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.chaos.faults.base import TOPICS, Fault, fault
 from tests.chaos.world import World
 
@@ -24,12 +26,17 @@ class ReplacedDisk(Fault):
         self.take(world, machines)  # no other disk may be replaced until this broker is in sync again
         machine = world.machines[self.random.choice(sorted(world.machines))]
         self.victim_id = machine.id
+        self.registrations = len(machine.process.events("registered"))
         machine.kill()
         machine.replace_disk()
         return f"broker {machine.id} is killed, its folder removed"
 
     def end(self, world: World) -> str:
-        world.machines[self.victim_id].begin()
+        machine = world.machines[self.victim_id]
+        machine.begin()
+        until = time.monotonic() + 40  # others count on the lost disk until its broker has taken itself out
+        while len(machine.process.events("registered")) <= self.registrations and time.monotonic() < until:
+            time.sleep(0.1)
         seconds, lacking = world.until_in_sync(TOPICS, 40)
         self.free()
         return f"broker {self.victim_id} is started; " + (
