@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from confluent_kafka.admin import NewTopic
@@ -31,6 +32,13 @@ def ask_both(raw: Raw, id: bytes, **more: int) -> list[tuple[dict[str, Any], lis
     ]
 
 
+def row_of(fetched: dict[str, Any]) -> dict[str, Any]:
+    """The only partition of an answer to Fetch."""
+    [topic] = fetched["responses"]
+    [row] = topic["partitions"]
+    return dict(row)
+
+
 def test_the_leader_is_named_with_its_address(cluster: ClusterProcesses) -> None:
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
     made.result(30)
@@ -56,9 +64,10 @@ def test_the_leader_is_named_with_its_address(cluster: ClusterProcesses) -> None
         epoch = ask_both(raw, id)[0][0]["current_leader"]["leader_epoch"]
         assert epoch > before
         with Raw(address(cluster, 2)) as leader:
-            fenced = leader.ask(ApiKey.FETCH, fetch([(id, 0, 0)], current_leader_epoch=before))
-        [row] = fenced["responses"][0]["partitions"]
-        assert row["error_code"] == Code.FENCED_LEADER_EPOCH
+            ask = partial(leader.ask, ApiKey.FETCH, fetch([(id, 0, 0)], current_leader_epoch=before))
+            wait_until(lambda: row_of(ask())["error_code"] == Code.FENCED_LEADER_EPOCH, "broker 2 has taken the lead")
+            fenced = ask()
+        row = row_of(fenced)
         assert row["current_leader"] == {"leader_id": 2, "leader_epoch": epoch}
         assert [each["node_id"] for each in fenced["node_endpoints"]] == [2]
         cluster.brokers[2].kill()
@@ -94,7 +103,7 @@ def test_whoever_compares_replicas_reads_from_followers(cluster: ClusterProcesse
     made.result(30)
     cluster.until_in_sync("t")
     with Raw(address(cluster, 1)) as raw:
-        assert raw.produce("t", encode_rows([Row(None, b"x")]))["error_code"] == Code.NONE
+        wait_until(lambda: raw.produce("t", encode_rows([Row(None, b"x")]))["error_code"] == Code.NONE, "it is written")
     comparing = {"replica_id": -2, "replica_epoch": -1}
 
     def read(id: int) -> dict[str, Any]:
