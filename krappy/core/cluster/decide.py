@@ -93,15 +93,14 @@ def _decide(
     if led and leader is not None and leader.draining:
         after = _moved(image, after, replicas, presence)
     elif not led:
-        chosen, isr = elected(after, replicas, presence.alive)
+        chosen, after = elected(after, replicas, presence.alive)
         if chosen == NOBODY and is_unclean(image, topic.name, given):
             chosen = elected_uncleanly(after, replicas, presence.alive)
             if chosen != NOBODY:
                 after = unclean(after, chosen)
-                isr = after.isr
         if chosen != NOBODY:
             epoch = image.brokers[chosen].epoch
-            after = after._replace(leader=chosen, leader_epoch=before.leader_epoch + 1, leader_inc=epoch, isr=isr)
+            after = after._replace(leader=chosen, leader_epoch=before.leader_epoch + 1, leader_inc=epoch)
         elif before.leader != NOBODY:
             after = after._replace(leader=NOBODY, leader_epoch=before.leader_epoch + 1, leader_inc=-1)
         after = normalise(after, replicas, least)

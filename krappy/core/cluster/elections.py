@@ -55,9 +55,9 @@ def elect_uncleanly(
     state = partition.state
     if state.leader != NOBODY:
         return NotElected.NOT_NEEDED
-    leader, isr = elected(state, partition.replicas, alive)
+    leader, after = elected(state, partition.replicas, alive)
     if leader != NOBODY:
-        return _led(image, topic, index, state._replace(isr=isr), leader)
+        return _led(image, topic, index, after, leader)
     leader = elected_uncleanly(state, partition.replicas, alive)
     if leader == NOBODY or partition.version < 0:
         return NotElected.NOT_AVAILABLE

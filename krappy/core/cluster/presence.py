@@ -12,8 +12,7 @@ is over, and the controller waits:
 Both are longer than a lease of LEASE_MS, with clocks that differ by 5 % in speed.
 
 A registration outlives its broker by some seconds. So nobody becomes a leader whom the controller has not heard of: who
-did not register, nor renew its lease, while it looked. An election from the ELR ends the candidacy of all others; if it
-chose a broker that is dead, and whose disk is then replaced, the partition would have no candidate left.
+did not register, nor renew its lease, while it looked. Else a dead broker might be elected, and then another one again.
 """
 
 from __future__ import annotations

@@ -106,14 +106,16 @@ def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, t
     return (isr[0] if isr else NOBODY), isr
 
 
-def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
-    """(new leader, new ISR): the first replica that is alive and in the ISR; else the first alive one of the ELR, which
-    is then alone in the ISR. NOBODY: no alive replica has all events."""
-    for isr in (state.isr, state.elr):
+def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, PartitionState]:
+    """(new leader, the state with its ISR and ELR): the first replica that is alive and in the ISR; else the first
+    alive one of the ELR. That one is alone in the ISR then, and who was in the ISR is in the ELR: such an ISR may be too
+    small to acknowledge events, and then they still have all; `normalise` knows. NOBODY: no alive replica has all
+    events."""
+    for candidates in (state.isr, state.elr):
         for each in replicas:
-            if each in isr and each in alive:
-                return each, (state.isr if isr is state.isr else (each,))
-    return NOBODY, state.isr
+            if each in candidates and each in alive:
+                return each, (state if candidates is state.isr else without(state, state.isr)._replace(isr=(each,)))
+    return NOBODY, state
 
 
 def elected_uncleanly(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> int:

@@ -174,14 +174,24 @@ def test_fields_of_others_stay() -> None:
 @pytest.mark.parametrize(
     ("state", "alive", "expected"),
     [
-        (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2))),  # by the order of the replicas
-        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,))),
-        (PartitionState(isr=(), elr=(2,)), {3}, (-1, ())),
-        (PartitionState(isr=(1,)), {2, 3}, (-1, (1,))),
+        (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2), ())),  # by the order of the replicas
+        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,), (3, 1))),  # who was in the ISR is a candidate still
+        (PartitionState(isr=(), elr=(2,)), {3}, (-1, (), (2,))),
+        (PartitionState(isr=(1,)), {2, 3}, (-1, (1,), ())),
     ],
 )
-def test_who_is_elected(state: PartitionState, alive: set[int], expected: tuple[int, tuple[int, ...]]) -> None:
-    assert elected(state, (1, 2, 3), alive) == expected
+def test_who_is_elected(
+    state: PartitionState, alive: set[int], expected: tuple[int, tuple[int, ...], tuple[int, ...]]
+) -> None:
+    leader, after = elected(state, (1, 2, 3), alive)
+    after = normalise(after, (1, 2, 3), min_insync=2)
+    assert (leader, after.isr, after.elr) == expected
+
+
+def test_who_is_elected_alone_may_acknowledge_events_at_once() -> None:
+    """Then others have not all of them for long."""
+    _, after = elected(PartitionState(isr=(1,), elr=(2, 3)), (1, 2, 3), {2, 3})
+    assert normalise(after, (1, 2, 3), min_insync=1).elr == ()
 
 
 def test_an_elr_is_of_an_isr_that_is_too_small() -> None:

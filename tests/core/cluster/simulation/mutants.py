@@ -12,7 +12,9 @@ while it lives stays in the ISR longer than its connection with ZooKeeper can la
 not take what it read before its last change of the ISR for the answer to that change: earlier histories found it, with
 these seeds none of some hundred does. That a broker raises its epoch before it excludes itself: a leader puts nobody
 back who has not fetched since it left. That a write demands the lease of who is silent: seeds found it until a
-controller that heard nothing began to count anew, and now none of 700 does.
+controller that heard nothing began to count anew, and now none of 700 does. That the controller elects only whom it has
+heard of: seed 10651 found it until who was in the ISR stayed a candidate after an election from the ELR. That a leader
+whose replicas go leads in a new epoch: seed 636 found it until then, and now none of 2,500 does.
 """
 
 from __future__ import annotations
@@ -85,12 +87,6 @@ class TakesSilenceForDeathTooSoon(Presence):
         super().__init__(silence_ms=900)
 
 
-class TrustsRegistrations(Presence):
-    def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
-        super().look(image, leases, now)
-        self.alive = {id: each for id, each in image.brokers.items() if not self.is_silent(id)}
-
-
 class TakesAwayTheLeaderAtOnce(Presence):
     def has_reigned(self, partition: tuple[bytes, int], epoch: int) -> bool:
         return True
@@ -112,6 +108,11 @@ def leads_again(state: PartitionState, broker: int, broker_epoch: int) -> Role:
 
 def without_elr(state: PartitionState, gone: Any) -> PartitionState:
     return states.without(state, gone)._replace(elr=state.elr)
+
+
+def forgets_others(state: PartitionState, replicas: Any, alive: Any) -> tuple[int, PartitionState]:
+    leader, after = states.elected(state, replicas, alive)
+    return leader, after if after.isr == state.isr else state._replace(isr=after.isr)
 
 
 def keeps_elr(state: PartitionState, replicas: Any, min_insync: int) -> PartitionState:
@@ -136,12 +137,7 @@ def ready_with_too_few(image: Image, topic: TopicImage, partition: PartitionImag
     return partition.state.leader != states.NOBODY and bool(isr)
 
 
-def ended_in_the_same_epoch(image: Image, topic: TopicImage, partition: PartitionImage, given: Any) -> PartitionImage:
-    after = _ended(image, topic, partition, given)
-    return after._replace(state=after.state._replace(leader_epoch=partition.state.leader_epoch))
-
-
-_ended, _moved = reassign._ended, elections.moved
+_moved = elections.moved
 
 
 class Mutant(NamedTuple):
@@ -164,6 +160,7 @@ MUTANTS = {
     "finds no divergence": Mutant(1, Rules(epochs=FindsNoDivergence)),
     "keeps epochs in which it wrote nothing": Mutant(216, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
+    "forgets who was in the ISR as it elects from the ELR": Mutant(131104, patches={"elected": forgets_others}),
     "keeps the ELR beside an ISR that is large enough": Mutant(1, min_isr=1, patches={"normalise": keeps_elr}),
     "takes a follower back that lacks committed events": Mutant(9, Rules(replica_set=TakesBackBelowItsHighWatermark)),
     "takes a follower back that lacks what earlier leaders had": Mutant(
@@ -174,7 +171,6 @@ MUTANTS = {
     "shrinks the ISR as soon as it leads": Mutant(84, Rules(replica_set=ShrinksAtOnce)),
     "elects without a grace period": Mutant(107, Rules(presence=HasNoGrace)),
     "takes silence for death too soon": Mutant(52, Rules(presence=TakesSilenceForDeathTooSoon)),
-    "elects whom it has not heard of": Mutant(10651, Rules(presence=TrustsRegistrations)),
     "reads before it knows what earlier leaders acknowledged": Mutant(3, Rules(waits_for_end=False)),
     "takes replicas away before the new ones are in sync": Mutant(
         261, patches={"_is_ready": ready_at_once}, moves=True
@@ -184,7 +180,6 @@ MUTANTS = {
         164, Rules(presence=TakesAwayTheLeaderAtOnce), min_isr=1, moves=True
     ),
     "takes a leader that lives out of the ISR as another replaces it": Mutant(47, patches={"moved": moved_out}),
-    "keeps the leader epoch when replicas go": Mutant(636, patches={"_ended": ended_in_the_same_epoch}, moves=True),
     "deletes its log before the reassignment has ended": Mutant(0, Rules(keeps_until_certain=False), moves=True),
     "elects uncleanly where nobody allows it": Mutant(0, patches={"is_unclean": lambda *args: True}),
 }
