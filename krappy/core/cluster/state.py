@@ -108,9 +108,8 @@ def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, t
 
 def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, PartitionState]:
     """(new leader, the state with its ISR and ELR): the first replica that is alive and in the ISR; else the first
-    alive one of the ELR. That one is alone in the ISR then, and who was in the ISR is in the ELR: such an ISR may be too
-    small to acknowledge events, and then they still have all; `normalise` knows. NOBODY: no alive replica has all
-    events."""
+    alive one of the ELR. That one is alone in the ISR then, and who was in the ISR is in the ELR: as long as the ISR is
+    too small to acknowledge events, they have all of them (`normalise`). NOBODY: no alive replica has all events."""
     for candidates in (state.isr, state.elr):
         for each in replicas:
             if each in candidates and each in alive:
