@@ -151,19 +151,16 @@ class Segment:
 
     def handle(self, *, nowait: bool = False) -> Handle:
         """The open file and its index. With `nowait` BlockingIOError when that needs the disk."""
-        if (held := self._held) is not None:
+        held = self._held or (POOL.peek(self) if nowait else None)
+        if held is not None:
             return held
         if nowait:
-            pooled = POOL.peek(self)
-            if pooled is None:
-                raise BlockingIOError(f"{self.path()} is not open")
-            return pooled
+            raise BlockingIOError(f"{self.path()} is not open")
         return POOL.get(self, self._open)
 
     def pin(self) -> None:
         """Keeps the open file as long as this object lives, for another file is about to get its name."""
-        self._held = self.handle()
-        self.retired = True
+        self._held, self.retired = self.handle(), True
         POOL.discard(self)
 
     def release(self) -> None:
@@ -172,11 +169,14 @@ class Segment:
         POOL.discard(self)
 
     def _open(self) -> Handle:
-        file = self._proven(self.disk.open(self.path()))
-        if self.retired:  # by now the file of this name may be a cleaned segment, or of another log
-            if self._held is not None:
-                return self._held
-            raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
+        try:
+            file = self._proven(self.disk.open(self.path()))
+            if self.retired:  # by now the file of this name may be a cleaned segment, or of another log
+                raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
+        except FileNotFoundError:
+            if self._held is None:
+                raise
+            return self._held  # it was pinned, and its file removed, since `handle` looked
         try:
             index = OffsetIndex.unpack(self.disk.read_file(self.path(INDEX)), self.size)
         except (FileNotFoundError, BadIndex):

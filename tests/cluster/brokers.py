@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.core.cluster.coordinators import partition_of
+from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
+from tests.kafka.raw import Raw
 from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
 
 
@@ -60,13 +62,19 @@ class ClusterProcesses:
         return AdminClient({"bootstrap.servers": self.kafka})
 
     def start(self) -> None:
-        """Returns once all brokers are registered."""
+        """Returns once all brokers are registered, and know that of each other."""
         for each in self.brokers.values():
             each.begin()
         for each in self.brokers.values():
             each.ready()
         for id in self.brokers:
             wait_until(lambda id=id: len(self.events(id, "registered")) > 0, f"broker {id} is registered")  # type: ignore[misc]
+        for id, each in self.brokers.items():
+            with Raw(str(each.settings["listen_kafka"])) as raw:
+                wait_until(partial(self._knows_all, raw), f"broker {id} knows all others")
+
+    def _knows_all(self, raw: Raw) -> bool:
+        return len(raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]) == len(self.brokers)
 
     def events(self, id: int, name: str) -> list[dict[str, Any]]:
         return self.brokers[id].events(name)

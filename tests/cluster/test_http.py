@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -151,6 +151,7 @@ class Stream:
 
     def __init__(self, address: str, path: str) -> None:
         self.sent: list[Sent] = []
+        self._ended = False
         self._client = httpx.Client(base_url=f"http://{address}", timeout=30)
         self._path = path
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -160,13 +161,17 @@ class Stream:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended = True
         self._client.close()
-        self._thread.join(60)
 
     def _read(self) -> None:
-        with suppress(httpx.HTTPError), Web(self._client).live(self._path) as events:  # it is closed under it
-            for each in events:
-                self.sent.append(each)
+        try:
+            with Web(self._client).live(self._path) as events:
+                for each in events:
+                    self.sent.append(each)
+        except (httpx.HTTPError, AssertionError):  # it is closed under it, or told that nothing comes any more
+            if not self._ended:
+                raise
 
     def of(self, name: str) -> list[Any]:
         return [each.data for each in list(self.sent) if each.event == name]
