@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
+import random
 import shutil
 import signal
 import socket
@@ -16,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "zookeeper"
 FETCH_SECONDS = 300
 START_SECONDS = 60
+FIRST_PORT, PORTS, WORKERS = 20_000, 1_500, 8
 TICK_MS = 500  # sessions may have 1 to 10 s
 OPTIONS = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
@@ -153,12 +156,20 @@ class ZooKeeperServer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
+    """Ports of 127.0.0.1 that nobody listens on now. They are below those from which Linux takes one for a connection:
+    else a connection may have a server's port while that server is started again. Each worker has its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    first = FIRST_PORT + worker % WORKERS * PORTS
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        found: list[int] = []
+        for port in random.sample(range(first, first + PORTS), PORTS):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+                if len(found) == count:
+                    return found
+    raise OSError("no ports are free")
 
 
 @contextlib.contextmanager
