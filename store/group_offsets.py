@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -23,7 +24,7 @@ from krappy.errors import StorageError
 from krappy.store.groups import group_key, read_key
 from krappy.store.meta import Meta
 
-__all__ = ["At", "GroupOffsets", "KeptGroup", "Offset", "PendingAt", "changes", "kept_groups", "name_in"]
+__all__ = ["At", "GroupChange", "GroupOffsets", "KeptGroup", "Offset", "PendingAt", "kept_groups", "name_in"]
 
 HEAD = b"kg/"
 MEMBER = b"km/"
@@ -49,12 +50,18 @@ class KeptGroup:
     pending: dict[PendingAt, Offset] = field(default_factory=dict)
 
 
-def name_in(key: bytes) -> str:
-    """The name of the group whose key it is. Raises StorageError for what is no key of a group."""
+def _read(key: bytes) -> tuple[bytes, list[Any]]:
+    """(what is kept there: HEAD, …; the parts of the key, the group's name first). Raises StorageError for what is no
+    key of a group."""
     kind = key[: len(HEAD)]
     if kind not in PARTS:
         raise StorageError(f"the key {key!r} is none of a group")
-    name: str = read_key(key, kind, PARTS[kind])[0]
+    return kind, read_key(key, kind, PARTS[kind])
+
+
+def name_in(key: bytes) -> str:
+    """The name of the group whose key it is. Raises StorageError for what is no key of a group."""
+    name: str = _read(key)[1][0]
     return name
 
 
@@ -62,10 +69,7 @@ def kept_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, KeptGroup]:
     """The groups by their names, of keys and values. Raises StorageError for what it can't read."""
     found: dict[str, KeptGroup] = {}
     for key, packed in rows:
-        kind = key[: len(HEAD)]
-        if kind not in PARTS:
-            raise StorageError(f"the key {key!r} is none of a group")
-        name, *at = read_key(key, kind, PARTS[kind])
+        kind, (name, *at) = _read(key)
         group = found.setdefault(name, KeptGroup())
         if kind == HEAD:
             group.head = packed
@@ -78,24 +82,25 @@ def kept_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, KeptGroup]:
     return found
 
 
-def changes(
-    group: str,
-    head: bytes | None = None,
-    *,
-    members: Mapping[str, bytes | None] | None = None,
-    offsets: Mapping[At, Offset | None] | None = None,
-    pending: Mapping[PendingAt, Offset | None] | None = None,
-) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """(what to put, what to delete). `head` None: it stays; any other value None deletes its key."""
-    puts: dict[bytes, bytes] = {} if head is None else {group_key(HEAD, group): head}
-    deletes: list[bytes] = []
-    for member, packed in (members or {}).items():
-        _sort(group_key(MEMBER, group, member), packed, puts, deletes)
-    for at, offset in (offsets or {}).items():
-        _sort(group_key(OFFSET, group, *at), _packed(offset), puts, deletes)
-    for pending_at, offset in (pending or {}).items():
-        _sort(group_key(PENDING, group, *pending_at), _packed(offset), puts, deletes)
-    return puts, deletes
+class GroupChange(NamedTuple):
+    """A change of what is kept of a group. `head` None: it stays; any other value None removes what it is for."""
+
+    group: str
+    head: bytes | None = None
+    members: Mapping[str, bytes | None] = {}
+    offsets: Mapping[At, Offset | None] = {}
+    pending: Mapping[PendingAt, Offset | None] = {}
+
+    def rows(self) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """(what to put, what to delete)."""
+        puts: dict[bytes, bytes] = {} if self.head is None else {group_key(HEAD, self.group): self.head}
+        deletes: list[bytes] = []
+        for member, packed in self.members.items():
+            _sort(group_key(MEMBER, self.group, member), packed, puts, deletes)
+        for kind, positions in ((OFFSET, self.offsets), (PENDING, self.pending)):
+            for at, offset in positions.items():
+                _sort(group_key(kind, self.group, *at), _packed(offset), puts, deletes)
+        return puts, deletes
 
 
 class GroupOffsets:
@@ -106,23 +111,11 @@ class GroupOffsets:
 
     def load_all(self) -> dict[str, KeptGroup]:
         """Every group by its name. Raises StorageError for what it can't read."""
-        return kept_groups(self.rows())
+        return kept_groups(chain.from_iterable(map(self._meta.items, PARTS)))
 
-    def rows(self) -> Iterable[tuple[bytes, bytes]]:
-        """All keys and values of groups."""
-        return chain.from_iterable(map(self._meta.items, PARTS))
-
-    def write(
-        self,
-        group: str,
-        head: bytes | None = None,
-        *,
-        members: Mapping[str, bytes | None] | None = None,
-        offsets: Mapping[At, Offset | None] | None = None,
-        pending: Mapping[PendingAt, Offset | None] | None = None,
-    ) -> None:
-        """Writes all or nothing. A value None deletes its key."""
-        self._meta.write(*changes(group, head, members=members, offsets=offsets, pending=pending))
+    def write(self, change: GroupChange) -> None:
+        """Writes all or nothing."""
+        self._meta.write(*change.rows())
 
     def delete(self, group: str) -> None:
         """Removes a group with all that it has. One that is not there is no error."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import resource
 import select
 import signal
@@ -31,6 +32,9 @@ PATIENCE = 60.0  # seconds that anything may take before the test fails; it says
 LIFETIME = 900.0  # seconds after which a broker is killed, whatever its test does
 
 
+FIRST_PORT, PORTS, WORKERS = 20_000, 1_500, 8
+
+
 class Died(AssertionError):
     """The broker ended when it should not have."""
 
@@ -41,6 +45,23 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
     while not condition():
         assert time.monotonic() < end, f"still not so after {seconds:.0f} s: {what}"
         time.sleep(0.005)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now. They are below those from which Linux takes one for a connection:
+    else a connection may have a server's port while that server is started again. Each worker has its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    first = FIRST_PORT + worker % WORKERS * PORTS
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        for port in random.sample(range(first, first + PORTS), PORTS):
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+                if len(found) == count:
+                    return found
+    raise OSError("no ports are free")
 
 
 @contextmanager

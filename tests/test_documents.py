@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
-from tests.compat.servers import free_port
 from tests.documents import DOCS, ROOT, Block, Place, assert_shown, blocks, documents
+from tests.process import free_ports
 
 OWN_BROKER = {"tutorial.md"}  # they start one, and kill it
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *documents(), ROOT / "krappy" / "GLOSSARY.md"]
@@ -28,7 +28,7 @@ def test_a_reader_does_it_all(document: Path, tmp_path: Path) -> None:
     """In a fresh folder, with a fresh broker, from the top to the end."""
     wanted = blocks(document)
     if document.name in OWN_BROKER:
-        with Place(tmp_path, {name: free_port() for name in ("native", "kafka", "http")}) as place:
+        with Place(tmp_path, dict(zip(("native", "kafka", "http"), free_ports(3), strict=True))) as place:
             place.do(wanted)
         return
     data, folder = tmp_path / "broker", tmp_path / "reader"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from tests.cluster.zookeeper import free_ports
+from tests.process import free_ports
 
 INSIDE = "KRAPPY_CHAOS_INSIDE"  # environment variable: the run is in its namespaces
 TOOLS = ("unshare", "nsenter", "mount", "ip", "iptables", "tc")

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient, PartitionMetadata
 from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
-from tests.cluster.zookeeper import ZooKeeperServer, free_ports, zookeepers
+from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Raw
-from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
 
 
 class SharedProcesses(NamedTuple):

@@ -81,6 +81,12 @@ class Copied:
         stored = await self.leader.publish(batch.encode(keys, values, timestamps=1000, **more)).wait()
         return stored.offset
 
+    async def fill(self) -> None:
+        """500 events of 1,000 bytes, which both have then."""
+        for _ in range(50):
+            await self.publish(*[b"x" * 1000] * 10)
+        await self.same()
+
     async def same(self) -> None:
         with trio.fail_after(20):
             while not (
@@ -205,9 +211,7 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
 @runs
 async def test_the_log_start_follows(tmp_path: Path) -> None:
     async with copied(tmp_path) as it:
-        for _ in range(50):
-            await it.publish(*[b"x" * 1000] * 10)
-        await it.same()
+        await it.fill()
         await it.leader.delete_records(300)
         await it.publish(b"more")
         with trio.fail_after(10):
@@ -220,9 +224,7 @@ async def test_the_log_start_follows(tmp_path: Path) -> None:
 async def test_a_deletion_is_answered_once_the_copy_has_it(tmp_path: Path) -> None:
     """Also where nothing else happens: the log start alone is news."""
     async with copied(tmp_path) as it:
-        for _ in range(50):
-            await it.publish(*[b"x" * 1000] * 10)
-        await it.same()
+        await it.fill()
         assert await it.leader.delete_records(300) == 300
         with trio.fail_after(10):
             await it.leader.deleted_everywhere(300)
@@ -246,9 +248,7 @@ async def test_a_deletion_is_answered_once_the_copy_has_it(tmp_path: Path) -> No
 @runs
 async def test_a_copy_deletes_nothing_by_its_own_clock(tmp_path: Path) -> None:
     async with copied(tmp_path) as it:
-        for _ in range(50):
-            await it.publish(*[b"x" * 1000] * 10)
-        await it.same()
+        await it.fill()
         engine = it.following.engine
         await engine.alter_topic("t", {"retention.ms": "1", "segment.ms": "1"}, None)
         await trio.sleep(0.01)

@@ -19,9 +19,9 @@ from krappy.core.kafka.faults import Fault
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.test_cluster import make_topic
-from tests.cluster.zookeeper import Missing, free_ports, zookeepers
+from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
-from tests.process import PATIENCE, BrokerProcess, wait_until
+from tests.process import PATIENCE, BrokerProcess, free_ports, wait_until
 
 AWAY = (Fault.COORDINATOR_NOT_AVAILABLE, Fault.NOT_COORDINATOR)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-import random
 import shutil
 import signal
 import socket
@@ -14,11 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.process import free_ports
+
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "zookeeper"
 FETCH_SECONDS = 300
 START_SECONDS = 60
-FIRST_PORT, PORTS, WORKERS = 20_000, 1_500, 8
 TICK_MS = 500  # sessions may have 1 to 10 s
 OPTIONS = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
@@ -153,23 +152,6 @@ class ZooKeeperServer:
         with contextlib.suppress(OSError):
             return (self.folder / "log").read_text()[-2000:]
         return ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now. They are below those from which Linux takes one for a connection:
-    else a connection may have a server's port while that server is started again. Each worker has its own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    first = FIRST_PORT + worker % WORKERS * PORTS
-    with contextlib.ExitStack() as stack:
-        found: list[int] = []
-        for port in random.sample(range(first, first + PORTS), PORTS):
-            probe = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-                if len(found) == count:
-                    return found
-    raise OSError("no ports are free")
 
 
 @contextlib.contextmanager

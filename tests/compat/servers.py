@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tests.compat.clients.base import PATIENCE
 from tests.compat.tools import java
-from tests.process import LIFETIME, BrokerProcess
+from tests.process import LIFETIME, BrokerProcess, free_ports
 
 UNDER_TEST = os.environ.get("KRAPPY_COMPAT_SERVER", "krappy")
 CLUSTER = "a29tcGF0LXRlc3RzLTAwMQ"  # 16 bytes in base64url, as Kafka wants
@@ -49,17 +49,9 @@ class Server(Protocol):
     def last_words(self) -> str: ...
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class KrappyServer:
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
         self.data = folder / "data"
         self.broker = BrokerProcess(
             self.data,
@@ -98,7 +90,7 @@ class KafkaServer:
         """`controllers`: the ports of a cluster's controllers, of which this is number `node`; empty: it is alone."""
         folder.mkdir(parents=True, exist_ok=True)
         self._java, self._path = java("kafka")
-        port, controllers = free_port(), controllers or [free_port()]
+        [port], controllers = free_ports(1), controllers or free_ports(1)
         controller, copies = controllers[node - 1], len(controllers)
         self.address = f"127.0.0.1:{port}"
         self.data = folder / "kafka"

@@ -13,7 +13,8 @@ import pytest
 from krappy.blocking import Client
 from krappy.errors import UnknownTopic
 from tests.compat.programs import LONG, MADE, Program, jvm, saved
-from tests.compat.servers import KrappyServer, free_port
+from tests.compat.servers import KrappyServer
+from tests.process import free_ports
 
 STANDALONE = "org.apache.kafka.connect.cli.ConnectStandalone"
 DISTRIBUTED = "org.apache.kafka.connect.cli.ConnectDistributed"
@@ -24,7 +25,7 @@ pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
 
 def worker(note: str, broker: KrappyServer, folder: Path) -> tuple[Path, str]:
     """(the page's file with this note, the address of the worker's REST API)."""
-    rest = f"http://127.0.0.1:{free_port()}"
+    rest = f"http://127.0.0.1:{free_ports(1)[0]}"
     return saved(note, broker, folder, f"listeners={rest}\noffset.flush.interval.ms=500\n"), rest
 
 

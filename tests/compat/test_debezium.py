@@ -17,8 +17,9 @@ from krappy.blocking import Client
 from krappy.errors import UnknownTopic
 from tests.compat import tools
 from tests.compat.programs import LONG, MADE, Program, block, commands, do, jvm
-from tests.compat.servers import KrappyServer, free_port
+from tests.compat.servers import KrappyServer
 from tests.compat.test_connect import STANDALONE, worker
+from tests.process import free_ports
 
 TOPIC = "shop.public.customers"
 SOMEBODY = "postgres" if os.getuid() == 0 else None  # PostgreSQL does not run as root
@@ -31,7 +32,7 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         self._bin = tools.postgres()
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         data = folder / "data"
         self._run("initdb", "-D", data, "-U", "shop", "--auth=trust", "--encoding=UTF8", "--no-sync")
         settings = {

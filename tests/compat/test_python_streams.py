@@ -17,7 +17,8 @@ from krappy.blocking import Client
 from krappy.errors import UnknownTopic
 from tests.compat.clients.base import PATIENCE
 from tests.compat.programs import LONG, MADE, Program, python, saved
-from tests.compat.servers import KrappyServer, free_port
+from tests.compat.servers import KrappyServer
+from tests.process import free_ports
 
 KEYS = ["s1", "s2", "s3", "s4"]
 pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
@@ -74,7 +75,7 @@ def faust(broker: KrappyServer, tmp_path: Path) -> Iterator[Program]:
     """The page's worker. Not started."""
     saved("visits.py", broker, tmp_path)
     command: list[str | Path] = [python("streams"), "-m", "faust", "-A", "visits", "worker", "--web-host", "127.0.0.1"]
-    program = Program([*command, "--web-port", str(free_port()), "-l", "info"], tmp_path, "faust")
+    program = Program([*command, "--web-port", str(free_ports(1)[0]), "-l", "info"], tmp_path, "faust")
     yield program
     program.kill()
 

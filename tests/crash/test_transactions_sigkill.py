@@ -9,7 +9,6 @@ none; for a read_committed consumer, for a native reader, and in the tables. And
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
-from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
 
 CYCLES = 60 if os.environ.get("KRAPPY_LONG") else 4
 WORKERS = 2
@@ -37,12 +36,6 @@ Written = tuple[str, str, str]  # topic, key, value
 def launch() -> Iterator[Launcher]:
     with Launcher() as launcher:
         yield launcher
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Worker:
@@ -210,7 +203,7 @@ def test_no_transaction_is_half_visible_after_a_kill(launch: Launcher, tmp_path:
     seed = int(os.environ.get("SEED") or Random().getrandbits(32))
     random = Random(seed)
     print(f"seed {seed}")  # noqa: T201
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     workers = [Worker(address, number, Random(random.getrandbits(64))) for number in range(WORKERS)]
     settings = {"listen_kafka": address, "retention_check_ms": 50}
     with BrokerProcess(tmp_path / "data", launch=launch, **settings) as broker:  # type: ignore[arg-type]

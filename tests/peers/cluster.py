@@ -20,7 +20,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing as NoZooKeeper
-from tests.cluster.zookeeper import free_ports
 from tests.compat.admin import one
 from tests.compat.clients.base import PATIENCE
 from tests.compat.servers import KafkaServer
@@ -29,7 +28,9 @@ from tests.peers.command import compare, parser
 from tests.peers.compare import SHAPES
 from tests.peers.driver import build, drive
 from tests.peers.pauses import Pauses
+from tests.peers.peer import rss
 from tests.peers.report import summary
+from tests.process import free_ports
 
 BROKERS = 3
 PARTITIONS = 6  # of the topic whose leaders are killed
@@ -168,12 +169,7 @@ class Measured:
 
     def memory(self) -> float:
         """MiB of RAM that its processes have."""
-        found = 0.0
-        for pid in self._cluster.processes():
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    found += int(line.split()[1]) / 1024
-        return found
+        return sum(map(rss, self._cluster.processes()))
 
     def throughput(self, scale: float) -> None:
         """Events a second, written with acks=all, then read from the beginning of the log."""

@@ -77,10 +77,7 @@ class Peer:
 
     def rss(self) -> float:
         """Memory of its process in RAM, in MiB."""
-        for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError(f"{self.name} is gone")
+        return rss(self.server.pid)
 
     def settle(self) -> None:
         """Returns once it answers, and is idle again."""
@@ -102,6 +99,14 @@ class Peer:
     def close(self) -> None:
         self.server.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def rss(pid: int) -> float:
+    """MiB of RAM that a process has."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"the process {pid} is gone")
 
 
 def _serves(address: str) -> bool:

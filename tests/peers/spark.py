@@ -31,9 +31,10 @@ from krappy.cli.spawn import spawn_broker
 from krappy.spark.session import session
 from krappy.spark.source import KrappyDataSource
 from tests.compat.admin import Admin
-from tests.compat.servers import KafkaServer, free_port
+from tests.compat.servers import KafkaServer
 from tests.compat.tools import CACHE, Missing
 from tests.peers.spark_report import shown, summary, table
+from tests.process import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -264,7 +265,7 @@ def run(scale: float, rounds: int, folder: Path, told: Told) -> None:
     except Missing as reason:
         say(f"without Spark's Kafka connector: {reason}\n")
     with ExitStack() as stack:
-        listener = f"127.0.0.1:{free_port()}"
+        listener = f"127.0.0.1:{free_ports(1)[0]}"
         broker = stack.enter_context(spawn_broker(folder / "krappy", {"listen_kafka": listener}))
         if "spark.jars" in conf:
             kafka["connector on Krappy"] = listener

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from krappy.errors import StorageError
-from krappy.store.group_offsets import HEAD, OFFSET, GroupOffsets, KeptGroup, Offset
+from krappy.store.group_offsets import HEAD, OFFSET, GroupChange, GroupOffsets, KeptGroup, Offset
 from krappy.store.groups import GroupStore, group_key
 from krappy.store.meta import Meta
 
@@ -26,11 +26,13 @@ def meta(tmp_path: Path) -> Iterator[Meta]:
 def test_what_is_written_is_loaded(meta: Meta) -> None:
     store = GroupOffsets(meta)
     assert store.load_all() == {}
-    store.write("g", b"head", members={"m": b"1", "n": b"2"}, offsets={("t", 0): ONE, ("t", 1): ONE})
-    store.write("g", members={"m": None, "n": b"3"}, offsets={("t", 0): TWO, ("t", 1): None, ("u", 300): ONE})
-    store.write("g", pending={(5, "t", 0): ONE, (6, "t", 0): TWO})
-    store.write("g", pending={(5, "t", 0): None})
-    store.write("h", offsets={("t", 0): ONE})
+    store.write(GroupChange("g", b"head", members={"m": b"1", "n": b"2"}, offsets={("t", 0): ONE, ("t", 1): ONE}))
+    store.write(
+        GroupChange("g", members={"m": None, "n": b"3"}, offsets={("t", 0): TWO, ("t", 1): None, ("u", 300): ONE})
+    )
+    store.write(GroupChange("g", pending={(5, "t", 0): ONE, (6, "t", 0): TWO}))
+    store.write(GroupChange("g", pending={(5, "t", 0): None}))
+    store.write(GroupChange("h", offsets={("t", 0): ONE}))
     expected = KeptGroup(b"head", {"n": b"3"}, {("t", 0): TWO, ("u", 300): ONE}, {(6, "t", 0): TWO})
     assert GroupOffsets(meta).load_all() == {"g": expected, "h": KeptGroup(None, offsets={("t", 0): ONE})}
 
@@ -39,7 +41,7 @@ def test_what_is_written_is_loaded(meta: Meta) -> None:
 def test_a_group_goes_whole_and_alone(meta: Meta, other: str) -> None:
     store = GroupOffsets(meta)
     for name in ("aa", other):
-        store.write(name, b"h", members={"m": b""}, offsets={("t", 0): ONE}, pending={(1, "t", 0): ONE})
+        store.write(GroupChange(name, b"h", members={"m": b""}, offsets={("t", 0): ONE}, pending={(1, "t", 0): ONE}))
     store.delete("aa")
     assert [*store.load_all()] == [other]
     store.delete(other)
@@ -49,7 +51,7 @@ def test_a_group_goes_whole_and_alone(meta: Meta, other: str) -> None:
 
 def test_native_groups_are_kept_apart(meta: Meta) -> None:
     GroupStore(meta).put("g", b"settings", {("t", 0): b"state"})
-    GroupOffsets(meta).write("g", b"head")
+    GroupOffsets(meta).write(GroupChange("g", b"head"))
     assert [*GroupStore(meta).load_all()] == [*GroupOffsets(meta).load_all()] == ["g"]
     GroupOffsets(meta).delete("g")
     assert [*GroupStore(meta).load_all()] == ["g"]

@@ -46,9 +46,8 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     made.next_producer_id()
     groups.GroupStore(meta).put("g", b"", {("t", 0): b""})
     offset = group_offsets.Offset(1, -1, "", 0)
-    group_offsets.GroupOffsets(meta).write(
-        "k", b"", members={"m": b""}, offsets={("t", 0): offset}, pending={(1, "t", 0): offset}
-    )
+    change = group_offsets.GroupChange("k", b"", {"m": b""}, {("t", 0): offset}, {(1, "t", 0): offset})
+    group_offsets.GroupOffsets(meta).write(change)
     transactions.TransactionStore(meta).put(Transaction("id", 1, 0, 1_000))
     jobs = staging.StagingStore(meta)
     jobs.put(Job("j"), StagedTask("id", "a", b"", "task", "attempt"))

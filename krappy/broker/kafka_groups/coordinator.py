@@ -39,6 +39,7 @@ from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.subscription import subscribed_topics
 from krappy.core.kafka.topic_regex import TopicRegex
 from krappy.errors import KrappyError
+from krappy.store.group_offsets import GroupChange, KeptGroup
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.core.kafka.offset import At, Offset
-    from krappy.store.group_offsets import KeptGroup
 
 
 class KafkaGroups(GroupRegistry):
@@ -63,7 +63,7 @@ class KafkaGroups(GroupRegistry):
     ) -> None:
         """`replicated`: in a cluster."""
         self.replicated = replicated
-        store: Keeper = LocalKeeper(runtime)
+        store: Keeper = LocalKeeper(runtime, self.take)
         if replicated:
             store = ReplicatedKeeper(runtime, self.take, self.give_up)
         super().__init__(runtime, store, settings, natives, internal, latest)
@@ -81,10 +81,7 @@ class KafkaGroups(GroupRegistry):
     async def open(self) -> None:
         """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
         that can't be read."""
-        if isinstance(self.store, LocalKeeper):
-            self.take(self.store.load_all())
-        elif isinstance(self.store, ReplicatedKeeper):
-            self.runtime.spawn(self.store.run)
+        self.store.begin()
         self.runtime.topics.changed.subscribe(self.forget_topics)
         self.runtime.stopping.subscribe(self._answer_all)
         self.runtime.spawn(self._alarms.run)
@@ -319,7 +316,7 @@ class KafkaGroups(GroupRegistry):
             must_sync = True
             head, changed = None if membership.saved else group.head(), group.changed_members()
             try:
-                self.store.write(group.name, head, members=changed)
+                self.store.write(GroupChange(group.name, head, members=changed))
                 membership.saved = True
             except KrappyError as error:
                 group.not_kept(changed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from krappy.core.kafka.offset import At, Offset
-from krappy.store.group_offsets import GroupOffsets, PendingAt
+from krappy.store.group_offsets import GroupChange, GroupOffsets, KeptGroup
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -17,21 +16,16 @@ class Keeper(Protocol):
     """A write is all or nothing, and in the order of the calls. It is durable once a `written` that was asked for
     behind it is resolved."""
 
+    def begin(self) -> None:
+        """Loads what is kept. Raises StorageError for what it can't read."""
+
     @property
     def waits(self) -> bool:
         """Whether a write is not durable at once."""
 
-    def write(
-        self,
-        group: str,
-        head: bytes | None = None,
-        *,
-        members: Mapping[str, bytes | None] | None = None,
-        offsets: Mapping[At, Offset | None] | None = None,
-        pending: Mapping[PendingAt, Offset | None] | None = None,
-    ) -> None:
-        """`head` None: it stays; any other value None deletes what it is for. Raises StorageError, and NotCoordinator
-        where another broker keeps the group; then nothing is written."""
+    def write(self, change: GroupChange) -> None:
+        """Raises StorageError, and NotCoordinator, CoordinatorNotAvailable where another broker keeps the group; then
+        nothing is written."""
 
     def delete(self, group: str) -> None:
         """Removes a group with all that it has. Raises as `write`."""
@@ -48,14 +42,16 @@ class Keeper(Protocol):
 
 
 class LocalKeeper:
-    """Implements `Keeper`."""
+    """Implements `Keeper`. `loaded(groups)` is called once, with all groups."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, loaded: Callable[[Mapping[str, KeptGroup]], None]) -> None:
+        self._runtime, self._loaded = runtime, loaded
         self._store = GroupOffsets(runtime.meta)
         self.write = self._store.write
         self.delete = self._store.delete
-        self.load_all = self._store.load_all
+
+    def begin(self) -> None:
+        self._loaded(self._store.load_all())
 
     @property
     def waits(self) -> bool:

@@ -18,7 +18,7 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import KrappyError, StorageError
-from krappy.store.group_offsets import PendingAt
+from krappy.store.group_offsets import GroupChange, PendingAt
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class KafkaOffsets:
             return later
         offsets = self._with_ids(offsets)
         grown = self._grown(group.offsets, offsets)
-        self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
+        self._store.write(GroupChange(group.name, None if group.offsets else group.head(), offsets=offsets))
         self._bytes += grown
         group.offsets.update(offsets)
         self._store.written(group.name).then(lambda _, error: later.resolve(_known(error)))
@@ -129,7 +129,7 @@ class KafkaOffsets:
         offsets = self._with_ids(offsets)
         pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
         grown = self._grown(group.pending.get(producer_id, {}), offsets)
-        self._store.write(group.name, group.head(), pending=pending)
+        self._store.write(GroupChange(group.name, group.head(), pending=pending))
         self._bytes += grown
         group.pending.setdefault(producer_id, {}).update(offsets)
         await self._store.written(name).wait()
@@ -144,7 +144,7 @@ class KafkaOffsets:
             return
         held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
         gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
-        self._store.write(name, offsets=held, pending=gone)
+        self._store.write(GroupChange(name, offsets=held, pending=gone))
         self._bytes += self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values()))
         group.offsets.update(held)
         del group.pending[producer_id]
@@ -215,7 +215,7 @@ class KafkaOffsets:
     def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:
         gone, pending = list(gone), list(pending)
         if gone or pending:
-            self._store.write(group.name, offsets=dict.fromkeys(gone, None), pending=dict.fromkeys(pending, None))
+            self._store.write(GroupChange(group.name, offsets=dict.fromkeys(gone), pending=dict.fromkeys(pending)))
         for at in gone:
             self._bytes -= _size(group.offsets.pop(at))
         for producer_id, *rest in pending:

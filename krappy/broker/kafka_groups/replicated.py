@@ -20,12 +20,12 @@ from krappy.broker.tables.table import wait_for_views
 from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
-from krappy.core.kafka.offset import At, Offset
+from krappy.core.kafka.offset import Offset
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
-from krappy.store.group_offsets import HEAD, GroupOffsets, KeptGroup, PendingAt, changes, kept_groups, name_in
+from krappy.store.group_offsets import HEAD, GroupChange, GroupOffsets, KeptGroup, kept_groups, name_in
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
 from krappy.waiting import Later, wait_any
 
@@ -154,16 +154,8 @@ class ReplicatedKeeper:
 
     # --- Keeper
 
-    def write(
-        self,
-        group: str,
-        head: bytes | None = None,
-        *,
-        members: Mapping[str, bytes | None] | None = None,
-        offsets: Mapping[At, Offset | None] | None = None,
-        pending: Mapping[PendingAt, Offset | None] | None = None,
-    ) -> None:
-        self._table(group).write(group, *changes(group, head, members=members, offsets=offsets, pending=pending))
+    def write(self, change: GroupChange) -> None:
+        self._table(change.group).write(change.group, *change.rows())
 
     def delete(self, group: str) -> None:
         self._table(group).delete(group)
@@ -201,29 +193,35 @@ class ReplicatedKeeper:
 
     # --- which partitions
 
-    async def run(self) -> None:
+    def begin(self) -> None:
+        self._runtime.spawn(self._run)
+
+    async def _run(self) -> None:
         """Loads and forgets groups as this broker leads partitions. Until cancelled."""
         topics = self._runtime.topics
         async with trio.open_nursery() as nursery:
             while True:
-                topic = topics.get(OFFSETS)
-                local = {} if topic is None else topic.local
-                for index, table in [*self._tables.items()]:
-                    if not _leads(local.get(index), table.epoch):
-                        self._forget(index)
-                for index, partition in local.items():
-                    if partition.role is Role.LEADER and index not in self._tables and index not in self._loading:
-                        self._loading.add(index)
-                        nursery.start_soon(self._load, index, partition, partition.epoch)
-                await wait_any([topics.changed], self._differs)
+                for index in self._left_behind():
+                    self._forget(index)
+                for partition in self._new():
+                    self._loading.add(partition.index)
+                    nursery.start_soon(self._load, partition.index, partition, partition.epoch)
+                await wait_any([topics.changed], lambda: bool(self._left_behind() or self._new()))
 
-    def _differs(self) -> bool:
+    @property
+    def _local(self) -> Mapping[int, Partition]:
         topic = self._runtime.topics.get(OFFSETS)
-        local = {} if topic is None else topic.local
-        led = {index for index, partition in local.items() if partition.role is Role.LEADER}
-        if not led <= self._tables.keys() | self._loading:
-            return True
-        return any(not _leads(local.get(index), table.epoch) for index, table in self._tables.items())
+        return {} if topic is None else topic.local
+
+    def _left_behind(self) -> list[int]:
+        """The partitions whose groups are loaded, and which this broker does not lead in that epoch any more."""
+        local = self._local
+        return [index for index, table in self._tables.items() if not _leads(local.get(index), table.epoch)]
+
+    def _new(self) -> list[Partition]:
+        """The partitions that this broker leads, and whose groups are not loaded."""
+        known = self._tables.keys() | self._loading
+        return [each for index, each in self._local.items() if each.role is Role.LEADER and index not in known]
 
     def _forget(self, index: int) -> None:
         table = self._tables.pop(index)
@@ -266,7 +264,8 @@ class ReplicatedKeeper:
             offsets = [at for at, offset in kept.offsets.items() if self._is_gone(at[0], offset)]
             pending = [at for at, offset in kept.pending.items() if self._is_gone(at[1], offset)]
             if offsets or pending:
-                table.write(name, *changes(name, offsets=dict.fromkeys(offsets), pending=dict.fromkeys(pending)))
+                change = GroupChange(name, offsets=dict.fromkeys(offsets), pending=dict.fromkeys(pending))
+                table.write(name, *change.rows())
                 for at in offsets:
                     del kept.offsets[at]
                 for pending_at in pending:
@@ -309,7 +308,7 @@ class ReplicatedKeeper:
         mine = {name: kept for name, kept in self._left.items() if self._index(name) == index}
         fresh = {name: kept for name, kept in mine.items() if name not in there or there[name].head is None}
         for name, kept in fresh.items():
-            puts, _ = changes(name, kept.head, members=kept.members, offsets=kept.offsets, pending=kept.pending)
+            puts, _ = GroupChange(name, kept.head, kept.members, kept.offsets, kept.pending).rows()
             await table.move_in(name, puts)
         for name in mine:
             self._own.delete(name)

@@ -37,6 +37,14 @@ class Fault:
         """Undoes it; returns what is worth telling."""
         raise NotImplementedError
 
+    def start_again(self) -> str:
+        """Starts its machines, in any order."""
+        self.random.shuffle(self.machines)
+        for machine in self.machines:
+            machine.begin()
+        self.free()
+        return f"brokers {[each.id for each in self.machines]} are started"
+
     # --- victims
 
     def take(self, world: World, machines: Collection[Machine], what: str = "busy") -> list[Machine]:

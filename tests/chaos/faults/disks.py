@@ -52,11 +52,7 @@ class PowerLoss(Fault):
         return ""
 
     def end(self, world: World) -> str:
-        self.random.shuffle(self.machines)
-        for machine in self.machines:
-            machine.begin()
-        self.free()
-        return f"brokers {[each.id for each in self.machines]} are started"
+        return self.start_again()
 
 
 @fault("power-of-all", "all machines lose power at the same moment", (1, 6), needs="power", weight=1)

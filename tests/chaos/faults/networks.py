@@ -5,28 +5,24 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tests.chaos.faults.base import Fault, fault
+from tests.chaos.machines import Machine
 from tests.chaos.networks import Namespaces
 from tests.chaos.world import World
 
 LENGTHS = (2, 5, 9, 20)
 
 
-class Cut(Fault):
-    """`among`: which peers."""
+class OfLine(Fault):
+    """Of one broker's line."""
 
-    among: ClassVar[str]
-    both: ClassVar[bool] = True
+    def harm(self, world: World, network: Namespaces, machine: Machine) -> str:
+        """Says what was done."""
+        raise NotImplementedError
 
     def begin(self, world: World) -> str:
         assert isinstance(world.network, Namespaces)
         for machine in self.take(world, [self.victim(world)], "cut"):
-            others = [each.host.name for each in world.machines.values() if each is not machine]
-            zookeepers = [f"zookeeper-{number + 1}" for number in range(len(world.zookeepers))]
-            among = self.among if self.among != "any" else self.random.choice(["brokers", "ZooKeeper", "servers"])
-            peers = {"brokers": others, "ZooKeeper": zookeepers, "servers": others + zookeepers, "all": None}[among]
-            ways = ("in", "out") if self.both else (self.random.choice(["in", "out"]),)
-            world.network.cut(machine.host.name, peers, ways)
-            return f"broker {machine.id} is cut from {among}" + ("" if self.both else f", only {ways[0]}")
+            return self.harm(world, world.network, machine)
         return ""
 
     def end(self, world: World) -> str:
@@ -35,6 +31,22 @@ class Cut(Fault):
         world.network.heal(machine.host.name)
         self.free("cut")
         return f"broker {machine.id} reaches everything"
+
+
+class Cut(OfLine):
+    """`among`: which peers."""
+
+    among: ClassVar[str]
+    both: ClassVar[bool] = True
+
+    def harm(self, world: World, network: Namespaces, machine: Machine) -> str:
+        others = [each.host.name for each in world.machines.values() if each is not machine]
+        zookeepers = [f"zookeeper-{number + 1}" for number in range(len(world.zookeepers))]
+        among = self.among if self.among != "any" else self.random.choice(["brokers", "ZooKeeper", "servers"])
+        peers = {"brokers": others, "ZooKeeper": zookeepers, "servers": others + zookeepers, "all": None}[among]
+        ways = ("in", "out") if self.both else (self.random.choice(["in", "out"]),)
+        network.cut(machine.host.name, peers, ways)
+        return f"broker {machine.id} is cut from {among}" + ("" if self.both else f", only {ways[0]}")
 
 
 @fault("cut-from-brokers", "a broker does not reach the others, but ZooKeeper and clients", LENGTHS, needs="cuts")
@@ -63,21 +75,15 @@ class CutOneWay(Cut):
 
 
 @fault("loss", "a broker's line loses packets", (5, 15), needs="cuts")
-class Loss(Cut):
-    def begin(self, world: World) -> str:
-        assert isinstance(world.network, Namespaces)
-        for machine in self.take(world, [self.victim(world)], "cut"):
-            share = self.random.choice([0.02, 0.1, 0.3])
-            world.network.lose(machine.host.name, share)
-            return f"broker {machine.id} loses {share:.0%} of its packets"
-        return ""
+class Loss(OfLine):
+    def harm(self, world: World, network: Namespaces, machine: Machine) -> str:
+        share = self.random.choice([0.02, 0.1, 0.3])
+        network.lose(machine.host.name, share)
+        return f"broker {machine.id} loses {share:.0%} of its packets"
 
 
 @fault("slow", "a broker's line is slow", (5, 15), needs="cuts")
-class Slow(Cut):
-    def begin(self, world: World) -> str:
-        assert isinstance(world.network, Namespaces)
-        for machine in self.take(world, [self.victim(world)], "cut"):
-            how = world.network.slow(machine.host.name, self.random.choice([20, 100, 500]))
-            return f"broker {machine.id} sends slowly: {how}"
-        return ""
+class Slow(OfLine):
+    def harm(self, world: World, network: Namespaces, machine: Machine) -> str:
+        how = network.slow(machine.host.name, self.random.choice([20, 100, 500]))
+        return f"broker {machine.id} sends slowly: {how}"

@@ -76,11 +76,7 @@ class KillAll(Fault):
         return "SIGKILL to all brokers" if self.machines else ""
 
     def end(self, world: World) -> str:
-        self.random.shuffle(self.machines)
-        for machine in self.machines:
-            machine.begin()
-        self.free()
-        return f"brokers {[each.id for each in self.machines]} are started"
+        return self.start_again()
 
 
 @fault("kill-two", "two brokers are dead: events are refused, until one of them is back", (2, 9), weight=1)
