@@ -98,3 +98,41 @@ async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp
                 await each.wait()
         assert (await partition.publish(sent(2, b"goes on")).wait()).offset == 2
         assert [got.value for got in await read_all(partition)] == [b"first", b"taken", b"goes on"]
+
+
+@trio_test
+async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written while the sync of the one before is about to begin, which covers both; and its thread is slow to
+    come back. No other sync follows."""
+    async with running(tmp_path, durability="fsync") as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        append, sync = partition.log.append, partition.log.sync
+        second_is_written, both_are_synced = threading.Event(), threading.Event()
+
+        def append_slowly(*given: Any) -> int:
+            offset = append(*given)
+            if offset:
+                second_is_written.set()
+                assert both_are_synced.wait(60)
+            return offset
+
+        def sync_both() -> int:
+            assert second_is_written.wait(60)
+            return sync()
+
+        def take(durable: int, seconds: float) -> None:
+            synced(durable, seconds)
+            both_are_synced.set()
+
+        synced = partition.commit._synced
+        monkeypatch.setattr(partition.log, "append", append_slowly)
+        monkeypatch.setattr(partition.log, "sync", sync_both)
+        monkeypatch.setattr(partition.commit, "_synced", take)
+        sent = batch.encode(None, [b"x" * 400_000], timestamps=1)
+        first = partition.publish(sent)
+        await until(lambda: partition.log.end_offset == 1)
+        second = partition.publish(sent)
+        with trio.fail_after(30):
+            assert [(await each.wait()).offset for each in (first, second)] == [0, 1]

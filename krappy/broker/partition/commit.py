@@ -99,7 +99,9 @@ class GroupCommit:
         if not replica.fsync:
             self._synced_to(self._appended)
             return
-        if not self._syncing:
+        if self._appended <= self._durable:  # by a sync that ended while the write's thread came back: no other comes
+            self._synced_to(self._durable)
+        elif not self._syncing:
             self._syncing = True
             replica.spawn(self._sync)
         if self._bytes > MAX_WAITING:
