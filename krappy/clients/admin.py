@@ -183,10 +183,15 @@ async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
             return dict((await router.home.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
         except NotLeader as error:
             router.note(error)
+    return await leaders_offsets(router, topic, name, number)
+
+
+async def leaders_offsets(router: Router, topic: str, start: str, start_at: int | None) -> dict[int, int]:
+    """As `offsets`, asked of each partition's leader. `start`, `start_at`: as the protocol has them."""
 
     def of(some: list[int]) -> messages.ConsumerRegistration:
         """A reader's registration tells the offsets of some partitions."""
-        return messages.ConsumerRegistration([topic], partitions=some, start=name, start_at=number)
+        return messages.ConsumerRegistration([topic], partitions=some, start=start, start_at=start_at)
 
     count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
     found: dict[int, int] = {}

@@ -78,18 +78,7 @@ class Gateway:
         return found.records, found.next_offset
 
     async def offsets_at(self, topic: str, timestamp: int) -> Mapping[int, int]:
-        router = await self._router()
-
-        def of(some: list[int]) -> messages.ConsumerRegistration:
-            return messages.ConsumerRegistration([topic], partitions=some, start="timestamp", start_at=timestamp)
-
-        deadline = router.runtime.now() + router.timeout
-        count = len((await router.topic(topic, deadline)).partitions)
-        found: dict[int, int] = {}
-        for link, _, answer in await router.of_leaders(topic, range(count), of, messages.ConsumerRegistered):
-            found |= {index: offset for _, index, offset in answer.positions}
-            link.tell(messages.Unregister(answer.handle), messages.Unregistered)
-        return found
+        return await admin.leaders_offsets(await self._router(), topic, "timestamp", timestamp)
 
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
         core = await writer(await self._router(), topic)
