@@ -194,11 +194,11 @@ class TailView:
             self._grow()
             self._refill()
             active = [each for each in self._partitions if self._has_news(each)]
-            for partition in active:
+            for left, partition in zip(range(len(active), 0, -1), active, strict=True):
                 if partition.gone is not None:
                     raise partition.gone
                 await self._pacer.turn()
-                await self._look(partition, max(1, int(self._allowed / len(active))), send)
+                await self._look(partition, max(1, int(self._allowed / left)), send)
             await trio.sleep(INTERVAL)
 
     async def _wait(self) -> None:

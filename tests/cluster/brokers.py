@@ -91,12 +91,17 @@ class ClusterProcesses:
                 assert time.monotonic() < end, "no broker answers"
 
     def coordinator(self, group: str) -> int:
-        """The id of the broker that coordinates a group; −1: it is away."""
+        """The id of the broker that coordinates a group, once there is one."""
         [asked] = self.admin.describe_consumer_groups([group], request_timeout=30).values()
         with contextlib.suppress(KafkaException):  # it need not exist, but its coordinator does from now on
             asked.result(60)
-        found = self.partitions(OFFSETS)
-        return int(found[partition_of(group, len(found))].leader)
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = self.partitions(OFFSETS)
+            if (leader := int(found[partition_of(group, len(found))].leader)) in self.brokers:
+                return leader
+            assert time.monotonic() < end, f"nobody coordinates the group {group}"
+            time.sleep(0.05)
 
     def until_in_sync(self, topic: str) -> None:
         wait_until(

@@ -40,12 +40,6 @@ def kafka_of(cluster: ClusterProcesses, id: int) -> str:
     return str(cluster.brokers[id].settings["listen_kafka"])
 
 
-def coordinator(cluster: ClusterProcesses) -> int:
-    """Of the group g."""
-    wait_until(lambda: cluster.coordinator("g") in cluster.brokers, "the group has a coordinator")
-    return cluster.coordinator("g")
-
-
 def commit(raw: Raw, group: str, index: int, offset: int, topic: str = "t") -> int:
     partition = {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
     body = {"group_id": group, "member_id": "", "topics": [{"name": topic, "partitions": [partition]}]}
@@ -80,7 +74,7 @@ def until_answered(cluster: ClusterProcesses, ids: list[int], ask: Callable[[Raw
 def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) -> None:
     """It is in the log when the coordinator loads its groups anew, and is committed later."""
     with cluster_of(tmp_path, min_insync_replicas=2) as cluster:
-        at = coordinator(cluster)
+        at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [id for id in cluster.brokers if id != at]
         with Raw(kafka_of(cluster, at)) as raw:
@@ -103,7 +97,7 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
 
 def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_path: Path) -> None:
     with cluster_of(tmp_path) as cluster:
-        at = coordinator(cluster)
+        at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         with Raw(kafka_of(cluster, at)) as raw:
             wait_until(lambda: commit(raw, "g", 0, 7) == Code.NONE, "the group is loaded")
@@ -183,7 +177,7 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
     """The next coordinator tells none, although the topic's files are removed by then; `anew`: nor if another topic has
     its name."""
     with cluster_of(tmp_path) as cluster:
-        at = coordinator(cluster)
+        at = cluster.coordinator("g")
         cluster.until_in_sync(OFFSETS)
         others = [id for id in cluster.brokers if id != at]
         until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))

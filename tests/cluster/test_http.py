@@ -183,6 +183,8 @@ def told(stream: Stream, name: str, rows: str) -> list[str]:
 
 
 def has_all(stream: Stream, name: str, rows: str) -> bool:
+    for each in ("skipped", "problem"):
+        assert not stream.of(each)
     return len(told(stream, name, rows)) >= len(KEYS)
 
 

@@ -90,6 +90,17 @@ def test_a_tail_says_what_it_skips(web: Web, console: RunningBroker) -> None:
         assert shown > 0
 
 
+def test_a_tail_of_many_partitions_shows_as_many_as_its_rate_allows(web: Web) -> None:
+    path = web.topic("even", 6)
+    with web.live(f"{path}/tail") as sent:
+        place = next(sent).id
+    for number in range(60):
+        web.publish(path, None, str(number), partition=number % 6)
+    with web.live(f"{path}/tail", after=place, rate=60) as sent:
+        assert next(sent).event == "start"
+        assert sorted(values(sent, 60), key=int) == [str(number) for number in range(60)]
+
+
 def test_a_filter_that_lets_too_much_through_says_so(web: Web, console: RunningBroker) -> None:
     path = web.topic("matching")
     with web.live(f"{path}/tail", rate=5, text="hit") as sent:
