@@ -52,7 +52,7 @@ def test_offsets_outlive_every_coordinator_in_turn(cluster: ClusterProcesses) ->
         coordinator = cluster.coordinator("g")
         cluster.brokers[coordinator].kill()
         assert committed(cluster, "g", "t") == [10 * round + index for index in range(PARTITIONS)]
-        wait_until(lambda: cluster.coordinator("g") != coordinator, "every broker knows the next coordinator")
+        wait_until(lambda last=coordinator: cluster.coordinator("g") != last, "all know the next coordinator")  # type: ignore[misc]
         cluster.brokers[coordinator].start()
         cluster.until_in_sync("__consumer_offsets")
     one.close()
