@@ -29,7 +29,7 @@ from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
 from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt, TopicPort
-from krappy.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
+from krappy.records import batch as batches
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
 
@@ -152,13 +152,14 @@ def _named_twice(topics: list[Message]) -> Named:
 def _checked(records: memoryview | None, version: int) -> memoryview:
     """The records, if they are one batch of format v2, as Kafka demands (`ProduceRequest.validateRecords`). Raises
     InvalidRecord, UnsupportedCompression."""
-    if records is None or len(records) < HEADER_SIZE:
+    if records is None or len(records) < batches.HEADER_SIZE:
         raise InvalidRecord("exactly one record batch is expected")
-    if records[16] != MAGIC:
-        raise InvalidRecord(f"a batch of magic {records[16]}: only version 2 of the format is taken")
-    if int.from_bytes(records[8:LENGTH_END], "big", signed=True) + LENGTH_END < len(records):
+    size, magic, codec = batches.peek(records)
+    if magic != batches.MAGIC:
+        raise InvalidRecord(f"a batch of magic {magic}: only version 2 of the format is taken")
+    if size < len(records):
         raise InvalidRecord("exactly one record batch is expected, and several came")
-    if version < ZSTD_SINCE and records[22] & CODEC_MASK == ZSTD:
+    if version < ZSTD_SINCE and codec == ZSTD:
         raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} of Produce")
     return records
 

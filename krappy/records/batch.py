@@ -49,6 +49,7 @@ _STAMP = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
 _MEASURE = struct.Struct(">8xi4xbI2xi30xi")  # length, magic, crc, last_offset_delta, count
 _COVERED = struct.Struct(">hiqqqhii")  # the part under the checksum
+_HEAD = struct.Struct(">8xi4xb4xh")  # length, magic, attributes
 BEGINS = struct.Struct(">qi")  # base offset, length
 REACHES = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 HOLDS = struct.Struct(">qi9xhi30xi")  # base offset, length, attributes, last offset delta, count
@@ -136,6 +137,13 @@ def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
             f"{header.last_offset_delta}, {header.count} records"
         )
     return header
+
+
+def peek(buf: Buffer) -> tuple[int, int, int]:
+    """(size in bytes, magic, codec) that the batch at the head of `buf`, of HEADER_SIZE bytes or more, says it has.
+    Verifies nothing."""
+    length, magic, attributes = _HEAD.unpack_from(buf)
+    return length + LENGTH_END, magic, attributes & CODEC_MASK
 
 
 def check(buf: Buffer, position: int = 0) -> BatchHeader:
