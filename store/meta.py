@@ -45,6 +45,7 @@ class Meta:
         self._lock = Lock()  # held for a write: what is kept is what the database was given
         self._opening = Lock()  # held for a sync, and while it is opened anew
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
+        self._syncing = False  # what was written before may be on disk, or not
         self._note = Synced(folder)
         self._closed = False
         self._begun = False  # whether it has been opened once
@@ -224,6 +225,11 @@ class Meta:
 
     # --- durability
 
+    @property
+    def behind(self) -> bool:
+        """Whether something that was written may not be on disk. Never, if nobody ever syncs."""
+        return self._syncing or bool(self._unsynced)
+
     def sync(self) -> None:
         """Everything written before this call is on disk when it returns. Releases the GIL: call it in a worker.
 
@@ -234,6 +240,7 @@ class Meta:
                 if self.failure:
                     raise StorageError(self.failure)
                 taken, self._unsynced = self._unsynced, {}
+                self._syncing = bool(taken)
             try:
                 reached = self._db.latest_sequence_number()
                 self._db.flush_wal(sync=True)
@@ -243,6 +250,8 @@ class Meta:
                     self._unsynced = {**taken, **self._unsynced}
                     failure = self._failed("syncing the catalog", error)
                 raise failure from error
+            finally:
+                self._syncing = False
 
     def room_to_reopen(self) -> int:
         """Bytes of disk that `reopen` may take."""

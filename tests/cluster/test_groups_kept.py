@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
+from tests.kafka.test_groups_protocol import join
 from tests.process import PATIENCE, BrokerProcess, free_ports, wait_until
 
 AWAY = (Fault.COORDINATOR_NOT_AVAILABLE, Fault.NOT_COORDINATOR)
@@ -111,6 +113,31 @@ def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_p
                 os.kill(pid, signal.SIGCONT)
             [told] = raw.receive()["groups"]
             assert told["error_code"] in AWAY, told
+
+
+def test_an_assignment_is_told_to_nobody_before_it_is_committed(tmp_path: Path) -> None:
+    """Not even to a member that asks once more: another coordinator may know nothing of it."""
+    with cluster_of(tmp_path, group_initial_rebalance_delay_ms=0) as cluster:
+        at = cluster.coordinator("g")
+        cluster.until_in_sync(OFFSETS)
+        others = [each.pid for id, each in cluster.brokers.items() if id != at]
+        with Raw(kafka_of(cluster, at)) as raw, Raw(kafka_of(cluster, at)) as again:
+            wait_until(lambda: offsets(raw, "g") is not None, "the group is loaded")
+            joined = raw.ask(ApiKey.JOIN_GROUP, join("g"), 3)
+            sync = {"group_id": "g", "member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+            given = [{"member_id": joined["member_id"], "assignment": b"all"}]
+            for pid in others:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                for each in (raw, again):
+                    each.send(ApiKey.SYNC_GROUP, sync | {"assignments": given}, 3)
+                told, _, _ = select.select([raw.socket, again.socket], [], [], 1.5)
+                assert not told
+            finally:
+                for pid in others:
+                    os.kill(pid, signal.SIGCONT)
+            for each in (raw, again):
+                assert each.receive()["assignment"] == b"all"
 
 
 def test_groups_work_where_topics_have_no_views_by_default(tmp_path: Path) -> None:

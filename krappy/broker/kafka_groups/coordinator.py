@@ -190,7 +190,7 @@ class KafkaGroups(GroupRegistry):
             except Refused as refusal:
                 synced = SyncAnswer(refusal.fault)
             self._attend(group)
-            later.resolve(synced)
+            self._reply(name, [(later, synced)])
         return later
 
     def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None) -> Fault:
@@ -245,18 +245,16 @@ class KafkaGroups(GroupRegistry):
             try:
                 beaten = group.membership.beat(self.now(), beat, self.topics)
             finally:
-                must_sync = bool(group.membership.dirty) or not group.membership.saved
-                failed = self.after(group) if must_sync or group.forgettable else None
+                changed = bool(group.membership.dirty) or not group.membership.saved
+                failed = self.after(group) if changed or group.forgettable else None
                 self._attend(group)
         except Refused as refusal:
             later.resolve(refusal)
             return later
         if failed is not None:
             later.resolve(failed)
-        elif must_sync and self.store.waits:
-            self.runtime.spawn(self._resolve_written, name, [(later, beaten)])
         else:
-            later.resolve(beaten)
+            self._reply(name, [(later, beaten)])
         return later
 
     def _for_beat(self, name: str, beat: Beat) -> KafkaGroup:
@@ -310,10 +308,8 @@ class KafkaGroups(GroupRegistry):
         if isinstance(membership, ClassicGroup):
             replies += membership.out
             membership.out = []
-        must_sync = False
         failed = None
         if not membership.saved or (isinstance(membership, ModernGroup) and membership.dirty):
-            must_sync = True
             head, changed = None if membership.saved else group.head(), group.changed_members()
             try:
                 self.store.write(GroupChange(group.name, head, members=changed))
@@ -330,12 +326,16 @@ class KafkaGroups(GroupRegistry):
                 self.forget(group)
             except KrappyError as error:  # the next check of offsets forgets it
                 self.runtime.report("group_write_failed", group=group.name, error=str(error))
-        if must_sync and replies and self.store.waits:
-            self.runtime.spawn(self._resolve_written, group.name, replies)
-        else:
-            for reply in replies:
-                reply.token.resolve(reply.answer)
+        self._reply(group.name, replies)
         return failed
+
+    def _reply(self, name: str, answers: Sequence[tuple[Later[Any], Any]]) -> None:
+        """Answers once all that the answers can tell of the group is durable."""
+        if answers and self.store.is_behind(name):
+            self.runtime.spawn(self._resolve_written, name, answers)
+            return
+        for later, answer in answers:
+            later.resolve(answer)
 
     async def _resolve_written(self, name: str, answers: Sequence[tuple[Later[Any], Any]]) -> None:
         try:

@@ -19,9 +19,9 @@ class Keeper(Protocol):
     def begin(self) -> None:
         """Loads what is kept. Raises StorageError for what it can't read."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether a write is not durable at once."""
+    def is_behind(self, group: str) -> bool:
+        """Whether some of what was written of this group may not be durable yet: who tells of it waits for `written`.
+        Also true where another broker keeps the group."""
 
     def write(self, change: GroupChange) -> None:
         """Raises StorageError, and NotCoordinator, CoordinatorNotAvailable where another broker keeps the group; then
@@ -53,9 +53,8 @@ class LocalKeeper:
     def begin(self) -> None:
         self._loaded(self._store.load_all())
 
-    @property
-    def waits(self) -> bool:
-        return self._runtime.fsync
+    def is_behind(self, group: str) -> bool:
+        return self._runtime.meta.behind
 
     def written(self, group: str) -> Later[None]:
         return self._runtime.meta_synced()

@@ -111,11 +111,16 @@ class GroupTable:
         while self._waiting and self._waiting[0][0] <= number:
             self._waiting.popleft()[1].resolve(None)
 
+    @property
+    def behind(self) -> bool:
+        """Whether something that was written is not committed."""
+        return self._done < self._sent or self._ended is not None
+
     def written(self) -> Later[None]:
         later: Later[None] = Later()
         if self._ended is not None:
             later.reject(self._ended)
-        elif self._done == self._sent:
+        elif not self.behind:
             later.resolve(None)
         else:
             self._waiting.append((self._sent, later))
@@ -134,8 +139,6 @@ class GroupTable:
 class ReplicatedKeeper:
     """Implements `Keeper`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
     `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
-
-    waits = True
 
     def __init__(
         self,
@@ -159,6 +162,10 @@ class ReplicatedKeeper:
 
     def delete(self, group: str) -> None:
         self._table(group).delete(group)
+
+    def is_behind(self, group: str) -> bool:
+        table = self._tables.get(self._index(group))
+        return table is None or table.behind
 
     def written(self, group: str) -> Later[None]:
         try:
