@@ -183,8 +183,12 @@ async def list_groups(session: KafkaSessionPort, request: Message, version: int)
     """All groups of the broker, filtered by state (KIP-518) and type (KIP-848)."""
     states = {state.lower() for state in request.get("states_filter") or ()}
     kinds = {kind.lower() for kind in request.get("types_filter") or ()}
-    groups = []
-    for number, each in enumerate(session.access.kafka_groups(Op.DESCRIBE).admin.list_groups(), 1):
+    groups: list[Message] = []
+    try:
+        there = session.access.kafka_groups(Op.DESCRIBE).admin.list_groups()
+    except KrappyError as error:
+        return {"error_code": group_code(error), "groups": groups}
+    for number, each in enumerate(there, 1):
         if number % FEW == 0:
             await session.pause()
         if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds):

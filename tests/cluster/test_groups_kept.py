@@ -84,6 +84,8 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
             for id in others:
                 cluster.brokers[id].kill()
             assert commit(raw, "g", 1, 9) == Fault.COORDINATOR_NOT_AVAILABLE
+            listed = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
+            assert listed["error_code"] == Fault.COORDINATOR_NOT_AVAILABLE, "some are not loaded"
             time.sleep(2)  # it may load its groups meanwhile, if it does not wait for what is in the log
             for id in others:
                 cluster.brokers[id].begin()

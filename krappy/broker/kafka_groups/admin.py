@@ -9,6 +9,7 @@ from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
+from krappy.errors import CoordinatorNotAvailable
 from krappy.ports import DescribedGroup, Listed
 
 if TYPE_CHECKING:
@@ -23,7 +24,13 @@ class Admin:
         self._runtime = owner.runtime
 
     def list_groups(self) -> Iterator[Listed]:
-        """Every group of the broker, native ones too. Groups may be created and deleted during the iteration."""
+        """Every group of the broker, native ones too. Groups may be created and deleted during the iteration. Raises
+        CoordinatorNotAvailable while some are not loaded."""
+        if self._owner.store.loading:
+            raise CoordinatorNotAvailable("this broker has not loaded all the groups yet that it coordinates")
+        return self._listed()
+
+    def _listed(self) -> Iterator[Listed]:
         for name, group in [*self._owner.groups.items()]:
             membership = group.membership
             if isinstance(membership, ClassicGroup):

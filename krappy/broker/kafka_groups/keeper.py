@@ -19,6 +19,10 @@ class Keeper(Protocol):
     def begin(self) -> None:
         """Loads what is kept. Raises StorageError for what it can't read."""
 
+    @property
+    def loading(self) -> bool:
+        """Whether there are groups that this broker keeps, and has not loaded yet."""
+
     def is_behind(self, group: str) -> bool:
         """Whether some of what was written of this group may not be durable yet: who tells of it waits for `written`.
         Also true where another broker keeps the group."""
@@ -43,6 +47,8 @@ class Keeper(Protocol):
 
 class LocalKeeper:
     """Implements `Keeper`. `loaded(groups)` is called once, with all groups."""
+
+    loading = False
 
     def __init__(self, runtime: Runtime, loaded: Callable[[Mapping[str, KeptGroup]], None]) -> None:
         self._runtime, self._loaded = runtime, loaded

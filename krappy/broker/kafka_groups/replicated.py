@@ -163,6 +163,10 @@ class ReplicatedKeeper:
     def delete(self, group: str) -> None:
         self._table(group).delete(group)
 
+    @property
+    def loading(self) -> bool:
+        return bool(self._loading or self._new())
+
     def is_behind(self, group: str) -> bool:
         table = self._tables.get(self._index(group))
         return table is None or table.behind
