@@ -13,13 +13,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
-from krappy.handlers.kafka.fetch_work import answered
+from krappy.handlers.kafka.fetch_work import Reads, answered, never_late, read_all, read_now, room_of
 from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.replica_fetch import fetch_for_replica, replica_of
@@ -33,12 +33,9 @@ HINTS_SINCE = 16  # the version from which an answer has leaders and their addre
 READ_COMMITTED = 1
 DEBUGGING = -2  # as a replica's id: of kafka-replica-verification.sh, which reads from followers, too
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
-MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
 MANY = 500  # partitions that are read in one turn
 LARGE = 2000  # a request that names more partitions takes much memory, so it waits at most
 LARGE_SECONDS = 1.0  # this long, and then its client asks again
-LONG_MS = 100  # an answer that has taken this long to make is sent without the partitions that are left,
-WORTH = 64 << 10  # if it has this many bytes of records
 
 
 class Wanted(NamedTuple):
@@ -68,6 +65,12 @@ class SourceRead(NamedTuple):
     max_bytes: int
     limit: int
     min_one: bool
+
+    def now(self) -> Raw:
+        return self.source.fetch_now(self.offset, self.max_bytes, self.limit, min_one=self.min_one)
+
+    async def read(self) -> Raw:
+        return await self.source.fetch(self.offset, self.max_bytes, self.limit, min_one=self.min_one)
 
 
 class Fetch:
@@ -127,11 +130,6 @@ class Fetch:
                 return found.held(index)
         return topic.led(index)
 
-    @property
-    def room(self) -> int:
-        """How many bytes of records the answer may have."""
-        return max(0, min(int(self.request["max_bytes"]), MAX_BYTES))
-
     # --- when to answer
 
     @property
@@ -185,52 +183,18 @@ class Fetch:
 
         Raises BlockingIOError when it would have to wait for the disk.
         """
-        reads = self._reads(min(self.room, self.session.answer_bytes), lambda: False)
-        try:
-            read = next(reads)
-            while True:
-                assert read is not None  # at most `MANY` partitions: there are no turns
-                try:
-                    raw = read.source.fetch_now(read.offset, read.max_bytes, read.limit, min_one=read.min_one)
-                except KrappyError as error:
-                    read = reads.throw(error)
-                else:
-                    read = reads.send(raw)
-        except StopIteration as done:
-            return self._answer(done.value) if self.at_once or self._read >= self.request["min_bytes"] else None
+        found = read_now(self._reads(min(room_of(self.request), self.session.answer_bytes), never_late))
+        return self._answer(found) if self.at_once or self._read >= self.request["min_bytes"] else None
 
     async def wait(self) -> Message:
         """The answer, once it is time for it."""
         if not self.at_once:
             await self._until_enough()
-        async with self.session.answering(self.room) as room:
-            clock = self.session.broker.clock
-            begun = clock.steady_ms()
-            reads = self._reads(room, lambda: clock.steady_ms() - begun > LONG_MS)
-            try:
-                read = next(reads)
-                while True:
-                    if read is None:
-                        await self.session.pause()
-                        read = next(reads)
-                        continue
-                    try:
-                        raw = await read.source.fetch(read.offset, read.max_bytes, read.limit, min_one=read.min_one)
-                    except KrappyError as error:
-                        read = reads.throw(error)
-                    else:
-                        read = reads.send(raw)
-            except StopIteration as done:
-                return self._answer(done.value)
+        async with self.session.answering(room_of(self.request)) as room:
+            return self._answer(await read_all(self.session, room, self._reads))
 
-    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[SourceRead | None, Raw | None, list[Message]]:
-        """Yields the reads that the request needs, one after the other, about `room` bytes at most in all. Takes the
-        result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn. Returns the
-        partitions of the answer.
-
-        `late()`: whether the answer has taken so long that it is sent without the partitions that are left. The client
-        works on it meanwhile.
-        """
+    def _reads(self, room: int, late: Callable[[int], bool]) -> Reads[list[Message]]:
+        """Returns the partitions of the answer."""
         left, first = room, True
         found: list[Message] = []
         for number, wanted in enumerate(self.wanted):
@@ -243,7 +207,7 @@ class Fetch:
             try:
                 offset, limit = wanted.offset, limit_of(source, self.committed)
                 most = min(wanted.asked["partition_max_bytes"], left)
-                if room - left >= WORTH and late():
+                if late(room - left):
                     most = 0
                 raw = None
                 if offset < limit and (first or most > 0):

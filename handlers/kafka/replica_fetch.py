@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, OffsetOutOfRange, UnknownTopic
-from krappy.handlers.kafka.fetch_work import answered
+from krappy.handlers.kafka.fetch_work import Reads, answered, never_late, read_all, read_now, room_of
 from krappy.handlers.kafka.registry import Message
 from krappy.handlers.kafka.sources import wrong_epoch
 from krappy.handlers.waits import bounded_ms
@@ -41,9 +41,6 @@ LEAST_VERSION = 15  # the first with the replica's broker epoch (KIP-903)
 MANY = 500  # partitions that are found or read in one turn
 LAST_EPOCH = 2**31 - 1  # of a session; 1 comes after it
 NOTE_MS = 500  # how often it is noted that a replica is in sync where it waits
-MAX_BYTES = 55 << 20  # of one answer
-LONG_MS = 100  # an answer that has taken this long to make is sent without the partitions that are left,
-WORTH = 64 << 10  # if it has this many bytes of records
 Told = tuple[int, int, int]  # leader epoch, high watermark, log start
 ReplicaKey = tuple[int, bytes, int]  # the replica's broker, topic id, index
 
@@ -201,6 +198,12 @@ class ReplicaRead(NamedTuple):
     max_bytes: int
     min_one: bool
 
+    def now(self) -> Raw:
+        return self.port.fetch_all_now(self.offset, self.max_bytes, min_one=self.min_one)
+
+    async def read(self) -> Raw:
+        return await self.port.fetch_all(self.offset, self.max_bytes, min_one=self.min_one)
+
 
 class ReplicaFetch:
     """One request."""
@@ -315,11 +318,6 @@ class ReplicaFetch:
 
     # --- the answer
 
-    @property
-    def _room(self) -> int:
-        """How many bytes of records the answer may have."""
-        return max(0, min(int(self.request["max_bytes"]), MAX_BYTES))
-
     def now(self) -> Message | None:
         """The answer from memory; None if the request has to wait for news.
 
@@ -327,51 +325,18 @@ class ReplicaFetch:
         """
         if len(self.watch.stirred) >= MANY or not self.at_once:
             return None
-        reads = self._reads(min(self._room, self.session.answer_bytes), lambda: False)
-        try:
-            read = next(reads)
-            while True:
-                assert read is not None  # fewer than `MANY` partitions: there are no turns
-                try:
-                    raw = read.port.fetch_all_now(read.offset, read.max_bytes, min_one=read.min_one)
-                except KrappyError as error:
-                    read = reads.throw(error)
-                else:
-                    read = reads.send(raw)
-        except StopIteration:
-            return self._answer()
+        read_now(self._reads(min(room_of(self.request), self.session.answer_bytes), never_late))
+        return self._answer()
 
     async def wait(self) -> Message:
         """The answer, once it is time for it."""
         if not self.at_once:
             await self._until_news()
-        async with self.session.answering(self._room) as room:
-            clock = self.session.broker.clock
-            begun = clock.steady_ms()
-            reads = self._reads(room, lambda: clock.steady_ms() - begun > LONG_MS)
-            try:
-                read = next(reads)
-                while True:
-                    if read is None:
-                        await self.session.pause()
-                        read = next(reads)
-                        continue
-                    try:
-                        raw = await read.port.fetch_all(read.offset, read.max_bytes, min_one=read.min_one)
-                    except KrappyError as error:
-                        read = reads.throw(error)
-                    else:
-                        read = reads.send(raw)
-            except StopIteration:
-                return self._answer()
+        async with self.session.answering(room_of(self.request)) as room:
+            await read_all(self.session, room, self._reads)
+            return self._answer()
 
-    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[ReplicaRead | None, Raw | None, None]:
-        """Yields the reads that the request needs, one after the other, about `room` bytes at most in all. Takes the
-        result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn.
-
-        `late()`: whether the answer has taken so long that it is sent without the partitions that are left. The replica
-        puts on disk meanwhile what it has.
-        """
+    def _reads(self, room: int, late: Callable[[int], bool]) -> Reads[None]:
         watch, left, first = self.watch, room, True
         for number, wanted in enumerate(tuple(watch.stirred.values())):
             if number % MANY == MANY - 1:
@@ -384,7 +349,7 @@ class ReplicaFetch:
                     watch.stirred.pop(wanted.key, None)
                 continue
             most = min(watch.most(wanted), left)
-            if room - left >= WORTH and late():
+            if late(room - left):
                 most = 0
             row = yield from self._row(wanted, max(1, most) if first else most, first)
             if row is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from krappy.handlers.kafka import fetch_work
 from krappy.partitioner import partition_for
 from krappy.records import batch
 from krappy.testing.running import run_broker
@@ -302,9 +302,8 @@ def test_long_polls_cost_nothing_while_they_wait(broker: BrokerProcess) -> None:
 
 
 def test_what_takes_long_is_sent_before_other_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("krappy.handlers.kafka.fetch")  # the package has a function of this name
-    monkeypatch.setattr(module, "LONG_MS", -1)
-    monkeypatch.setattr(module, "WORTH", 1)
+    monkeypatch.setattr(fetch_work, "LONG_MS", -1)
+    monkeypatch.setattr(fetch_work, "WORTH", 1)
     with run_broker(tmp_path, durability="os") as broker, Raw(broker.kafka_address) as raw:
         with broker.connect() as client:
             client.create_topic("slow", partitions=3)
