@@ -105,6 +105,7 @@ def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> No
         ("idle_timeout_ms", "1.5h", 5_400_000),
         ("idle_timeout_ms", "250ms", 250),
         ("offsets_retention_ms", "7d", 604_800_000),
+        ("leader_imbalance_check_interval_seconds", "5m", 300),
     ],
 )
 def test_sizes_and_times_may_have_units(tmp_path: Path, name: str, given: str, number: int) -> None:

@@ -1,7 +1,7 @@
 """What --help looks like: at a terminal its headings are bold and the names of options and commands in colour.
 
-rich-click would draw more, but then every command would have to be one of its classes, and their import takes longer
-than the rest of a short command.
+rich-click was tried (1.9.9) and not taken. Its boxes leave the sentences of `krappy serve --help` half of the line, the
+groups of its settings are lost, examples are dimmed, and `krappy get --help` takes 0.18 s of CPU instead of 0.11 s.
 """
 
 from __future__ import annotations

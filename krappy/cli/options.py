@@ -171,6 +171,27 @@ class CommandGroup(click.Group):
             command.context_class = Context
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            if names := self._names_of_command_with(error.option_name, ctx, args):
+                ctx.fail(
+                    f"'{error.option_name}' goes after the command: {ctx.command_path} {names} {error.option_name}"
+                )
+            raise
+
+    def _names_of_command_with(self, option: str, ctx: click.Context, args: list[str]) -> str:
+        """The command that is named among the arguments, such as `topic list`, if it has the option; else nothing."""
+        command: click.Command = self
+        names = []
+        for each in args:
+            found = command.get_command(ctx, each) if isinstance(command, click.Group) else None
+            if found is not None:
+                command = found
+                names.append(each)
+        return " ".join(names) if any(option in parameter.opts for parameter in command.params) else ""
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the first sentence of each in full; click would cut it at the line's end."""
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 
@@ -178,6 +178,13 @@ class ByteCount(int):
     """A number of bytes in a table: 1.5 KiB for people, the number for programs."""
 
 
+class SettingValue(NamedTuple):
+    """A setting's value in a table: in the largest unit for people, as it is stored for programs."""
+
+    shown: str
+    stored: str
+
+
 class Lag(int):
     """A number that should be 0, such as a lag: people see at once where it is not."""
 
@@ -216,7 +223,7 @@ def _plain_cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(int(value))
-    return _cell(value)
+    return value.stored if isinstance(value, SettingValue) else _cell(value)
 
 
 def _style(value: Any) -> str:
@@ -246,6 +253,8 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    if isinstance(value, SettingValue):
+        return value.shown
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, list | tuple):

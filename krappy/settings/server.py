@@ -47,7 +47,7 @@ FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
 _SERVICE_LINK = re.compile(
     r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-KINDS = {None: "number", units.BYTES: "size", units.MS: "duration"}
+KINDS = {None: "number", units.BYTES: "size", units.MS: "duration", units.SECONDS: "duration"}
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")

@@ -1,11 +1,11 @@
-"""Numbers of bytes and of milliseconds, as people write them: 256M, 1.5GiB, 30s, 7d."""
+"""Numbers of bytes, of milliseconds and of seconds, as people write them: 256M, 1.5GiB, 30s, 7d."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-BYTES, MS = "bytes", "ms"
+BYTES, MS, SECONDS = "bytes", "ms", "seconds"
 # K, M, G and T, and with iB, are powers of 1024, as for the JVM; KB, MB, GB and TB are powers of 1000.
 _SIZES = {
     "b": 1,
@@ -17,20 +17,28 @@ _SHOWN = {
     BYTES: {"TiB": 1 << 40, "GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10},
     MS: {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1},
 }
-UNITS = {BYTES: _SIZES, MS: _TIMES}
-EXAMPLES = {BYTES: "such as 256M, 64KiB or 1.5G", MS: "such as 500ms, 30s, 12h or 7d"}
+UNITS = {
+    BYTES: _SIZES,
+    MS: _TIMES,
+    SECONDS: {name: size // 1000 for name, size in _TIMES.items() if size >= 1000},
+}
+EXAMPLES = {
+    BYTES: "such as 256M, 64KiB or 1.5G",
+    MS: "such as 500ms, 30s, 12h or 7d",
+    SECONDS: "such as 30s, 5m or 1h",
+}
 _WRITTEN = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([a-zA-Z]{1,3})")
 
 
 def of(name: str) -> str | None:
-    """What a setting's number counts, by the setting's name: BYTES, MS, or None."""
+    """What a setting's number counts, by the setting's name: BYTES, MS, SECONDS, or None."""
     words = re.split(r"[._]", name)
-    return BYTES if "bytes" in words else MS if words[-1] == "ms" else None
+    return BYTES if "bytes" in words else words[-1] if words[-1] in (MS, SECONDS) else None
 
 
 def read(given: Any, unit: str | None) -> Any:
-    """The number of bytes or milliseconds that a text with a unit tells; anything else as it is. Raises ValueError for
-    a unit that there is not."""
+    """The number of bytes, milliseconds or seconds that a text with a unit tells; anything else as it is. Raises
+    ValueError for a unit that there is not."""
     found = _WRITTEN.fullmatch(given.strip()) if unit is not None and isinstance(given, str) else None
     if found is None or unit is None:
         return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -95,6 +96,25 @@ def test_a_mistyped_command_is_told_which_was_meant(run: Krappy, typed: str, mea
     assert result.status == 2
     assert f"'{meant}'" in result.err
     assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("--address", "h:1", "topic", "list"), "'--address' goes after the command: krappy topic list --address"),
+        (("--registry=http://r", "get", "t", "k"), "'--registry' goes after the command: krappy get --registry"),
+        (
+            ("topic", "--if-absent", "create", "t"),
+            "'--if-absent' goes after the command: krappy topic create --if-absent",
+        ),
+        (("--adress", "h:1", "topic", "list"), "No such option '--adress'"),
+        (("--address", "h:1"), "No such option '--address'"),
+    ],
+)
+def test_an_option_before_its_command_is_told_where_it_goes(run: Krappy, typed: tuple[str, ...], told: str) -> None:
+    result = run(*typed)
+    assert (result.status, told in result.err) == (2, True), result.err
+    assert json.loads(run("--json", "topic", "list").err)["error"].startswith("'--json' goes after the command")
 
 
 def test_version(run: Krappy) -> None:

@@ -72,6 +72,13 @@ def test_a_table_at_a_terminal(krappy: Krappy, broker: RunningBroker) -> None:
     assert "\t" not in shown
 
 
+def test_the_defaults_of_settings_at_a_terminal() -> None:
+    status, shown = at_terminal("topic", "settings")
+    assert status == 0
+    for name, default in {"segment.bytes": "1 GiB", "segment.ms": "7d", "max.compaction.lag.ms": "no limit"}.items():
+        assert re.search(rf"^{re.escape(name)} +{default} ", shown, re.MULTILINE), name
+
+
 def test_an_event_cannot_speak_to_the_terminal(krappy: Krappy, broker: RunningBroker) -> None:
     krappy("produce", "rude", "--sep", ":", stdin=b"k:\x1b[2Jred\x07\xc2\x9b\n")
     for command in (["consume", "rude", "--to", "now"], ["get", "rude", "k"], ["scan", "rude"]):

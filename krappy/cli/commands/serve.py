@@ -19,7 +19,8 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     the requests in flight, flushes, and exits with 0. A SIGTERM during the recovery from a crash ends it at once with
     0; the next start recovers. It exits with 2 when a setting is refused, and with 1 for other errors.
 
-    Sizes and durations may have units: --memory-bytes 256M, --log-retention-ms 7d. Without, they are bytes and ms.
+    Sizes and durations may have units: --memory-bytes 256M, --log-retention-ms 7d. Without, they are bytes,
+    and the ms or seconds of their names.
 
     \b
     Examples:

@@ -300,7 +300,10 @@ def settings(whole: bool, as_json: bool) -> None:
     if as_json:
         output.emit_json([{"name": each.name, "default": each.default, "meaning": each.doc} for each in found])
         return
-    output.table(["setting", "default", "meaning"], [[each.name, _default(each), each.doc] for each in found])
+    output.table(
+        ["setting", "default", "meaning"],
+        [[each.name, output.SettingValue(_default(each), each.default), each.doc] for each in found],
+    )
 
 
 def _default(setting: Setting) -> str:
