@@ -87,7 +87,7 @@ class Workload:
         done = {client.name: len(client.operations) for client in self.registers}
 
         def waiting() -> list[str]:
-            writers = [each.name for each in self.steady if each.last_ack <= began]
+            writers = [f"{each.name} in partitions {held}" for each in self.steady if (held := each.waiting(began))]
             return writers + [each.name for each in self.registers if len(each.operations) <= done[each.name]]
 
         while waiting() and time.monotonic() < began + PROGRESS_SECONDS:

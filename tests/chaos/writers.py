@@ -34,11 +34,16 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.troubles: list[str] = []  # why it began anew
         self.last_ack = time.monotonic()
+        self.last_acks = dict.fromkeys(range(partitions), self.last_ack)  # by partition
         self.longest_gap = 0.0  # seconds without an ack
 
     def start(self) -> None:
         self.last_ack = time.monotonic()
         self._thread.start()
+
+    def waiting(self, since: float) -> list[int]:
+        """The partitions in which nothing was acknowledged since then. A producer may get on in all others."""
+        return [partition for partition, at in self.last_acks.items() if at <= since]
 
     def stop(self) -> None:
         self._stopped.set()
@@ -73,7 +78,7 @@ class Writer:
     def _acked(self, event: Sent, offset: int) -> None:
         now = time.monotonic()
         self.longest_gap = max(self.longest_gap, now - self.last_ack)
-        self.last_ack = now
+        self.last_ack = self.last_acks[event.partition] = now
         self._history.ack(event, offset)
 
 
