@@ -308,6 +308,7 @@ class LocalBroker(Runtime):
         self.begin_stop()
         if self.replication is not None:
             self.replication.end()
+            await self.replication.rest()
         self._housekeeping.cancel()
         await self._house_kept.wait()  # housekeeping may be flushing or cleaning what is about to be closed
         async with self.changes.locks.everything():  # a deletion may be using it as well

@@ -145,3 +145,24 @@ def test_one_without_a_lease_refuses_nothing(tmp_path: Path, monkeypatch: pytest
             assert await outcome(publish(partition, ABSENT)) is NotLeader
 
     trio.run(main)
+
+
+def test_who_waits_for_what_is_written_waits_no_longer_than_the_role(tmp_path: Path) -> None:
+    """What was not committed by then may be cut from the log, which would never again be as long."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await led_with_a_follower(broker)
+            written = publish(partition)
+            await trio.testing.wait_all_tasks_blocked()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partition.written)
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(nursery.child_tasks) == 1
+                await partition.rest()
+                with trio.fail_after(20):
+                    while nursery.child_tasks:
+                        await trio.sleep(0.01)
+            assert await outcome(written) is NotLeader
+
+    trio.run(main)

@@ -89,11 +89,7 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
     """Looks up these keys in the other partitions; it has all that is acknowledged. Raises why it can't be known."""
     partition.view_ready(0)
     strays = partition.strays
-    if not strays.all_here:
-        raise PolicyViolation(
-            f"'{partition.topic}' may have keys in other partitions than those that murmur2 gives them, and several "
-            "brokers lead it: then no broker can decide a condition on a key"
-        )
+    _check_here(partition)
     partition.applier.strays.expect()
     others = strays.others(partition)
     folding = [other.applier for other in others]
@@ -105,6 +101,7 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
         await other.applier.caught_up()
         await other.undecided.refresh()
         undecided.update(filter(other.undecided.holds, keys))
+    _check_here(partition)  # else another leader may have acknowledged what the views here lack
     found: dict[bytes, tuple[bytes, int]] = {}
     distinct = list(dict.fromkeys(keys))
     start = 0
@@ -121,3 +118,12 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
         if other.applier is not applier:
             raise RequestTimeout(f"the view of {other} was begun anew just now; try again")
     return Elsewhere(found, undecided)
+
+
+def _check_here(partition: Viewed) -> None:
+    """Raises PolicyViolation unless this broker leads all partitions of the topic."""
+    if not partition.strays.all_here:
+        raise PolicyViolation(
+            f"'{partition.topic}' may have keys in other partitions than those that murmur2 gives them, and several "
+            "brokers lead it: then no broker can decide a condition on a key"
+        )

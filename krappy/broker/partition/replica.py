@@ -478,13 +478,17 @@ class Replica:
             raise self.gone
 
     async def written(self) -> None:
-        """Returns once all batches that were accepted before are readable, or have failed."""
+        """Returns once all batches that were accepted before are readable, or have failed: here, for this broker has
+        another role since."""
         async with self.writing:
-            end = self.log.end_offset
-        await wait_any(
-            [self.moved, self.landed],
-            lambda: self.high_watermark >= end or self.gone is not None or bool(self.log_failed),
-        )
+            end, role, epoch = self.log.end_offset, self.role, self.epoch
+
+        def done() -> bool:
+            if self.gone is not None or self.log_failed or (self.role, self.epoch) != (role, epoch):
+                return True
+            return self.high_watermark >= end
+
+        await wait_any([self.moved, self.landed], done)
 
     @property
     def busy(self) -> bool:

@@ -156,3 +156,10 @@ class Replication:
     def end(self) -> None:
         self._replicating.cancel()
         self._belonging.cancel()
+
+    async def rest(self) -> None:
+        """After `end`: gives up what this broker still leads. Its followers get no more answers, so nothing that waits
+        for a commit will be committed here, and must not keep the broker from stopping."""
+        async with trio.open_nursery() as nursery:
+            for partition in self._runtime.topics.local():
+                nursery.start_soon(partition.rest)
