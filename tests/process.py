@@ -11,9 +11,9 @@ a second, so a test can kill ten times as many brokers in the same time.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-import random
 import resource
 import select
 import signal
@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ PATIENCE = 60.0  # seconds that anything may take before the test fails; it says
 LIFETIME = 900.0  # seconds after which a broker is killed, whatever its test does
 
 
-FIRST_PORT, PORTS, WORKERS = 20_000, 1_500, 8
+FIRST_PORT, PORTS, BLOCKS = 20_000, 200, 60
 
 
 class Died(AssertionError):
@@ -47,20 +48,32 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
         time.sleep(0.005)
 
 
+@cache
+def _block() -> tuple[socket.socket, Iterator[int]]:
+    """Ports that only this process gives to its servers, in turn, and what holds them: a socket on the one before them,
+    until the process ends. Without it, another run of the tests might take a server's port while that server is down.
+    """
+    for first in range(FIRST_PORT, FIRST_PORT + BLOCKS * PORTS, PORTS):
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", first))
+        except OSError:
+            held.close()
+        else:
+            return held, itertools.cycle(range(first + 1, first + PORTS))
+    raise OSError("all blocks of ports are taken")
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now. They are below those from which Linux takes one for a connection:
-    else a connection may have a server's port while that server is started again. Each worker has its own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    first = FIRST_PORT + worker % WORKERS * PORTS
-    with contextlib.ExitStack() as stack:
-        found: list[int] = []
-        for port in random.sample(range(first, first + PORTS), PORTS):
-            probe = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                found.append(port)
-                if len(found) == count:
-                    return found
+    """Ports of 127.0.0.1 that nobody listens on now, and that were not given for long. They are below those from which
+    Linux takes one for a connection: else a connection may have a server's port while that server is started again."""
+    found: list[int] = []
+    for port in itertools.islice(_block()[1], PORTS - 1):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+            if len(found) == count:
+                return found
     raise OSError("no ports are free")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, PartitionMetadata
+from confluent_kafka.admin import AdminClient
+from kazoo.client import KazooClient
 
 from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Closed, Raw
 from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
 
 
@@ -25,6 +27,32 @@ class SharedProcesses(NamedTuple):
 
     zookeeper: ZooKeeperServer
     launch: Launcher
+
+
+class KnownPartition(NamedTuple):
+    leader: int  # -1: nobody
+    epoch: int
+    replicas: list[int]
+    isrs: list[int]
+
+
+class KnownTopic(NamedTuple):
+    id: bytes
+    partitions: dict[int, KnownPartition]
+
+
+def _known(raw: Raw, name: str) -> KnownTopic | None:
+    [found] = raw.ask(ApiKey.METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False})["topics"]
+    if found["error_code"]:
+        return None
+    rows = sorted(found["partitions"], key=lambda each: each["partition_index"])
+    partitions = {
+        each["partition_index"]: KnownPartition(
+            each["leader_id"], each["leader_epoch"], each["replica_nodes"], each["isr_nodes"]
+        )
+        for each in rows
+    }
+    return KnownTopic(bytes(found["topic_id"]), partitions)
 
 
 class ClusterProcesses:
@@ -69,26 +97,62 @@ class ClusterProcesses:
             each.ready()
         for id in self.brokers:
             wait_until(lambda id=id: len(self.events(id, "registered")) > 0, f"broker {id} is registered")  # type: ignore[misc]
-        for id, each in self.brokers.items():
-            with Raw(str(each.settings["listen_kafka"])) as raw:
-                wait_until(partial(self._knows_all, raw), f"broker {id} knows all others")
+        self.until_known()
 
-    def _knows_all(self, raw: Raw) -> bool:
-        return len(raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]) == len(self.brokers)
+    @property
+    def running(self) -> list[int]:
+        """The ids of the brokers that run."""
+        return [id for id, each in self.brokers.items() if each.running]
+
+    def until_known(self) -> None:
+        """Until each broker that runs knows that these run, and no others."""
+        for id in self.running:
+            with self.asked(id) as raw:
+                wait_until(partial(self._knows_who_runs, raw), f"broker {id} knows who runs")
+
+    def _knows_who_runs(self, raw: Raw) -> bool:
+        return len(raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]) == len(self.running)
+
+    def asked(self, id: int) -> Raw:
+        """A connection to a broker."""
+        return Raw(str(self.brokers[id].settings["listen_kafka"]))
 
     def events(self, id: int, name: str) -> list[dict[str, Any]]:
         return self.brokers[id].events(name)
 
-    def partitions(self, topic: str) -> dict[int, PartitionMetadata]:
-        """A topic's partitions, each with leader, replicas and isrs, as Kafka's Metadata tells. librdkafka asks one
-        broker; if that is killed meanwhile, it waits for it."""
+    def topic(self, name: str) -> KnownTopic | None:
+        """As all running brokers know it now; None: there is none. It waits until they agree: what one knows, another
+        may know only a moment later."""
         end = time.monotonic() + PATIENCE
         while True:
-            try:
-                found: dict[int, PartitionMetadata] = self.admin.list_topics(topic, 3).topics[topic].partitions
-                return found
-            except KafkaException:
-                assert time.monotonic() < end, "no broker answers"
+            found: list[KnownTopic | None] = []
+            with contextlib.suppress(OSError, Closed):  # one is killed just now
+                for id in self.running:
+                    with self.asked(id) as raw:
+                        found.append(_known(raw, name))
+                if all(each == found[0] for each in found):
+                    return found[0]
+            assert time.monotonic() < end, f"brokers do not agree about {name}: {found}"
+            time.sleep(0.01)
+
+    def partitions(self, topic: str) -> dict[int, KnownPartition]:
+        """A topic's partitions, as all running brokers know them now, once there is the topic."""
+        end = time.monotonic() + PATIENCE
+        while (found := self.topic(topic)) is None:
+            assert time.monotonic() < end, f"no broker knows {topic}"
+            time.sleep(0.01)
+        return found.partitions
+
+    def states(self, topic: str) -> list[dict[str, Any]]:
+        """Of a topic's partitions, as ZooKeeper has them: it is ahead of every broker."""
+        kazoo = KazooClient(hosts=self.brokers[1].settings["zookeeper_connect"])
+        kazoo.start(PATIENCE)
+        try:
+            path = f"/brokers/topics/{topic}/partitions"
+            return [json.loads(kazoo.get(f"{path}/{index}/state")[0]) for index in self.partitions(topic)]
+        finally:
+            kazoo.stop()
+            kazoo.close()
 
     def coordinator(self, group: str) -> int:
         """The id of the broker that coordinates a group, once there is one."""
@@ -106,7 +170,7 @@ class ClusterProcesses:
     def until_in_sync(self, topic: str) -> None:
         wait_until(
             lambda: all(sorted(each.isrs) == sorted(each.replicas) for each in self.partitions(topic).values()),
-            f"all replicas of {topic} are in sync: {self.partitions(topic)}",
+            f"all replicas of {topic} are in sync",
         )
 
     def kill(self) -> None:

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy.records.batch import encode
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
-from tests.kafka.raw import Raw
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
+
+AWAY = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
+)
 
 
 def consumer(cluster: ClusterProcesses, group: str, **settings: Any) -> Consumer:
     return Consumer(
         {"bootstrap.servers": cluster.kafka, "group.id": group, "auto.offset.reset": "earliest", **settings}
     )
+
+
+def commit(member: Consumer, at: Sequence[TopicPartition]) -> None:
+    """As an application does: it tries again where the coordinator is not there yet. librdkafka leaves that to it."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            member.commit(offsets=list(at), asynchronous=False)
+            return
+        except KafkaException as error:
+            if error.args[0].code() not in AWAY or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def committed(cluster: ClusterProcesses, group: str, topic: str) -> list[int]:
@@ -48,7 +71,7 @@ def test_offsets_outlive_every_coordinator_in_turn(cluster: ClusterProcesses) ->
     one = consumer(cluster, "g")
     for round in range(1, 5):
         at = [TopicPartition("t", index, 10 * round + index) for index in range(PARTITIONS)]
-        one.commit(offsets=at, asynchronous=False)
+        commit(one, at)
         coordinator = cluster.coordinator("g")
         cluster.brokers[coordinator].kill()
         assert committed(cluster, "g", "t") == [10 * round + index for index in range(PARTITIONS)]
@@ -103,10 +126,11 @@ def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(cluster: Cluste
     """A group is used while the cluster has one broker."""
     for id in (2, 3):
         cluster.brokers[id].stop()
+    cluster.until_known()
     [made] = cluster.admin.create_topics([NewTopic("t", PARTITIONS, 1)]).values()
     made.result(30)
     one = consumer(cluster, "g")
-    one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+    commit(one, [TopicPartition("t", index, 7) for index in range(PARTITIONS)])
     one.close()
     assert {len(each.replicas) for each in cluster.partitions("__consumer_offsets").values()} == {1}
     for id in (2, 3):
@@ -123,7 +147,7 @@ def test_the_topic_of_groups_gets_its_replicas_when_brokers_come(cluster: Cluste
 def test_what_is_deleted_of_a_group_stays_deleted(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
     one = consumer(cluster, "gone")
-    one.commit(offsets=[TopicPartition("t", index, 7) for index in range(PARTITIONS)], asynchronous=False)
+    commit(one, [TopicPartition("t", index, 7) for index in range(PARTITIONS)])
     one.close()
     assert committed(cluster, "gone", "t") == [7] * PARTITIONS
     [deleted] = cluster.admin.delete_consumer_groups(["gone"], request_timeout=30).values()
@@ -136,13 +160,12 @@ def test_what_is_deleted_of_a_group_stays_deleted(cluster: ClusterProcesses) -> 
 def test_nobody_else_writes_to_the_topic_of_groups(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
     one = consumer(cluster, "g")
-    one.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+    commit(one, [TopicPartition("t", 0, 7)])
     one.close()
-    topic = cluster.admin.list_topics("__consumer_offsets", 30).topics["__consumer_offsets"]
-    assert len(topic.partitions) == 50
-    assert all(len(each.replicas) == 3 for each in topic.partitions.values())
-    leader = topic.partitions[0].leader
-    with Raw(str(cluster.brokers[leader].settings["listen_kafka"])) as raw:
+    partitions = cluster.partitions("__consumer_offsets")
+    assert len(partitions) == 50
+    assert all(len(each.replicas) == 3 for each in partitions.values())
+    with cluster.asked(partitions[0].leader) as raw:
         records = encode([b"kg/x"], [b"y"], timestamps=0)
         assert raw.produce("__consumer_offsets", records)["error_code"] == Code.INVALID_TOPIC_EXCEPTION
         names = [{"name": "__consumer_offsets", "topic_id": b"\0" * 16}]

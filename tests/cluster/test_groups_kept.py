@@ -18,8 +18,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from krappy.broker.topics.internal_topics import OFFSETS, settings_in_cluster
 from krappy.core.kafka.faults import Fault
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, KnownTopic, brokers
 from tests.cluster.test_cluster import make_topic
+from tests.cluster.test_groups import commit as commit_as_member
 from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
@@ -145,7 +146,7 @@ def test_an_assignment_is_told_to_nobody_before_it_is_committed(tmp_path: Path) 
 def test_groups_work_where_topics_have_no_views_by_default(tmp_path: Path) -> None:
     with cluster_of(tmp_path, view_enable=False) as cluster:
         one = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "g"})
-        one.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+        commit_as_member(one, [TopicPartition("t", 0, 7)])
         assert one.committed([TopicPartition("t", 0)], 60)[0].offset == 7
         one.close()
 
@@ -163,7 +164,7 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: P
         for first in range(0, count, 275):
             some = range(first, first + 275)
             at = [TopicPartition("t", index, index + 1, "😀" * 4000) for index in some]
-            one.commit(offsets=at, asynchronous=False)
+            commit_as_member(one, at)
         alone.stop()
     try:
         with zookeepers(tmp_path / "zookeeper") as [zookeeper]:
@@ -201,6 +202,17 @@ def delete_alone(raw: Raw) -> bool | None:
     return True if deleted["error_code"] in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION) else None
 
 
+def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew: bool) -> None:
+    """Until all brokers know that the topic "alone" is gone, or another one."""
+    assert before is not None
+
+    def is_known() -> bool:
+        now = cluster.topic("alone")
+        return now is not None and now.id != before.id if anew else now is None
+
+    wait_until(is_known, "all know that the topic is gone")
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(tmp_path: Path, anew: bool) -> None:
     """The next coordinator tells none, although the topic's files are removed by then; `anew`: nor if another topic has
@@ -213,8 +225,10 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
         with Raw(kafka_of(cluster, at)) as raw:
             wait_until(lambda: commit(raw, "g", 0, 7, "alone") == Code.NONE, "it is committed")
             wait_until(lambda: commit(raw, "g", 1, 8) == Code.NONE, "it is committed")
+        before = cluster.topic("alone")
         cluster.brokers[at].kill()
         until_answered(cluster, others, delete_alone)
         if anew:
             until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
+        until_known_anew(cluster, before, anew)
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {1: 8}

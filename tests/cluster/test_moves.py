@@ -22,7 +22,10 @@ def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) ->
     ).values()
     made.result(30)
     for id in cluster.brokers:
-        wait_until(lambda id=id: len(cluster.events(id, "topic_created")) > 0, f"broker {id} knows {name}")  # type: ignore[misc]
+        wait_until(
+            lambda id=id: any(each["topic"] == name for each in cluster.events(id, "topic_created")),  # type: ignore[misc]
+            f"broker {id} knows {name}",
+        )
 
 
 def reassign(

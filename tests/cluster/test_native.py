@@ -21,6 +21,7 @@ from krappy.errors import PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.test_groups import commit
 from tests.process import wait_until
 
 PARTITIONS = 6
@@ -261,7 +262,7 @@ def test_the_native_client_describes_kafkas_groups(cluster: ClusterProcesses, cl
     for number in range(6):
         settings = {"bootstrap.servers": cluster.kafka, "group.id": f"kafka {number}"}
         member = Consumer(settings)
-        member.commit(offsets=[TopicPartition("papers", 1, number)], asynchronous=False)
+        commit(member, [TopicPartition("papers", 1, number)])
         member.close()
     assert {f"kafka {number}" for number in range(6)} <= {each.group for each in client.groups()}
     for number in range(6):

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka import TopicPartition as At
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka import Producer
 
 from krappy import blocking
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import PARTITIONS, Writer, check, leaders, make_topic, until_acked
 from tests.kafka.raw import Raw
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
 
+LATEST, EARLIEST = -1, -2  # in ListOffsets
 QUICK = {"cleaner_backoff_ms": 300, "retention_check_ms": 300}
 # Tombstones go as soon as a second compaction finds them.
 EAGER = {
@@ -206,15 +205,8 @@ def test_deleted_records_do_not_come_back_with_another_leader(cluster: ClusterPr
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
             until_acked(writer, 3_000)
-            ends = {
-                at.partition: found.result(30).offset
-                for at, found in cluster.admin.list_offsets(
-                    {At("t", each): OffsetSpec.latest() for each in range(PARTITIONS)}
-                ).items()
-            }
-            wanted = [At("t", each, ends[each] // 2) for each in range(PARTITIONS)]
-            for at, found in cluster.admin.delete_records(wanted, request_timeout=60).items():
-                deleted[at.partition] = found.result(60).low_watermark
+            for index in range(PARTITIONS):
+                deleted[index] = _delete_half(cluster, index)
             cluster.brokers[id].kill()
             wait_until(lambda id=id: id not in leaders(cluster, "t"), f"broker {id} leads nothing")  # type: ignore[misc]
             assert _starts(cluster) == deleted
@@ -229,10 +221,41 @@ def test_deleted_records_do_not_come_back_with_another_leader(cluster: ClusterPr
 
 
 def _starts(cluster: ClusterProcesses) -> dict[int, int]:
-    end = time.monotonic() + 60
+    """Where each partition begins, as its leader tells."""
+    found = {}
+    for index in range(PARTITIONS):
+        with _leader(cluster, index) as raw:
+            found[index] = _offset(raw, index, EARLIEST)
+    return found
+
+
+def _delete_half(cluster: ClusterProcesses, index: int) -> int:
+    """Deletes the older half of what has ever been in a partition. Where it begins then."""
+    with _leader(cluster, index) as raw:
+        partition = {"partition_index": index, "offset": _offset(raw, index, LATEST) // 2}
+        body = {"topics": [{"name": "t", "partitions": [partition]}], "timeout_ms": 60_000}
+        [[found]] = [each["partitions"] for each in raw.ask(ApiKey.DELETE_RECORDS, body)["topics"]]
+    assert found["error_code"] == Code.NONE
+    return int(found["low_watermark"])
+
+
+def _leader(cluster: ClusterProcesses, index: int) -> Raw:
+    """A connection to the leader of a partition, once it takes requests as such. (An AdminClient would ask the one that
+    it knew last, until its time is over.)"""
+    end = time.monotonic() + PATIENCE
     while True:
-        try:
-            asked = {At("t", each): OffsetSpec.earliest() for each in range(PARTITIONS)}
-            return {at.partition: each.result(30).offset for at, each in cluster.admin.list_offsets(asked).items()}
-        except KafkaException:
-            assert time.monotonic() < end, "no leader answers"
+        if (leader := cluster.partitions("t")[index].leader) in cluster.running:
+            raw = cluster.asked(leader)
+            if _offset(raw, index, EARLIEST) >= 0:
+                return raw
+            raw.close()
+        assert time.monotonic() < end, f"nobody leads t-{index}"
+        time.sleep(0.05)
+
+
+def _offset(raw: Raw, index: int, which: int) -> int:
+    """One end of a partition; -1 from a broker that does not lead it."""
+    asked = {"partition_index": index, "current_leader_epoch": -1, "timestamp": which}
+    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [asked]}]}
+    [found] = raw.ask(ApiKey.LIST_OFFSETS, body)["topics"][0]["partitions"]
+    return int(found["offset"])
