@@ -85,6 +85,11 @@ class Log(CuttableLog):
         return self._synced
 
     @property
+    def is_synced(self) -> bool:
+        """Whether all of it is on disk, and no sync is under way: then `sync` would have nothing to do."""
+        return not (self.broken or self._syncing.locked() or self._unsynced)
+
+    @property
     def size(self) -> int:
         """Bytes in all segments."""
         return self._segments.size

@@ -16,6 +16,9 @@ class Unsynced:
         self.names = False  # files have come, gone or been renamed
         self._files: dict[Path, File | None] = {}  # None: no longer held open
 
+    def __bool__(self) -> bool:
+        return self.names or bool(self._files)
+
     def mark(self, files: Iterable[File]) -> None:
         """These files need a sync. Beyond MAX_HELD only their paths are kept, so that a log that is never synced does
         not hold all its files open."""

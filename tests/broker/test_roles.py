@@ -9,9 +9,13 @@ import pytest
 import trio
 import trio.testing
 
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import PartitionState
 from krappy.errors import NotLeader
 from krappy.records import batch
 from tests.broker import engine
+
+LATER = batch.encode([b"k"], [b"w"], timestamps=1_000)
 
 
 def test_a_publish_under_way_is_answered_when_the_role_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +61,34 @@ def test_a_retry_is_answered_when_the_role_has_ended(tmp_path: Path) -> None:
             partition.high_watermark = 0  # as of a follower that does not know yet that it is committed
             with trio.fail_after(30), pytest.raises(NotLeader):
                 await partition.publish(data).wait()
+
+    trio.run(main)
+
+
+def test_a_role_whose_log_is_on_disk_waits_for_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a broker goes or comes, hundreds of partitions get new roles, and most have nothing that is not synced."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path, durability="fsync") as broker:
+            partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+            await partition.publish(batch.encode([b"k"], [b"v"], timestamps=1_000)).wait()
+            syncs: list[int] = []
+            sync = partition.log.sync
+
+            def counted() -> int:
+                syncs.append(sync())
+                return syncs[-1]
+
+            monkeypatch.setattr(partition.log, "sync", counted)
+
+            async def follow(epoch: int) -> None:
+                await partition.take(PartitionState(7, epoch, 1, (7,), min_isr=1), epoch, Role.FOLLOWER, 1)
+
+            await follow(partition.epoch + 1)
+            assert (syncs, partition.role) == ([], Role.FOLLOWER)
+            data = batch.stamp(batch.read_header(LATER), 1, partition.epoch) + LATER[batch.STAMPED :]
+            partition.log.append_as_is([(batch.read_header(data), data)], 1_000)
+            await follow(partition.epoch + 1)
+            assert syncs == [2]
 
     trio.run(main)

@@ -125,7 +125,7 @@ class Partition(Viewed):
             if state.leader_epoch < self.epoch:
                 return
             led = self.role is Role.LEADER
-            if role is not Role.OFFLINE:
+            if role is not Role.OFFLINE and not self.log.is_synced:  # many partitions get a new role at once
                 await trio.to_thread.run_sync(self.log.sync, limiter=self.disk_limiter)
             if role is Role.LEADER:
                 self.lead(state, broker)

@@ -1,5 +1,7 @@
 """The leader's care for the ISRs of its partitions: followers that lag leave, those that have caught up come back.
 
+A follower that is out comes back only while it renews its lease: meanwhile this leader reads the leases.
+
 A change is a write that demands the state's version. It may be refused, or its answer lost: then what is read behind it
 is in force. Until that is known, the replica set counts with both ISRs.
 """
@@ -14,6 +16,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import PartitionImage
 from krappy.core.cluster.isr import addable, change_isr
+from krappy.core.cluster.presence import Renewals
 from krappy.core.cluster.replica_set import Proposal
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import read_state
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
 
 LOOK_S = 0.1
+LISTEN_S = 0.2  # between two reads of the leases
 RETRY_S = 0.2  # after a read that failed
 
 
@@ -32,14 +36,44 @@ class IsrKeeper:
     def __init__(self, runtime: Runtime, cluster: MembershipPort) -> None:
         self._runtime = runtime
         self._cluster = cluster
+        self._renewals = Renewals()
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen)
             while True:
                 await trio.sleep(LOOK_S)
                 for partition, proposal in self._due():
                     nursery.start_soon(self._change, partition, proposal)
+
+    async def _listen(self) -> None:
+        """Looks who renews its lease, while somebody could come into an ISR."""
+        while True:
+            await trio.sleep(LISTEN_S)
+            if not self._are_out():
+                self._renewals = Renewals()
+                continue
+            image = self._cluster.image
+            try:
+                found = {each: await self._cluster.read(paths.lease(each)) for each in image.brokers}
+            except (ConnectionLost, StorageError):
+                continue
+            leases = {broker: znode.version for broker, znode in found.items() if znode is not None}
+            self._renewals.look(image, leases, trio.current_time() * 1000)
+
+    def _are_out(self) -> bool:
+        """Whether a partition that this broker leads has a replica which may come into its ISR."""
+        led = [each for each in self._runtime.topics.local() if each.role is Role.LEADER]
+        return any(
+            addable(self._cluster.image, found).keys() - each.replicas.isr
+            for each in led
+            if (found := self._image(each)) is not None
+        )
+
+    def _addable(self, image: PartitionImage) -> dict[int, int]:
+        heard = self._renewals.heard
+        return {id: epoch for id, epoch in addable(self._cluster.image, image).items() if heard(id)}
 
     def _due(self) -> list[tuple[Partition, Proposal]]:
         cluster, now = self._cluster, trio.current_time() * 1000
@@ -55,7 +89,7 @@ class IsrKeeper:
                 continue
             if image.version != partition.state_version:
                 continue  # a newer state is about to be taken
-            proposal = partition.replicas.propose(addable(cluster.image, image), now, lag)
+            proposal = partition.replicas.propose(self._addable(image), now, lag)
             if proposal is not None:
                 found.append((partition, proposal))
         return found

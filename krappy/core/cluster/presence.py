@@ -28,6 +28,7 @@ LEASE_MS = 1_500  # how long a renewal is good for, from when it was sent
 RENEW_MS = 500
 GRACE_MS = 2_000
 SILENCE_MS = 2_500
+HEARD_MS = 2_000  # less than that, by so much as two who look see the same renewal apart
 DEAF_MS = 1_000  # between two looks: ZooKeeper may have been away, and then nobody could renew a lease
 
 
@@ -96,6 +97,32 @@ class Presence:
     def _is_there(self, broker: int, epoch: int | None) -> bool:
         found = self._brokers.get(broker)
         return found is not None and epoch in (None, found.epoch)
+
+
+class Renewals:
+    """Which brokers renew their leases, as a leader sees it that looks for itself.
+
+    A follower that only ZooKeeper does not hear of goes on to fetch, and its registration is there until its session
+    ends. The controller takes it out of the ISR; a leader that put it back at once would do so several times a second.
+    So who comes into the ISR must have renewed its lease in the last HEARD_MS, while the leader looked: who is silent
+    for the controller was that for the leader before. (Kafka's leaders don't add brokers that are fenced, KIP-841.)
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # by broker: (its epoch, the lease's version), when
+        self._now = -math.inf  # of the last look
+
+    def look(self, image: Image, leases: Mapping[int, int], now: float) -> None:
+        """Takes what was read just now (see `Presence.look`). Of who is seen for the first time, nobody knows when that
+        was renewed."""
+        before, self._seen, self._now = self._seen, {}, now
+        for broker, registration in image.brokers.items():
+            found = (registration.epoch, leases.get(broker, -1))
+            was, at = before.get(broker, (found, -math.inf))
+            self._seen[broker] = found, at if was == found else now
+
+    def heard(self, broker: int) -> bool:
+        return broker in self._seen and self._now - self._seen[broker][1] <= HEARD_MS
 
 
 class ReadLease:
