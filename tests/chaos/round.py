@@ -19,7 +19,7 @@ from tests.chaos.networks import Network
 from tests.chaos.replicas import check_views, replicas
 from tests.chaos.trouble import Trouble
 from tests.chaos.workload import EVENTS, REGISTERS, Workload
-from tests.chaos.world import World, world
+from tests.chaos.world import Patience, World, world
 
 HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
 WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the trouble, unless that takes too long
@@ -110,14 +110,14 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
 
 def _heal(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Violation]:
     made.heal()
-    began = time.monotonic()
+    patience = Patience(made.machines.values(), HEAL_SECONDS)
     lacking = ["not asked yet"]
-    while lacking and time.monotonic() < began + HEAL_SECONDS:
+    while lacking and not patience.is_over:
         home = reassign_home(made)  # a reassignment of before may have taken replicas away, or take them only now
         _, lacking = made.until_in_sync(TOPICS, 2)
         lacking = lacking or ([] if home else ["a reassignment is under way"])
-    seconds = time.monotonic() - began
-    outcome.facts["in_sync_s"] = round(seconds, 1)
+    seconds = patience.passed
+    outcome.facts["in_sync_s"], outcome.facts["kept_off_s"] = round(seconds, 1), round(patience.kept_off, 1)
     tell(f"in sync after {seconds:.1f} s" if not lacking else f"not in sync after {seconds:.0f} s: {lacking[:3]}")
     return [Violation("healing", f"{each}, {seconds:.0f} s after all trouble") for each in lacking[:5]]
 

@@ -16,7 +16,7 @@ from tests.chaos.faults.base import TOPICS
 from tests.chaos.histories import History, Operation
 from tests.chaos.readers import NativeReader, RdkafkaReader, Reader
 from tests.chaos.registers import RegisterClient
-from tests.chaos.world import World
+from tests.chaos.world import Patience, World
 from tests.chaos.writers import NativeWriter, RdkafkaWriter, TransactionalWriter, Writer
 
 EVENTS, REGISTERS = TOPICS
@@ -83,16 +83,17 @@ class Workload:
 
     def progress(self) -> list[Violation]:
         """After the trouble: each writer, and each client of the registers, gets on."""
-        began = time.monotonic()
+        began, patience = time.monotonic(), Patience(self.world.machines.values(), PROGRESS_SECONDS)
         done = {client.name: len(client.operations) for client in self.registers}
 
         def waiting() -> list[str]:
             writers = [f"{each.name} in partitions {held}" for each in self.steady if (held := each.waiting(began))]
             return writers + [each.name for each in self.registers if len(each.operations) <= done[each.name]]
 
-        while waiting() and time.monotonic() < began + PROGRESS_SECONDS:
+        while waiting() and not patience.is_over:
             time.sleep(0.1)
-        return [Violation("stuck", f"{name} got no answer for {PROGRESS_SECONDS:.0f} s of peace") for name in waiting()]
+        told = f"for {patience.passed:.0f} s of peace, {patience.kept_off:.0f} s of which a broker had no processor"
+        return [Violation("stuck", f"{name} got no answer {told}") for name in waiting()]
 
     def finish(self) -> list[Violation]:
         """Ends writers and clients, then readers, which must read everything first."""

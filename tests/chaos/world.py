@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,38 @@ from tests.process import wait_until
 
 BROKERS = (1, 2, 3)
 LOOK_SECONDS = 3.0
+MOST = 4  # times as long a patience lasts at most
 Tell = Callable[[str], None]
+
+
+class Patience:
+    """So many seconds, in which the brokers could have done something: the time for which the machine kept one of them
+    off its processors does not count."""
+
+    def __init__(self, machines: Iterable[Machine], seconds: float) -> None:
+        self._machines, self._seconds = tuple(machines), seconds
+        self._began = time.monotonic()
+        self._before = {each.process.pid: self._kept_off(each) for each in self._machines if each.process.running}
+
+    def _kept_off(self, machine: Machine) -> float:
+        try:
+            return machine.process.kept_off()
+        except OSError:  # it has just ended
+            return 0.0
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def kept_off(self) -> float:
+        """Seconds for which the machine had other work than that broker which it kept waiting most."""
+        running = [each for each in self._machines if each.process.running]
+        return max((self._kept_off(each) - self._before.get(each.process.pid, 0.0) for each in running), default=0.0)
+
+    @property
+    def is_over(self) -> bool:
+        return self.passed > min(self._seconds + self.kept_off, MOST * self._seconds)
 
 
 class World:
