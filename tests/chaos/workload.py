@@ -87,7 +87,11 @@ class Workload:
         done = {client.name: len(client.operations) for client in self.registers}
 
         def waiting() -> list[str]:
-            writers = [f"{each.name} in partitions {held}" for each in self.steady if (held := each.waiting(began))]
+            writers = [
+                f"{each.name} in partitions {held} ({each.state()})"
+                for each in self.steady
+                if (held := each.waiting(began))
+            ]
             return writers + [each.name for each in self.registers if len(each.operations) <= done[each.name]]
 
         while waiting() and not patience.is_over:

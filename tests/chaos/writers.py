@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from krappy import blocking
+from krappy.clients.sync.producer import TopicProducer
 from krappy.errors import KrappyError
 from krappy.types import Receipt
 from tests.chaos.histories import Fate, History, Sent
@@ -44,6 +45,10 @@ class Writer:
     def waiting(self, since: float) -> list[int]:
         """The partitions in which nothing was acknowledged since then. A producer may get on in all others."""
         return [partition for partition, at in self.last_acks.items() if at <= since]
+
+    def state(self) -> str:
+        """What it knows of why it does not get on."""
+        return ""
 
     def stop(self) -> None:
         self._stopped.set()
@@ -127,12 +132,29 @@ class NativeWriter(Writer):
         super().__init__(name, *more, once=True)
         self._addresses = addresses
         self._open = threading.Semaphore(1000)  # events that wait for their answers
+        self._producer: TopicProducer | None = None
+
+    def state(self) -> str:
+        if self._producer is None:
+            return ""
+        core = self._producer._core
+        lanes = []
+        for lane in core._accumulator._lanes.values():
+            flags = [name for name in ("halted", "renew", "broken", "known", "hole") if getattr(lane, name)]
+            back = [each.back for each in lane.sent]
+            lanes.append(f"{lane.partition}: {len(lane.ready)} ready, sent and back: {back}, {flags}")
+        routes = {} if core._routes is None else core._routes._routes
+        ways = {at: (str(way.link.address), way.handle, way.lives, way.link.trouble) for at, way in routes.items()}
+        left = set() if core._routes is None else core._routes._left
+        found = (core.trouble, "looks for ways" if core._finding else "", lanes, ways, left, core._router.known)
+        return "; ".join(str(each) for each in found)
 
     def _write(self, writer: str) -> None:
         with (
             blocking.connect(self._addresses, timeout=20) as client,
             client.producer(self._topic, timeout=60) as producer,  # at its end it raises what nobody looked at
         ):
+            self._producer = producer
             number = 0
             while not self._stopped.is_set():
                 if self._open.acquire(timeout=0.5):
