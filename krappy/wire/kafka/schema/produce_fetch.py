@@ -43,7 +43,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.FETCH: Shape(
-        Versions(4, 17, flexible=12),
+        Versions(4, 18, flexible=12),
         request="""
         cluster_id                string?  12+                 tag 0
         replica_id                int32    -14   = -1
@@ -67,6 +67,7 @@ TABLE: dict[ApiKey, Shape] = {
             log_start_offset      int64    5+    = -1
             partition_max_bytes   int32
             replica_directory_id  uuid     17+                 tag 0
+            high_watermark        int64    18+   = 9223372036854775807  tag 1
         forgotten_topics_data     []       7+  once topic,topic_id
           topic                   string   7-12
           topic_id                uuid     13+
