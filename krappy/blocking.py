@@ -240,7 +240,8 @@ class Client(Opened):
         """A snapshot of the topic's table as of now, with everything that is committed, for any number of readers.
 
         The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
-        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone.
+        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone. In
+        a cluster each leader holds the part that it leads; the parts are of the same moment within milliseconds.
 
         Args:
             splits: how many ranges of about equal size are wanted, over all partitions. There is at least one for each
@@ -251,20 +252,21 @@ class Client(Opened):
             measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads as many bytes
                 of the table. None: the snapshot has no `size`.
 
-        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
+        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held,
+        PolicyViolation for a topic with strays that several brokers lead.
         """
         chosen = KeyRangeChoice(prefix, start, end)
         return run(
-            snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure)
+            snapshots.open_snapshot(self._router, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure)
         )
 
     def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
         """Keeps a snapshot for another `ttl` seconds from now (None: as many as before). Raises SnapshotGone."""
-        run(snapshots.keep_snapshot(self._link, id, ttl))
+        run(snapshots.keep_snapshot(self._router, id, ttl))
 
     def close_snapshot(self, id: str) -> None:
         """Ends a snapshot. Does nothing if it has ended."""
-        run(snapshots.close_snapshot(self._link, id))
+        run(snapshots.close_snapshot(self._router, id))
 
     def read_snapshot(
         self,
@@ -286,7 +288,7 @@ class Client(Opened):
 
         Raises SnapshotGone, UnknownPartition.
         """
-        return Blocks(snapshots.SnapshotReading(self._link, id, key_range, tombstones, columns, block_bytes))
+        return Blocks(snapshots.SnapshotReading(self._router, id, key_range, tombstones, columns, block_bytes))
 
     def read_log(
         self,
@@ -306,7 +308,7 @@ class Client(Opened):
         (`describe(topic).id`) is not `topic_id`.
         """
         span = ReadLog(topic, partition, start_offset, end_offset, block_bytes, topic_id)
-        return Blocks(snapshots.LogReading(self._link, span, columns))
+        return Blocks(snapshots.LogReading(self._router, span, columns))
 
     # --- staged writes ------------------------------------------------------------------------------------------
 

@@ -236,7 +236,8 @@ class Client:
         """A snapshot of the topic's table as of now, with everything that is committed, for any number of readers.
 
         The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
-        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone.
+        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone. In
+        a cluster each leader holds the part that it leads; the parts are of the same moment within milliseconds.
 
         Args:
             splits: how many ranges of about equal size are wanted, over all partitions. There is at least one for each
@@ -247,20 +248,21 @@ class Client:
             measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads as many bytes
                 of the table. None: the snapshot has no `size`.
 
-        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
+        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held,
+        PolicyViolation for a topic with strays that several brokers lead.
         """
         chosen = KeyRangeChoice(prefix, start, end)
         return await snapshots.open_snapshot(
-            self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure
+            self._router, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure
         )
 
     async def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
         """Keeps a snapshot for another `ttl` seconds from now (None: as many as before). Raises SnapshotGone."""
-        await snapshots.keep_snapshot(self._link, id, ttl)
+        await snapshots.keep_snapshot(self._router, id, ttl)
 
     async def close_snapshot(self, id: str) -> None:
         """Ends a snapshot. Does nothing if it has ended."""
-        await snapshots.close_snapshot(self._link, id)
+        await snapshots.close_snapshot(self._router, id)
 
     def read_snapshot(
         self,
@@ -282,7 +284,7 @@ class Client:
 
         Raises SnapshotGone, UnknownPartition.
         """
-        return Blocks(snapshots.SnapshotReading(self._link, id, key_range, tombstones, columns, block_bytes))
+        return Blocks(snapshots.SnapshotReading(self._router, id, key_range, tombstones, columns, block_bytes))
 
     def read_log(
         self,
@@ -302,7 +304,7 @@ class Client:
         (`describe(topic).id`) is not `topic_id`.
         """
         span = ReadLog(topic, partition, start_offset, end_offset, block_bytes, topic_id)
-        return Blocks(snapshots.LogReading(self._link, span, columns))
+        return Blocks(snapshots.LogReading(self._router, span, columns))
 
     # --- staged writes ------------------------------------------------------------------------------------------
 

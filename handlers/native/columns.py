@@ -202,6 +202,8 @@ def _check_range(partition: PartitionPort, request: messages.ReadLog) -> None:
     if request.offset > request.end:
         raise InvalidRequest(f"offset {request.offset} is beyond the end asked for, {request.end}", field="offset")
     start, end = partition.start_offset, partition.last_stable_offset
+    if request.end > end and not partition.is_sure:
+        raise partition.unsure()  # a new leader does not know yet how far the one before it has committed
     if request.offset < start or request.end > end:
         raise OffsetOutOfRange(
             f"{request.topic}-{request.partition}: offsets {request.offset} to {request.end} were asked for, {start} "

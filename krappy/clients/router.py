@@ -149,15 +149,34 @@ class Router:
     async def coordinator(self, error: NotCoordinator, deadline: float) -> Link:
         """A link to the broker that a refusal names as the coordinator. Raises the refusal if nobody knows it,
         ConnectionLost at the deadline."""
-        id = error.details.get("coordinator", -1)
-        if id not in self.known.brokers:
-            await self.refresh((), deadline)
-        broker = self.known.brokers.get(id)
-        if broker is None or broker.address is None:
+        link = await self._find(error.details.get("coordinator", -1), deadline)
+        if link is None:
             raise error
-        link = self._link(broker, broker.address)
         await link.ready(deadline)
         return link
+
+    async def broker(self, id: int, deadline: float) -> Link:
+        """A link to a broker, which is connected. Raises ConnectionLost: at the deadline, or if the cluster does not
+        have that broker now."""
+        link = await self._find(id, deadline)
+        if link is None:
+            raise ConnectionLost(f"broker {id} of the cluster is away")
+        await link.ready(deadline)
+        return link
+
+    async def _find(self, id: int, deadline: float) -> Link | None:
+        if id not in self.known.brokers:
+            await self.refresh((), deadline)
+        return self._known_link(id)
+
+    def broker_now(self, id: int) -> Link | None:
+        """The link to a broker, if that is known and connected; else it begins to connect."""
+        link = self._known_link(id)
+        return None if link is None or link.broken else link
+
+    def _known_link(self, id: int) -> Link | None:
+        broker = self.known.brokers.get(id)
+        return None if broker is None or broker.address is None else self._link(broker, broker.address)
 
     async def ask_each(
         self, asked: Sequence[tuple[Link, Request]], answer: type[A], deadline: float
@@ -240,12 +259,14 @@ class Router:
         partitions: Iterable[int],
         request: Callable[[list[int]], Request],
         answer: type[A],
+        taken: list[tuple[Link, list[int], A]] | None = None,
     ) -> list[tuple[Link, list[int], A]]:
         """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
-        that may be sent twice. Raises as `ask`."""
+        that may be sent twice. Raises as `ask`. `taken`: answers are put there as they come, also if it raises."""
         deadline = self.runtime.now() + self.timeout
         backoff = self.backoff()
-        found: list[tuple[Link, list[int], A]] = []
+        surprises = 0
+        found = [] if taken is None else taken
         left = list(partitions)
         while left:
             leaders = await self.split(topic, left, deadline)
@@ -259,7 +280,11 @@ class Router:
                 assert isinstance(got, KrappyError)
                 if isinstance(got, NotLeader) and got.details.get("partition", some[0]) not in some:
                     raise OthersNeeded(got.text, **got.details)
-                if not got.retriable and not isinstance(got, UnknownTopic | UnknownPartition):
+                if isinstance(got, UnknownTopic | UnknownPartition):
+                    surprises += 1
+                    if surprises > SURPRISES:
+                        raise got
+                elif not got.retriable:
                     raise got
                 error = got
                 left += some

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, NotLeader
 from krappy.ports.replication import LeaderPort
 from krappy.records.batch import Columns
 from krappy.settings.topic import TopicConfig
@@ -155,6 +155,7 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
     async def deleted_everywhere(self, before: int, seconds: float = ...) -> None: ...
     @property
     def is_sure(self) -> bool: ...
+    def unsure(self) -> NotLeader: ...
     def view_ready(self, min_offset: int | None) -> bool: ...
     def look_up(self, key: bytes) -> bytes | None: ...
     def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:

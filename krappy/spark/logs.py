@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from time import monotonic, sleep
+from typing import NamedTuple, TypeVar
 
 from krappy.blocking import Client
+from krappy.clients.admin import PartitionInfo
 from krappy.errors import NotLeader, UnknownTopic
 from krappy.spark.topics import TopicChoice
 from krappy.types import TopicPartition
 
+PATIENCE = 10.0  # seconds for which a read waits for leaders: a stream need not end when a broker does
 Offsets = dict[TopicPartition, int]
+T = TypeVar("T")
 
 
 class Logs(NamedTuple):
@@ -35,8 +39,31 @@ class Logs(NamedTuple):
 def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
     """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
 
-    Raises UnknownTopic, UnknownPartition; NotLeader if the broker does not have one of them.
+    Raises UnknownTopic, UnknownPartition; NotLeader if a partition has had no leader for PATIENCE seconds.
     """
+    return until_led(lambda: _logs(client, wanted, missing))
+
+
+def until_led(look: Callable[[], T]) -> T:
+    """What `look` gives, once it does not raise NotLeader. Raises that after PATIENCE seconds."""
+    until = monotonic() + PATIENCE
+    while True:
+        try:
+            return look()
+        except NotLeader:
+            if monotonic() >= until:
+                raise
+        sleep(0.2)
+
+
+def check_led(topic: str, at: PartitionInfo) -> None:
+    """Raises NotLeader if the partition's leader could not be asked."""
+    if at.last_stable_offset < 0:
+        told = {"topic": topic, "partition": at.partition, "leader": at.leader}
+        raise NotLeader(f"{topic}-{at.partition}: no broker leads it that can be reached", **told)
+
+
+def _logs(client: Client, wanted: TopicChoice, missing: bool) -> Logs:
     if wanted.pattern is not None:
         topics = client.topics()
     else:
@@ -50,8 +77,7 @@ def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
     places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)
     ends = [found[each.topic].partitions[each.partition] for each in places]
     for each, at in zip(places, ends, strict=True):
-        if at.last_stable_offset < 0:
-            raise NotLeader(f"{each}: broker {at.leader} leads it", **each._asdict(), leader=at.leader)
+        check_led(each.topic, at)
     return Logs(
         {each: at.start for each, at in zip(places, ends, strict=True)},
         {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},

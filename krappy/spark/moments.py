@@ -13,6 +13,7 @@ import pyarrow as pa
 from krappy.blocking import Client, ColumnBlock, KeyRange
 from krappy.errors import KrappyError
 from krappy.spark import blocks
+from krappy.spark.logs import check_led, until_led
 from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 
 Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; null for a deleted key
@@ -55,9 +56,14 @@ class TableSource(NamedTuple):
     columns: tuple[str, ...]
 
     def moment(self) -> Moment:
-        """The topic as it is now. Raises UnknownTopic."""
+        """The topic as it is now. Raises UnknownTopic, NotLeader."""
+        return until_led(self._moment)
+
+    def _moment(self) -> Moment:
         taken = time.monotonic()
         info = self.connected.describe(self.topic)  # one answer, so one moment
+        for each in info.partitions:
+            check_led(self.topic, each)
         starts = {each.partition: each.start for each in info.partitions}
         ends = {each.partition: each.last_stable_offset for each in info.partitions}
         view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])

@@ -24,6 +24,7 @@ from krappy.spark.keys import Keys
 from krappy.spark.logs import Logs, logs
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, arrow_schema
+from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,8 +50,8 @@ class Whole(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Ranges of a snapshot that a broker holds. `leader`: that broker, which leads the partitions; -1: unknown, for the
-    option `snapshot` does not say it."""
+    """Ranges of a snapshot. `leader`: the broker that led all of their partitions when the read was planned; -1: there
+    are several, or it is unknown, for the option `snapshot` does not say it."""
 
     topic: str
     snapshot: str
@@ -105,13 +106,17 @@ class TableReader(DataSourceReader):
         if tasks == 1 and options.min_partitions is None:
             return [Whole(topic)]
         held = taken(connected, now, topic, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
-        leader = now.leaders[places[0]]
+
+        def part(some: list[KeyRange]) -> Part:
+            leaders = {now.leaders[TopicPartition(topic, each.partition)] for each in some}
+            return Part(topic, held.id, some, leaders.pop() if len(leaders) == 1 else -1)
+
         if options.min_partitions is not None:
-            return [Part(topic, held.id, [each], leader) for each in held.ranges]
+            return [part([each]) for each in held.ranges]
         if len(held.ranges) <= len(places):  # nothing was worth splitting
             connected.close_snapshot(held.id)
             return [Whole(topic)]
-        return [Part(topic, held.id, some, leader) for at in range(tasks) if (some := held.ranges[at::tasks])]
+        return [part(some) for at in range(tasks) if (some := held.ranges[at::tasks])]
 
     def _tasks(self, connected: Client, now: Logs, topic: str) -> int:
         """How many tasks to use, by the table's uncompressed size: a compressed log may be a thousandth of it."""
