@@ -241,19 +241,18 @@ class Client(Opened):
 
         The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
         last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone. In
-        a cluster each leader holds the part that it leads; the parts are of the same moment within milliseconds.
+        a cluster each leader holds its part, all of the same milliseconds.
 
         Args:
-            splits: how many ranges of about equal size are wanted, over all partitions. There is at least one for each
-                partition, and there may be fewer for a small table.
+            splits: how many ranges of about equal size are wanted, over all partitions. Each has at least one.
             prefix, start, end: which keys are wanted, as in `Table.scan`.
             tombstones: whether reads bring deleted keys, with null as their value, unless a read says otherwise.
             topic_id: `describe(topic).id`; if the topic of this name has another id, it raises UnknownTopic.
             measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads as many bytes
                 of the table. None: the snapshot has no `size`.
 
-        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held,
-        PolicyViolation for a topic with strays that several brokers lead.
+        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many are held, PolicyViolation for a
+        topic with strays that several brokers lead.
         """
         chosen = KeyRangeChoice(prefix, start, end)
         return run(

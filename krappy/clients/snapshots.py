@@ -186,7 +186,7 @@ def _milliseconds(ttl: float) -> int:
     return max(1, round(ttl * 1000))
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Where pages are read from."""
 
     async def ask(self, request: Request, answer: type[A]) -> A:
@@ -197,7 +197,7 @@ class Source(Protocol):
 
 
 class HolderSource:
-    """The broker that holds a snapshot. Implements `Source`."""
+    """The broker that holds a snapshot. Implements `PageSource`."""
 
     def __init__(self, router: Router, holder: Holder, timeout: float | None = None) -> None:
         self._router, self._broker = router, holder.broker
@@ -215,7 +215,7 @@ class HolderSource:
 
 
 class LeaderSource:
-    """The leader of a partition, whichever broker that is. Implements `Source`."""
+    """The leader of a partition, whichever broker that is. Implements `PageSource`."""
 
     def __init__(self, router: Router, topic: str, partition: int) -> None:
         self._router, self._topic, self._partition = router, topic, partition
@@ -230,7 +230,7 @@ class LeaderSource:
 class SnapshotPages(Generic[A]):
     """Reads blocks one after the other. It asks for the next one while the caller works on the one before."""
 
-    def __init__(self, source: Source, runtime: ClientRuntime, answer: type[A], block_bytes: int) -> None:
+    def __init__(self, source: PageSource, runtime: ClientRuntime, answer: type[A], block_bytes: int) -> None:
         self._source = source
         self._runtime = runtime
         self._answer = answer
