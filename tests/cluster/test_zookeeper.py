@@ -236,3 +236,22 @@ async def test_an_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
                 assert found is not None
                 assert found.owner == client.session.id, "the session is the same"
                 await client.close()
+
+
+@trio_test
+async def test_a_read_that_is_cancelled_as_the_session_ends_raises_nothing() -> None:
+    """One of its requests fails, another is cancelled: the error would come in a group, which nobody expects."""
+
+    class Ending(ZooKeeper):
+        async def get(self, path: str) -> Znode | None:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                if path == "/a":
+                    raise ConnectionLost("the session with ZooKeeper has ended") from None
+                raise
+
+    client = Ending([("127.0.0.1", 1)])
+    with trio.move_on_after(0.05) as scope:
+        await client.read(["/a", "/b"])
+    assert scope.cancelled_caught

@@ -83,7 +83,7 @@ class Assignments:
         """Makes this broker what the image says. Whether all of it was done."""
         topics, done = self._runtime.topics, True
         for name in [name for name, topic in topics.items() if image.names.get(topic.id) != name]:
-            done &= await self._try(name, self._remove(topics[name], image))
+            done &= await self._try(name, partial(self._remove, topics[name], image))
         for found in image.topics.values():
             if found.name in INTERNAL:
                 self._internal.see(found)
@@ -91,19 +91,19 @@ class Assignments:
                 continue
             topic = topics.get(found.name)
             if topic is None:
-                done &= await self._try(found.name, self._add(found))
+                done &= await self._try(found.name, partial(self._add, found))
             elif topic.image is not found or self._settings_differ(topic, image):
                 differ = self._settings_differ(topic, image)
                 async with self._runtime.shrinking if differ else nullcontext():  # before the topic's lock
-                    done &= await self._try(found.name, self._change(topic, found, image))
+                    done &= await self._try(found.name, partial(self._change, topic, found, image))
         for left in self._leaving.due(image):
-            done &= await self._try(image.names[left[0]], self._leave(left))
+            done &= await self._try(image.names[left[0]], partial(self._leave, left))
         return await self._take_roles(image, epoch) and done
 
-    async def _try(self, name: str, work: Awaitable[None]) -> bool:
+    async def _try(self, name: str, work: Callable[[], Awaitable[None]]) -> bool:
         try:
             async with self._changes.locks.of(name):
-                await work
+                await work()
         except KrappyError as error:
             self._runtime.report("assignment_waits", topic=name, error=str(error))
             return False

@@ -303,12 +303,14 @@ async def _chunks(stream: trio.SocketStream) -> AsyncIterator[bytes]:
 
 
 async def _all(begin: Callable[[trio.Nursery], object]) -> None:
-    """Runs tasks; of their KrappyErrors one is raised."""
+    """Runs tasks; of their KrappyErrors one is raised. If it is cancelled meanwhile, their errors are dropped: whoever
+    has cancelled it would get them in a group."""
     try:
         async with trio.open_nursery() as nursery:
             begin(nursery)
-    except* KrappyError as errors:
-        raise _first(errors) from None
+    except BaseExceptionGroup as errors:
+        _, others = errors.split(KrappyError)
+        raise _first(errors) if others is None else others from None
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
