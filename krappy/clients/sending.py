@@ -34,6 +34,7 @@ from krappy.wire import messages
 Registered = messages.ProducerRegistered | messages.Staged
 NEW_TOPIC = 0.05  # seconds after which a broker is asked again for a topic that it does not know yet
 FINDING = 5.0  # seconds that a broker has to take a registration, beside those that take batches meanwhile
+SLOWER = 4  # times as long for a broker that takes long, at most
 REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
 
 
@@ -54,6 +55,7 @@ class Sending:
         self._main = Route(router.home)  # the last registration at any broker
         self._routes: LeaderRoutes | None = None  # the ways to the leaders; None: all batches go that of `_main`
         self._finding = False  # a task looks for ways
+        self._patience = FINDING  # twice as long after each registration that was not answered in time
         self._refresh = 0.0  # when to register anew
         self._wake = self._runtime.signal()
         self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
@@ -162,11 +164,14 @@ class Sending:
             await self._runtime.sleep(NEW_TOPIC)
             return False
         except KrappyError as error:
+            if isinstance(error, RequestTimeout):
+                self._be_patient()
             if error.retriable:
                 self.trouble = error.text
                 return False
             raise
         with self._lock:
+            self._patience = FINDING
             old, self._main = self._main, Route(link, generation, answer.handle)
             self._refresh = self._runtime.now() + REFRESH
             if old.lives and (self._routes is None or old not in self._routes.all()):
@@ -177,6 +182,10 @@ class Sending:
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
         return True
+
+    def _be_patient(self) -> None:
+        """An answer that comes too late is lost: else a busy broker would be asked in vain for ever."""
+        self._patience = min(SLOWER * FINDING, 2 * self._patience)
 
     async def _ask(self, id: int, epoch: int, link: Link, generation: int, seconds: float) -> Registered:
         """Registers on the connection of `generation`, as the producer (id, epoch); (-1, -1): as a new one."""
@@ -309,7 +318,7 @@ class Sending:
         with self._lock:
             if self._routes is None:
                 return False
-            if not self._finding and self._lacking():
+            if not self._finding and self._lacking() is not None:
                 self._finding = True
                 self._runtime.spawn(self._find, f"krappy routes to {self.topic}")
             return True
@@ -331,10 +340,10 @@ class Sending:
                         return
                     gone = looks > 0 and self.topic not in self._router.known.topics  # to register may create it anew
                     anew = gone or self._accumulator.renew or self._runtime.now() >= self._refresh
-                deadline = self._runtime.now() + FINDING
+                deadline = self._runtime.now() + self._patience
                 try:
-                    if anew:
-                        await self._register(deadline)
+                    if anew and not await self._register(deadline):
+                        await self._runtime.sleep(backoff.pause())
                     assert self._routes is not None
                     missing = await self._routes.find(lacking, self._register_at)
                     self._wake.set()
@@ -366,8 +375,11 @@ class Sending:
         if id < 0:
             return None  # a new id is asked for first
         try:
-            answer = await self._ask(id, epoch, link, generation, FINDING)
-        except (ConnectionLost, RequestTimeout):
+            answer = await self._ask(id, epoch, link, generation, self._patience)
+        except RequestTimeout:
+            self._be_patient()
+            return None
+        except ConnectionLost:
             return None
         route = Route(link, generation, answer.handle)
         if self._closing:  # in the meantime: `close` did not know of it

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
+import trio
 
 import krappy
 from krappy import blocking
-from krappy.errors import PolicyViolation
+from krappy.clients import sending
+from krappy.errors import PolicyViolation, UnknownProducer
 from tests.clients.several import Cluster, cluster
 
 pytestmark = pytest.mark.anyio
@@ -373,3 +375,29 @@ async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) 
         link = next(link for id, link in client._router._links.items() if id == 3)
         assert not link.broken
         assert not client._router.home.broken
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.6])
+async def test_a_producer_gets_a_new_id_while_it_reaches_all_leaders(
+    seconds: float, several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs no other way, only the id: it stood still until some connection was lost. And on a busy machine an id
+    may take long (here 0.6 s, and the first try waits 0.2 s): a broker is given longer each time."""
+    monkeypatch.setattr(sending, "FINDING", 0.2)
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", timeout=15) as producer:
+        for partition in range(3):
+            await producer.send(b"0", partition=partition)
+        for broker in several.brokers.values():
+            given = broker.engine.new_producer_id
+
+            async def slow(given: Callable[[], Awaitable[int]] = given) -> int:
+                await trio.sleep(seconds)
+                return await given()
+
+            monkeypatch.setattr(broker.engine, "new_producer_id", slow)
+            monkeypatch.setattr(broker.engine.catalog, "was_given", lambda id: id > 1000)  # the first is forgotten
+        with pytest.raises(UnknownProducer):
+            await producer.send(b"1", partition=0)
+        receipt = await producer.send(b"2", partition=0)
+        assert receipt.offset == 1
