@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,7 @@ class ClusterProcesses:
 
     def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: Any) -> None:
         self.zookeeper = zookeeper
+        self._admin: AdminClient | None = None
         ports = free_ports(3 * count)
         chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
         self.brokers = {
@@ -85,9 +86,16 @@ class ClusterProcesses:
     def native(self) -> str:
         return ",".join(each.settings["listen_native"] for each in self.brokers.values())  # type: ignore[misc]
 
-    @cached_property
+    @property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.kafka})
+        """A new client, once each broker that runs knows a controller that runs: librdkafka waits long for one that was
+        killed."""
+        for id in self.running:
+            with self.asked(id) as raw:
+                wait_until(partial(self._has_controller, raw), f"broker {id} knows a controller")
+        servers = [self.brokers[id].settings["listen_kafka"] for id in self.running]
+        self._admin = AdminClient({"bootstrap.servers": ",".join(servers)})  # type: ignore[arg-type]
+        return self._admin  # kept, since what it was asked ends with it
 
     def start(self) -> None:
         """Returns once all brokers are registered, and know that of each other."""
@@ -112,6 +120,9 @@ class ClusterProcesses:
 
     def _knows_who_runs(self, raw: Raw) -> bool:
         return len(raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]) == len(self.running)
+
+    def _has_controller(self, raw: Raw) -> bool:
+        return raw.ask(ApiKey.METADATA, {"topics": []})["controller_id"] in self.running
 
     def asked(self, id: int) -> Raw:
         """A connection to a broker."""

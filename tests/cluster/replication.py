@@ -147,7 +147,8 @@ class MemoryFollower:
         self.cuts: list[int] = []
         self.syncs = 0
         self.fails: list[Exception | None] = []
-        self.disk_s = 0.0
+        self.disk_s = 0.0  # a sync takes so long,
+        self.disk: trio.Event | None = None  # and waits for this
         self.is_throttled = False
         self.changed = Signal()
 
@@ -179,6 +180,8 @@ class MemoryFollower:
 
     async def sync(self) -> None:
         end, told = self.log.end, self.told
+        if self.disk is not None:
+            await self.disk.wait()
         await trio.sleep(self.disk_s)
         self._fail()
         self.syncs += 1

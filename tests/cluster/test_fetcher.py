@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from krappy.cluster.fetcher import Fetcher, FetchSettings
 from krappy.core.cluster.image import Image
@@ -34,6 +35,9 @@ from tests.cluster.replication import (
 
 ID = bytes(15) + b"\1"
 QUICK = FetchSettings(backoff_ms=100)
+# In which no task runs, and so nothing is under way between the two: both are in this process. However busy the machine
+# is, that can't be too short a wait.
+QUIET_S = 0.05
 
 
 class Pair:
@@ -124,11 +128,13 @@ async def test_a_follower_gets_what_its_leader_has() -> None:
 async def test_the_offset_is_what_is_on_disk() -> None:
     async with pair() as it:
         it.follow()
-        it.follower.disk_s = 0.2
+        await it.follower.until(lambda: it.follower.syncs > 0)
+        disk = it.follower.disk = trio.Event()
         it.leader.produce(b"a")
         await eventually(lambda: it.follower.log.end == 1)
         await trio.sleep(0.1)
         assert it.leader.high_watermark == 0
+        disk.set()
         await it.same()
 
 
@@ -162,7 +168,8 @@ async def test_an_answer_has_only_the_partitions_with_news() -> None:
     async with pair(20) as it:
         it.listener.changes = lambda request, answer: answers.append(answer) or answer  # type: ignore[func-returns-value]
         it.follow()
-        await trio.sleep(0.1)
+        await eventually(lambda: len(it.listener.requests) >= 3)
+        await wait_all_tasks_blocked(QUIET_S)
         answers.clear()
         it.leaders[7].produce(b"a")
         await it.same(7)
@@ -284,6 +291,7 @@ def test_another_epoch_is_waited_out(mine: int, code: Code) -> None:
             it.leader.produce(b"a")
             it.follower.epoch = mine
             it.follow()
+            await eventually(lambda: len(errors) > 0)
             with trio.move_on_after(0.5):
                 await it.same()
             assert set(errors) == {code}
@@ -352,7 +360,7 @@ async def test_a_partition_that_comes_does_not_wait_for_a_held_request() -> None
     async with pair(2, FetchSettings(wait_max_ms=20_000)) as it:
         it.fetcher.set(it.followers[:1])
         await it.followers[0].until(lambda: it.followers[0].syncs > 0)
-        await trio.sleep(0.1)
+        await wait_all_tasks_blocked(QUIET_S)
         it.leaders[1].produce(b"a")
         begun = trio.current_time()
         it.follow()
@@ -379,16 +387,16 @@ async def test_a_partition_that_goes_is_left_alone() -> None:
         it.follow()
         it.leaders[0].produce(b"a")
         await it.same()
-        await trio.sleep(0.05)  # until the leader waits for both
+        await wait_all_tasks_blocked(QUIET_S)  # the leader waits for both
         it.fetcher.set(it.followers[:1])
         it.leaders[0].produce(b"b")
         await it.same(0)
         it.leaders[1].produce(b"b")
-        await trio.sleep(0.05)
+        await wait_all_tasks_blocked(QUIET_S)
         assert it.followers[1].log.end == 0
         assert [each for each in it.listener.requests if each["forgotten_topics_data"]]
         it.fetcher.set([])
-        await trio.sleep(0.05)
+        await wait_all_tasks_blocked(QUIET_S)
         before = len(it.listener.requests)
         it.leaders[0].produce(b"c")
         await trio.sleep(0.2)
@@ -420,7 +428,7 @@ async def test_a_follower_whose_leader_learns_late_of_its_registration_gets_thro
         await it.same()
         it.epoch = MY_EPOCH + 1
         it.fetcher.set([])
-        await trio.sleep(0.1)
+        await wait_all_tasks_blocked(QUIET_S)
         it.leader.progress.clear()  # behind the last fetch with the old epoch
         it.leader.produce(b"b")
         it.follow()
@@ -430,7 +438,7 @@ async def test_a_follower_whose_leader_learns_late_of_its_registration_gets_thro
         it.listener.broker.image = Image(epochs={ME: it.epoch})
         learned = trio.current_time()
         await it.same()
-        assert trio.current_time() - learned < 1
+        assert trio.current_time() - learned < 5
         assert {each[:2] for each in it.leader.progress} == {(ME, it.epoch)}
         assert not it.events
 
@@ -722,7 +730,7 @@ async def test_a_throttled_follower_copies_no_faster_than_the_quota() -> None:
         it.follow()
         it.leaders[1].produce(b"free")
         await it.same(1)
-        assert trio.current_time() - begun < 1
+        assert it.followers[0].synced < 30
         await it.same(0)
         took, size = trio.current_time() - begun, sum(map(len, it.leader.log.content))
         assert took >= (size - 40_000) / 40_000  # what is asked for at once is a second's worth

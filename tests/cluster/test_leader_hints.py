@@ -87,6 +87,7 @@ def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
     with Raw(address(cluster, 1)) as raw:
         wait_until(lambda: not any(row["error_code"] for row, _ in ask_both(raw, raw.topic_id("t"))), "broker 1 leads")
         assert all(row["current_leader"] == NONE and not nodes for row, nodes in ask_both(raw, raw.topic_id("t")))
+    assert cluster.partitions("t")[0].leader == 1, "all know it"
     with Raw(address(cluster, 3)) as raw:
         id = raw.topic_id("t")
         assert raw.produce("t", encode_rows([Row(None, b"x")]), version=9)["current_leader"] == NONE

@@ -82,17 +82,21 @@ def test_a_cancelled_request_ends_the_connection_and_the_next_makes_another() ->
         async with linked() as (listener, link):
             numbered(listener)
 
+            heard = trio.Event()
+
             async def hear(request: Message) -> None:
                 if request["replica_state"]["replica_epoch"] == 1:
+                    heard.set()
                     await trio.sleep_forever()
 
             listener.hears = hear
-            with trio.move_on_after(0.1) as scope:
-                await link.ask(ApiKey.FETCH, asking(1))
-            assert scope.cancelled_caught
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.ask, ApiKey.FETCH, asking(1))
+                await heard.wait()
+                nursery.cancel_scope.cancel()
             begun = trio.current_time()
             assert (await link.ask(ApiKey.FETCH, asking(2)))["session_id"] == 2
-            assert trio.current_time() - begun < 0.5
+            assert trio.current_time() - begun < 5
             assert listener.connections == 2
 
     trio.run(main)
@@ -100,7 +104,7 @@ def test_a_cancelled_request_ends_the_connection_and_the_next_makes_another() ->
 
 def test_when_one_request_fails_all_that_wait_fail() -> None:
     async def main() -> None:
-        async with linked(timeout_s=0.2) as (listener, link):
+        async with linked(timeout_s=1) as (listener, link):
 
             async def hear(request: Message) -> None:
                 await trio.sleep_forever()
@@ -126,14 +130,14 @@ def test_when_one_request_fails_all_that_wait_fail() -> None:
 
 def test_a_broker_that_may_wait_has_so_much_longer() -> None:
     async def main() -> None:
-        async with linked(timeout_s=0.2) as (listener, link):
+        async with linked(timeout_s=1) as (listener, link):
 
             async def hear(request: Message) -> None:
-                await trio.sleep(0.5)
+                await trio.sleep(2)
 
             listener.hears = hear
-            await link.ask(ApiKey.FETCH, asking(), held_s=1)
-            with pytest.raises(RequestTimeout, match=r"no answer for 0\.2 s"):
+            await link.ask(ApiKey.FETCH, asking(), held_s=10)
+            with pytest.raises(RequestTimeout, match="no answer for 1 s"):
                 await link.ask(ApiKey.FETCH, asking())
 
     trio.run(main)
@@ -141,7 +145,7 @@ def test_a_broker_that_may_wait_has_so_much_longer() -> None:
 
 def test_an_answer_may_take_long_but_not_stop() -> None:
     async def main(stops: bool) -> None:
-        async with linked(timeout_s=0.3) as (listener, link):
+        async with linked(timeout_s=1) as (listener, link):
             begun: list[float] = []
 
             async def serve(stream: trio.SocketStream) -> None:
@@ -150,8 +154,8 @@ def test_an_answer_may_take_long_but_not_stop() -> None:
                 await stream.send_all(b"".join(parts))
                 await stream.receive_some(1 << 16)
                 data = b"".join(encode_response(ApiKey.FETCH, 17, 2, {"session_id": 9, "responses": []}))
-                for at in range(0, len(data), 4):
-                    await stream.send_all(data[at : at + 4])
+                for at in range(0, len(data), 2):
+                    await stream.send_all(data[at : at + 2])
                     await trio.sleep(0.15 if not stops or at < 8 else 5)
 
             async with trio.open_nursery() as nursery:
@@ -165,7 +169,7 @@ def test_an_answer_may_take_long_but_not_stop() -> None:
                         await ask
                 else:
                     assert (await ask)["session_id"] == 9
-                    assert trio.current_time() - begun[0] > 0.3
+                    assert trio.current_time() - begun[0] > 1
                 nursery.cancel_scope.cancel()
 
     trio.run(main, False)

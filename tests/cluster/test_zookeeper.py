@@ -133,7 +133,7 @@ async def test_a_session_survives_connections_and_ends_with_its_time(
             proxy.silent = True
             began = trio.current_time()
             await until(lambda: client.session.status == Status.OVER)
-            assert trio.current_time() - began < 4
+            assert trio.current_time() - began < 20
             async with connected(shared_zookeeper.address, chroot) as other:
                 with trio.fail_after(20):
                     while await other.get("/mine") is not None:
@@ -208,7 +208,7 @@ async def test_an_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
         pytest.skip(str(reason))
     with running:
         told: list[str] = []
-        client = ZooKeeper([each.address for each in servers], chroot="/k", timeout_ms=8000, happened=told.append)
+        client = ZooKeeper([each.address for each in servers], chroot="/k", timeout_ms=20_000, happened=told.append)
         with trio.fail_after(2 * LIMIT_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(client.run)
@@ -216,8 +216,9 @@ async def test_an_ensemble_that_loses_its_leader(tmp_path: Path) -> None:
                 number = 0
                 for round in range(60):
                     if round == 20:
-                        [leader] = [each for each in servers if each.leads()]
-                        leader.kill()
+                        while not (leaders := [each for each in servers if each.leads()]):
+                            await trio.sleep(0.05)
+                        leaders[0].kill()
                     try:
                         await client.multi([Check("/n", number), Put("/n", b"%d" % (number + 1))])
                         number += 1

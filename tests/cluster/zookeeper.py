@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "zookeeper"
 FETCH_SECONDS = 300
 START_SECONDS = 60
-TICK_MS = 500  # sessions may have 1 to 10 s
+TICK_MS = 500  # sessions may have 1 to 20 s
 OPTIONS = "-Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 
 
@@ -82,7 +82,7 @@ class ZooKeeperServer:
         (folder / "myid").write_text(str(id))
         (folder / "zoo.cfg").write_text(
             f"dataDir={folder}\nclientPort={port}\nclientPortAddress={host}\ntickTime={TICK_MS}\n"
-            f"minSessionTimeout=1000\nmaxSessionTimeout=10000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            f"minSessionTimeout=1000\nmaxSessionTimeout=20000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             f"4lw.commands.whitelist=srvr,ruok\ninitLimit=20\nsyncLimit=6\n{ensemble}"
         )
         self._process: subprocess.Popen[bytes] | None = None
