@@ -26,6 +26,7 @@ from tests.core.cluster.simulation.rules import Rules, Violation
 from tests.core.cluster.simulation.zookeeper import ZooKeeper
 
 HEAL_MS = 120_000  # within this time after all trouble has ended, everything must be well again
+UNDER_WAY_MS = 20_000  # for so long a request may be on its way to ZooKeeper
 
 
 class World:
@@ -56,6 +57,7 @@ class World:
         self.cut_off: set[int] = set()  # brokers without ZooKeeper
         self.healing = False
         self.lost_disk: int | None = None
+        self._asked_replicas: list[tuple[float, int]] = []  # when a move was asked for, and to how many replicas
         self._queue: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._number = 0
         self._values = 0
@@ -239,6 +241,8 @@ class World:
             to = others[: chance.choice([1, 2, 3, 3, 3])]
             if what > 0.35 and self._is_disk_lost() and len(to) < 2:
                 to = others[:2]
+            if what > 0.35:
+                self._asked_replicas.append((self.now, len(to)))
             broker.reassign([] if what < 0.35 else to)
             if chance.random() < 0.5:  # the leader may not hear of it
                 leader = self.zookeeper.partition.state.leader
@@ -254,7 +258,8 @@ class World:
     def _may_lose(self, broker: Broker) -> bool:
         """min.insync.replicas - 1 disks at a time: the next only when the one before is in the ISR again."""
         state = self.zookeeper.partition.state
-        least = min(self.min_isr, state.min_isr, len(wanted(self.zookeeper.partition)))
+        under_way = [count for at, count in self._asked_replicas if self.now - at < UNDER_WAY_MS]
+        least = min(self.min_isr, state.min_isr, len(wanted(self.zookeeper.partition)), *under_way)
         if least < 2 or not broker.is_up:
             return False
         if not {*state.isr, *state.elr} - {broker.id}:
