@@ -14,6 +14,7 @@ from krappy.cli.options import CommandGroup, connect, json_option
 from krappy.cli.spawn import spawn_broker
 from tests.bench import backup as backup_module
 from tests.bench import blocks as blocks_module
+from tests.bench import expect as expect_module
 from tests.bench import start as start_module
 from tests.bench import tail as tail_module
 
@@ -24,7 +25,7 @@ SPEEDS = ("per_second", "per_second_min", "per_second_max")
 
 @click.group(cls=CommandGroup)
 def main() -> None:
-    """Measures starts, backups, live views and reads by columns, which `krappy bench` does not."""
+    """Measures starts, backups, live views, reads by columns and conditional writes, which `krappy bench` does not."""
 
 
 def _told(durability: str, results: list[dict[str, Any]], as_json: bool) -> bool:
@@ -125,6 +126,33 @@ def backup(megabytes: int, seconds: float, max_rate: float | None, durability: s
     if _told(durability, [measured], as_json):
         return
     output.table(["what", "figure"], [[name.replace("_", " "), value] for name, value in list(measured.items())[1:]])
+
+
+@main.command()
+@count(20_000, "Events of a round, each with a key of its own.")
+@SIZE
+@PARTITIONS
+@DURABILITY
+@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, metavar="N")
+@json_option
+def expect(durability: str, as_json: bool, **given: Any) -> None:
+    """How fast writes under a condition are, beside plain ones.
+
+    One producer sends events of distinct keys by `send`, with expect="absent" and without, in turns. Timed: from the
+    first send until the last is acknowledged.
+
+    \b
+    Examples:
+      python -m tests.bench expect
+      python -m tests.bench expect --durability os --json
+    """
+    with spawn_broker(settings={"durability": durability}) as broker, connect(broker.address) as client:
+        measured = expect_module.expect(client, BenchSettings(**given))
+    if _told(durability, [measured], as_json):
+        return
+    titles = ["plain events/s", "with expect", "ratio", "lowest", "highest"]
+    names = ("per_second_plain", "per_second", "ratio", "ratio_min", "ratio_max")
+    output.table(titles, [[measured[name] for name in names]])
 
 
 @main.command()

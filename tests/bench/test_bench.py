@@ -46,6 +46,15 @@ def test_live_views_beside_a_producer_are_measured() -> None:
     assert "filtered tail" in refused.err
 
 
+def test_writes_under_a_condition_are_measured() -> None:
+    result = bench("expect", "--count", "2000", "--rounds", "2", "--json")
+    assert result.status == 0, result.err
+    [figures] = result.json["results"]
+    assert figures["count"] == 2000
+    assert 0 < figures["ratio_min"] <= figures["ratio"] <= figures["ratio_max"]
+    assert bench("expect", "--count", "500", "--rounds", "1", "--durability", "os").status == 0
+
+
 def test_a_start_is_measured() -> None:
     result = bench("start", "--megabytes", "2", "--rounds", "2", "--durability", "os", "--json")
     assert result.status == 0, result.err
