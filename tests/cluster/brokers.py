@@ -154,6 +154,12 @@ class ClusterProcesses:
             time.sleep(0.01)
         return found.partitions
 
+    def partitions_at(self, id: int, topic: str) -> dict[int, KnownPartition]:
+        """A topic's partitions, as one broker knows them now; that may be older than what others know."""
+        with self.asked(id) as raw:
+            found = _known(raw, topic)
+        return {} if found is None else found.partitions
+
     def states(self, topic: str) -> list[dict[str, Any]]:
         """Of a topic's partitions, as ZooKeeper has them: it is ahead of every broker."""
         kazoo = KazooClient(hosts=self.brokers[1].settings["zookeeper_connect"])

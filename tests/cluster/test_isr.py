@@ -60,7 +60,7 @@ def test_a_follower_that_only_zookeeper_does_not_hear_of_stays_out_of_the_isr(cl
         [first, *_] = [index for index, leader in enumerate(leaders(cluster, "t")) if leader != 3]
 
         def is_in() -> bool:
-            return 3 in cluster.partitions("t")[first].isrs
+            return 3 in cluster.partitions_at(1, "t")[first].isrs  # broker 3 hears of nothing
 
         before = times_back(cluster, 3)
         os.kill(between.pid, signal.SIGSTOP)
