@@ -209,7 +209,6 @@ class Broker:
         from krappy.cluster.controller import ControllerSettings
         from krappy.cluster.fetcher import Fetcher
         from krappy.cluster.membership import ClusterMembership
-        from krappy.cluster.transaction_peers import TransactionPeers
         from krappy.cluster.zk.client import ZooKeeper
 
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
@@ -227,8 +226,7 @@ class Broker:
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )
-        peers = TransactionPeers(lambda: cluster.image, listener)
-        return Engine(config, self._report, cluster, fetcher, peers)
+        return Engine(config, self._report, cluster, fetcher)
 
     def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:
         """What the cluster is told of each listener by its name: the advertised host and port, else those it is bound

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -16,11 +15,9 @@ from krappy.handlers.kafka.rows import FEW, counted
 from krappy.handlers.kafka.sources import source_for, topic_named
 from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionsPort
 from krappy.types import TopicPartition
-from krappy.waiting import Later
-from krappy.wire.kafka import ApiKey, Code, code_for
+from krappy.wire.kafka import ApiKey, Code
 
 NO_FILTER = -1
-COST = 1 << 10  # bytes of memory that a marker takes until it is written
 # The versions from which PRODUCER_FENCED is known (KIP-588).
 FENCED_SINCE = {
     ApiKey.INIT_PRODUCER_ID: 4,
@@ -71,54 +68,10 @@ async def init_producer_id(session: KafkaSessionPort, request: Message, version:
     return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-SEVERAL_SINCE = 4  # the version from which brokers ask, for several transactions at once (KIP-890)
-
-
-@serves(
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE) + needs.cluster(Op.CLUSTER_ACTION),
-)
+@serves(ApiKey.ADD_PARTITIONS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
 async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The partitions that a producer is about to write to. If one of them does not exist, none is added."""
-    if version < SEVERAL_SINCE:
-        id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
-        who = id, producer, request["v3_and_below_producer_epoch"]
-        topics = request["v3_and_below_topics"]
-        return {"results_by_topic_v3_and_below": await _add_partitions(session, version, *who, topics)}
-    try:
-        session.access.cluster(Op.CLUSTER_ACTION)
-    except KrappyError as error:
-        return {"error_code": code_for(error), "results_by_transaction": []}
-    results = []
-    for each in request["transactions"]:
-        who = each["transactional_id"], each["producer_id"], each["producer_epoch"]
-        work = _verify if each["verify_only"] else _add_partitions
-        found = await work(session, version, *who, each["topics"])
-        results.append({"transactional_id": each["transactional_id"], "topic_results": found})
-    return {"error_code": Code.NONE, "results_by_transaction": results}
-
-
-async def _verify(
-    session: KafkaSessionPort, version: int, id: str, producer: int, epoch: int, topics: list[Message]
-) -> list[Message]:
-    """Whether partitions are in the producer's ongoing transaction."""
-    found = []
-    for topic in topics:
-        rows = []
-        for index in topic["partitions"]:
-            at = TopicPartition(topic["name"], index)
-            code = await _done(
-                *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
-                lambda transactions, at=at: transactions.verify(id, producer, epoch, at),  # type: ignore[misc]
-            )
-            rows.append({"partition_index": index, "partition_error_code": code})
-        found.append({"name": topic["name"], "results_by_partition": rows})
-    return found
-
-
-async def _add_partitions(
-    session: KafkaSessionPort, version: int, id: str, producer: int, epoch: int, topics: list[Message]
-) -> list[Message]:
+    topics = request["v3_and_below_topics"]
     asked = [TopicPartition(topic["name"], index) for topic in topics for index in topic["partitions"]]
     missing = set()
     for at in asked:
@@ -127,6 +80,8 @@ async def _add_partitions(
             missing.add(at)
     code: int = Code.OPERATION_NOT_ATTEMPTED
     if not missing:
+        id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
+        epoch = request["v3_and_below_producer_epoch"]
         code = await _done(
             *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
             lambda transactions: transactions.add_partitions(id, producer, epoch, asked),
@@ -136,70 +91,15 @@ async def _add_partitions(
         own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
         return {"partition_index": at.partition, "partition_error_code": own}
 
-    return [
-        {
-            "name": topic["name"],
-            "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
-        }
-        for topic in topics
-    ]
-
-
-@serves(ApiKey.WRITE_TXN_MARKERS, needs=needs.cluster(Op.CLUSTER_ACTION))
-def write_txn_markers(
-    session: KafkaSessionPort, request: Message, version: int
-) -> Later[Message] | Coroutine[Any, Any, Message]:
-    """Ends transactions in partitions that this broker leads, as their coordinator has decided. Tools that abort a
-    hanging transaction ask for it, too (KIP-664)."""
-    ends = EndsAsked(session, request["markers"])
-    if ends.count > FEW:
-        return ends.in_turns()
-    for _ in ends.begin():
-        pass
-    return ends.answer()
-
-
-class EndsAsked:
-    """The transactions that a request ends, and its answer in the making."""
-
-    def __init__(self, session: KafkaSessionPort, markers: list[Message]) -> None:
-        self._session, self._markers = session, markers
-        self.count = sum(len(topic["partition_indexes"]) for marker in markers for topic in marker["topics"])
-        self._answers: list[Message] = []
-        self._rows: list[Message] = []
-        self._laters: list[Later[None]] = []
-
-    def begin(self) -> Iterator[None]:
-        ends = self._session.access.participants(Op.CLUSTER_ACTION)
-        for marker in self._markers:
-            topics: list[Message] = []
-            self._answers.append({"producer_id": marker["producer_id"], "topics": topics})
-            who = marker["producer_id"], marker["producer_epoch"], marker["coordinator_epoch"]
-            for topic in marker["topics"]:
-                name, indexes = topic["name"], topic["partition_indexes"]
-                rows: list[Message] = [{"partition_index": index} for index in indexes]
-                topics.append({"name": name, "partitions": rows})
-                self._rows += rows
-                for first in range(0, len(indexes), FEW):
-                    some = [TopicPartition(name, index) for index in indexes[first : first + FEW]]
-                    self._laters += ends.end(*who, marker["transaction_result"], some)
-                    yield
-
-    async def in_turns(self) -> Message:
-        async with self._session.answering(COST * self.count):
-            for _ in self.begin():
-                await self._session.pause()
-            return await self.answer().wait()
-
-    def answer(self) -> Later[Message]:
-        return self._session.gather(self._laters, self._told)
-
-    def _told(self, results: list[Exception | None]) -> Message:
-        for row, result in zip(self._rows, results, strict=True):
-            if isinstance(result, Exception) and not isinstance(result, KrappyError):
-                raise result
-            row["error_code"] = Code.NONE if result is None else code_for(result)
-        return {"markers": self._answers}
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic["name"],
+                "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
+            }
+            for topic in topics
+        ]
+    }
 
 
 @serves(ApiKey.ADD_OFFSETS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ))
@@ -237,13 +137,10 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     member = GroupMember(
         request["group_id"], request["member_id"], request["generation_id"], request["group_instance_id"]
     )
-    code: int = Code.NONE
-    try:
-        if not id:
-            raise InvalidRequest("a transactional id may not be empty")
-        await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions)
-    except KrappyError as error:
-        code = _code_of(error, ApiKey.TXN_OFFSET_COMMIT, version)
+    code = await _done(
+        *(session, ApiKey.TXN_OFFSET_COMMIT, version, id),
+        lambda transactions: transactions.stage_offsets(id, producer, epoch, member, positions),
+    )
     return {
         "topics": [
             {
@@ -281,11 +178,7 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()
     found = []
-    try:
-        listed = session.access.transactional_ids(Op.DESCRIBE).list()
-    except KrappyError as error:
-        return {"error_code": group_code(error), "unknown_state_filters": [], "transaction_states": []}
-    for number, each in enumerate(listed, 1):
+    for number, each in enumerate(session.access.transactional_ids(Op.DESCRIBE).list(), 1):
         if (
             (not states or each.stage in wanted)
             and (not producers or each.producer_id in producers)
@@ -304,15 +197,15 @@ async def describe_transactions(session: KafkaSessionPort, request: Message, ver
     states = []
     async with counted(session) as rows:
         for name in request["transactional_ids"]:
-            states.append(await _state(session, name))
+            states.append(_state(session, name))
             await rows.add(1 + len(states[-1].get("topics", ())))
     return {"transaction_states": states}
 
 
-async def _state(session: KafkaSessionPort, name: str) -> Message:
+def _state(session: KafkaSessionPort, name: str) -> Message:
     code: int = Code.TRANSACTIONAL_ID_NOT_FOUND
     try:
-        found = await session.access.transactional_id(name, Op.DESCRIBE).readable(name)
+        found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
     except KrappyError as error:
         found, code = None, group_code(error)
     if found is None:
@@ -360,7 +253,7 @@ def _producers(session: KafkaSessionPort, name: str, index: int) -> Message:
                 "producer_epoch": each.epoch,
                 "last_sequence": each.last_sequence,
                 "last_timestamp": each.timestamp,
-                "coordinator_epoch": each.coordinator_epoch,
+                "coordinator_epoch": 0 if each.open_since >= 0 else -1,
                 "current_txn_start_offset": each.open_since,
             }
             for each in producers
