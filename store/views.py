@@ -1,9 +1,10 @@
 """The views: for each partition the latest entry of each key, and the applied offset.
 
-One RocksDB holds all views of a broker. It has no write-ahead log: the partition's log serves as one. Every write batch
-has the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column
-family's memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of
-the log is applied again. VIEWS.md describes the bytes.
+One RocksDB holds all views of a broker, together with what is `Unwritten` yet: lookups ask both, and everything else
+that reads writes that first. RocksDB has no write-ahead log: the partition's log serves as one. Every write batch has
+the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column family's
+memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of the log is
+applied again. VIEWS.md describes the bytes.
 
 Everything here is synchronous and safe to call from several threads; `apply` for one partition is called by one at
 a time, in order.
@@ -11,12 +12,11 @@ a time, in order.
 
 from __future__ import annotations
 
-import gc
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from krappy.core.splits import KeyFile
 from krappy.entries.entry import VALUE_AT, floor
 from krappy.errors import StorageError
 from krappy.store import rocks
-from krappy.store.disk import OS_DISK, UNREADABLE
 from krappy.store.keys import (
     PREFIX_SIZE,
     applied_key,
@@ -35,13 +34,12 @@ from krappy.store.keys import (
     view_end,
     view_prefix,
 )
+from krappy.store.renewable import STALL_LIMIT_S, Renewable
+from krappy.store.unwritten import Unwritten
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
 
-STALL_LIMIT_S = 60.0
-RENEWING = "the tables are being made anew, because their files were damaged; try again"
-REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 MAX_KEYS = 4 << 20  # bytes of keys read in one go
 HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
@@ -59,7 +57,7 @@ STATS = (
 )
 
 
-class Views:
+class Views(Renewable):
     """All views of a broker, in one folder."""
 
     def __init__(
@@ -68,16 +66,12 @@ class Views:
         """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and its
         log has to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together. `anew`:
         deletes the folder's content first. Raises Damaged when the folder's views are not intact, StorageError."""
-        self.folder = folder
-        self.damaged = ""  # what damage was found: the views can only be made anew; empty: none
-        self.doubtful: Path | None = None  # a table file that the disk failed to read once
-        self.stuck = ""  # which write the disk refused: RocksDB takes no more until it is opened anew; empty: none
-        self._waits = RENEWING  # why there is no database, while `_open` is None
-        self._leaving = ""  # why changes that need the views are refused; empty: they are not
+        super().__init__(folder)
+        self._closed = False
         self._sizes = cache_bytes, memtable_bytes
-        self._open: rocks.Rdict | None = None
-        self._made: rocks.Rdict | None = None
         self._write = rocks.write_options(wal=False, no_slowdown=True)
+        self._unwritten = self._nothing()
+        self._changing = threading.RLock()  # held by whoever adds to `_unwritten`, or writes
         self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
         if anew:
             self.throw_away()
@@ -85,125 +79,33 @@ class Views:
             self._made = self._new()
         self.begin()
 
-    @property
-    def _db(self) -> rocks.Rdict:
-        """The open database. Raises StorageError while there is none."""
-        db = self._open
-        if db is None:
-            raise StorageError(self._waits)
-        return db
-
-    def _failure(self, what: str, error: Exception) -> Exception:
-        found = rocks.failure(what, error)
-        if isinstance(found, rocks.Damaged):
-            self.damaged = str(found)
-        self.doubtful = rocks.refused_file(error) or self.doubtful
-        return found
-
-    def _refusal(self, what: str, error: Exception) -> Exception:
-        """The error to raise for a failed write. On a full disk RocksDB recovers by itself; after any other refusal it
-        has to be opened anew, so `stuck` is set."""
-        found = self._failure(what, error)
-        if isinstance(found, StorageError) and "IO error" in found.text and "No space left" not in found.text:
-            self.stuck = found.text
-        return found
-
     def _new(self) -> rocks.Rdict:
         cache_bytes, memtable_bytes = self._sizes
-        return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
+        return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes, gathered=True)
 
-    def leave(self, why: str) -> None:
-        """The views are about to be made or opened anew: `check` refuses until `begin`."""
-        self._leaving = why
+    def _nothing(self) -> Unwritten:
+        return Unwritten(rocks.most_gathered(self._sizes[1]))
 
-    def check(self) -> None:
-        """Called before a change that needs the views. Raises StorageError while they are made or opened anew."""
-        if self._leaving:
-            raise StorageError(self._leaving)
-
-    def look_at_doubtful(self) -> None:
-        """Reads the `doubtful` file again: if the disk can't read it, the views are `damaged`. Blocks."""
-        file, self.doubtful = self.doubtful, None
-        if file is None:
-            return
-        try:
-            OS_DISK.read_through(file)
-        except FileNotFoundError:
-            return  # a compaction has replaced it
-        except OSError as error:
-            if error.errno in UNREADABLE:
-                self.damaged = self.damaged or f"{file} can't be read: {error.strerror or error}"
-
-    def throw_away(self) -> None:
-        """Closes and deletes all views, and makes a new database. Until `begin` every call raises StorageError. Blocks.
-
-        Raises StorageError when the disk refuses; then it may be called again.
-        """
-        self._end(RENEWING)
-        self._make(self._empty)
-
-    def set_aside(self, aside: Path) -> None:
-        """Renames the folder of the views to `aside`, and begins with new, empty views. Raises StorageError."""
-        self._end(RENEWING)
-        gc.collect()
-        try:
-            self.folder.rename(aside)
-        except OSError as error:
-            raise StorageError(f"{self.folder} can't be renamed: {error}") from error
-        self._make(self._new)
-        self.begin()
-
-    def reopen(self) -> None:
-        """As `throw_away`, but keeps the files: only what was not flushed is lost."""
-        self._end(REOPENING)
-        self._make(self._new)
-
-    def _end(self, why: str) -> None:
+    def _let_go(self) -> rocks.Rdict | None:
         for snapshot in list(self._snapshots):
             snapshot.close()
-        self._waits = why
-        old, self._open = self._open, None
-        if old is not None:
-            with suppress(Exception):  # its flush may fail; unflushed entries are not needed
-                old.close()
-
-    def _empty(self) -> rocks.Rdict:
-        """A new database. The folder is removed at each try: the old database may write into it while it closes."""
-        try:
-            OS_DISK.remove_folder(self.folder)
-        except OSError as error:
-            raise StorageError(f"{self.folder} can't be removed: {error}") from error
-        return self._new()
-
-    def _make(self, opened: Callable[[], rocks.Rdict]) -> None:
-        deadline = time.monotonic() + STALL_LIMIT_S
-        while True:
-            try:
-                self._made = opened()
-                return
-            except StorageError:  # a read in another thread may hold the old one for a moment
-                if time.monotonic() > deadline:
-                    raise
-            gc.collect()  # an error of a read may hold it too: its traceback has an iterator
-            time.sleep(0.05)
-
-    def begin(self) -> None:
-        """Serves the new database. After `throw_away` every view is at offset 0, after `reopen` as it was last
-        flushed."""
-        self._open, self._made, self.damaged, self.stuck, self.doubtful = self._made, None, "", "", None
-        self._leaving = ""
+        with self._changing:
+            self._unwritten = self._nothing()
+            return super()._let_go()
 
     def close(self) -> None:
         """Flushes, so that the next start has nothing to apply, and closes, snapshots too. Closing again does
         nothing."""
         for snapshot in list(self._snapshots):
             snapshot.close()  # RocksDB stays open while there is one
-        if self._open is None:
+        if self._open is None or self._closed:
             return
         try:
             try:
+                self.write()
                 self._db.flush()
             finally:
+                self._unwritten, self._closed, self._waits = self._nothing(), True, "the database is closed"
                 self._db.close()
         except rocks.DbClosedError:
             return
@@ -212,6 +114,9 @@ class Views:
 
     def applied(self, number: int) -> int:
         """The offset that this partition's view expects next; 0 for a view never written."""
+        applied = self._unwritten.applied(number)
+        if applied is not None:
+            return applied
         found: Any = self._get(applied_key(number))
         return int.from_bytes(found, "big") if found else 0
 
@@ -223,7 +128,7 @@ class Views:
 
     def raise_floor(self, number: int, offset: int) -> None:
         """Durable after the next `flush`. Raises StorageError."""
-        self._commit(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
+        self.write(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
 
     def begun(self, number: int) -> int:
         """Up to which offset the log had been cleaned when this view was begun at the log's start; 0: not at all, or
@@ -233,11 +138,14 @@ class Views:
 
     def note_begun(self, number: int, clean: int) -> None:
         """Sets `begun`, before anything is applied. Raises StorageError."""
-        self._commit(lambda batch: batch.put(begun_key(number), clean.to_bytes(8, "big")))
+        self.write(lambda batch: batch.put(begun_key(number), clean.to_bytes(8, "big")))
 
     def strays(self, number: int) -> tuple[int, bool] | None:
         """(number of partitions among which the keys of this view were checked, whether any key belongs to another
         partition); None: not known."""
+        with self._changing:
+            if self._unwritten.applied(number) is not None:
+                return self._unwritten.strays(number)
         found: Any = self._get(strays_key(number))
         if not found or int.from_bytes(found[5:13], "big") != self.applied(number):  # an older version wrote since
             return None
@@ -252,7 +160,7 @@ class Views:
     def busy(self) -> bool:
         """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait.
         Cheap enough to call before each `apply`."""
-        return self._open is not None and rocks.behind(self._open)
+        return self._open is not None and self._unwritten.full and rocks.behind(self._open)
 
     def apply(
         self,
@@ -265,28 +173,43 @@ class Views:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys to remove from the view: those of expired
-        tombstones. `strays`: the new value of `strays`; None: not known. Holds the GIL for about 1 µs an entry: keep a
-        batch to about 500. When RocksDB has no free memtable, it sleeps (without the GIL) until there is one; `busy`
-        warns of that. Raises StorageError.
+        tombstones. `strays`: the new value of `strays`; None: not known. Mostly it only adds to what is unwritten; but
+        when that is full, it is written first, which holds the GIL for some milliseconds. When RocksDB has no free
+        memtable then, it sleeps (without the GIL) until there is one; `busy` warns of that. Raises StorageError.
         """
+        with self._changing:
+            if self._unwritten.full:
+                self.write()
+            if self._open is None or self._closed:
+                raise StorageError(self._waits)
+            self._unwritten.add(number, entries, applied, strays)
+            if deletes:
+                self._take_out(number, deletes)
+
+    def _take_out(self, number: int, keys: Sequence[bytes]) -> None:
         prefix = view_prefix(number)
-        gone = [prefix + key for key in deletes]
-
-        def fill(batch: rocks.WriteBatch) -> None:
-            put = batch.put
-            for key, entry in entries.items():
-                put(prefix + key, entry)
-            for key in gone:
-                batch.delete(key)
-            put(applied_key(number), applied.to_bytes(8, "big"))
-            if strays is not None:
-                put(strays_key(number), strays[0].to_bytes(4, "big") + bytes([strays[1]]) + applied.to_bytes(8, "big"))
-
-        if gone and self._snapshots:
-            held = list(zip(deletes, self.get_many(number, deletes), strict=True))
+        if self._snapshots:
+            held = list(zip(keys, self.get_many(number, keys), strict=True))
             for snapshot in list(self._snapshots):
                 snapshot.taken_out(number, held)
-        self._commit(fill)
+
+        def fill(batch: rocks.WriteBatch) -> None:
+            for key in keys:
+                batch.delete(prefix + key)
+
+        self.write(fill)
+
+    def write(self, more: Callable[[rocks.WriteBatch], None] | None = None) -> None:
+        """Writes what is unwritten to RocksDB, and then what `more` puts into a batch. Raises StorageError."""
+        with self._changing:
+            unwritten = self._unwritten
+            if unwritten:
+                self._commit(unwritten.fill)
+                self._unwritten = self._nothing()
+                # A memtable that is full ends with the next write, and nobody should look into it before.
+                more = more or unwritten.fill_offsets
+            if more is not None:
+                self._commit(more)
 
     def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
         """Writes the batch that `fill` makes; retries while RocksDB would have to delay it."""
@@ -306,8 +229,9 @@ class Views:
 
     def get(self, number: int, key: bytes) -> bytes | None:
         """The packed entry of a key, tombstones too; None for a key that the view does not know."""
-        found: bytes | None = self._get(number.to_bytes(4, "big") + key)
-        return found
+        stored = number.to_bytes(4, "big") + key
+        found: bytes | None = self._unwritten.entries.get(stored)
+        return self._get(stored) if found is None else found
 
     def get_some(self, number: int, keys: Sequence[bytes], room: int) -> list[bytes | None]:
         """The packed entries of many keys, in their order, until they take `room` bytes; at least one.
@@ -315,10 +239,10 @@ class Views:
         Keys are looked up one by one: a lookup of many at once has all entries in memory three times before their size
         is known. For small entries it costs the same.
         """
-        get, prefix = self._get, view_prefix(number)
+        get = self.get
         found: list[bytes | None] = []
         for key in keys:
-            entry: bytes | None = get(prefix + key)
+            entry = get(number, key)
             found.append(entry)
             if entry is not None:
                 room -= len(entry)
@@ -328,9 +252,10 @@ class Views:
 
     def get_many(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """The packed entries of many keys, in their order. Releases the GIL while it reads."""
-        prefix = view_prefix(number)
-        found: list[bytes | None] = self._get([prefix + key for key in keys])
-        return found
+        newest = self._unwritten.entries  # before RocksDB is asked: it may be written meanwhile
+        stored = list(map(view_prefix(number).__add__, keys))
+        found: list[bytes | None] = self._get(stored)
+        return list(map(newest.get, stored, found)) if newest else found
 
     def heads(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get_many`, but each entry is cut one byte into its value: enough to tell a tombstone.
@@ -354,6 +279,7 @@ class Views:
 
         Holds the GIL for a third of a microsecond an entry.
         """
+        self.write()
         try:
             return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count, max_bytes)
         except Exception as error:
@@ -365,6 +291,7 @@ class Views:
 
         Holds the GIL for a quarter of a microsecond a key.
         """
+        self.write()
         try:
             return rocks.keys_from(self._db, first, end, count, MAX_KEYS)
         except Exception as error:
@@ -378,6 +305,7 @@ class Views:
         entries any more, not even a snapshot. Holds the GIL for about a microsecond an entry.
         """
         end = view_end(number)
+        self.write()
         try:
             keys, entries, ended = rocks.pairs_from(self._db, after or view_prefix(number), end, count, MAX_TAKEN)
         except Exception as error:
@@ -390,11 +318,12 @@ class Views:
                 batch.delete(key)
 
         if gone:
-            self._commit(fill)
+            self.write(fill)
         return len(keys) - len(gone), None if ended or not keys else keys[-1] + b"\0"
 
     def highest_number(self) -> int:
         """The largest partition number that has any record here; 0: none. Raises StorageError."""
+        self.write()
         try:
             entry, reserved = (rocks.key_before(self._db, end) for end in (b"\xff" * 5, view_prefix(1)))
         except Exception as error:
@@ -419,12 +348,14 @@ class Views:
 
     def unflushed(self) -> int:
         """How many entries are in no file yet, those of all partitions together."""
-        return sum(
-            rocks.number_of(self._db, f"num-entries-{which}") for which in ("active-mem-table", "imm-mem-tables")
+        memtables = ("active-mem-table", "imm-mem-tables")
+        return len(self._unwritten.entries) + sum(
+            rocks.number_of(self._db, f"num-entries-{each}") for each in memtables
         )
 
     def snapshot(self) -> ViewSnapshot:
         """A snapshot of all views as they are now. Close it: it keeps old values on disk."""
+        self.write()
         taken = ViewSnapshot(self._db, self._failure)
         self._snapshots.add(taken)
         return taken
@@ -442,10 +373,11 @@ class Views:
 
         for snapshot in list(self._snapshots):
             snapshot.dropped(number)
-        self._commit(fill)
+        self.write(fill)
 
     def reclaim(self, number: int) -> None:
         """Frees the disk space of a dropped view, durably. May take seconds; releases the GIL."""
+        self.write()
         try:
             self._db.compact_range(view_prefix(number), view_end(number))
             self._db.flush()
@@ -454,6 +386,7 @@ class Views:
 
     def flush(self) -> None:
         """Writes everything applied so far to files. Releases the GIL."""
+        self.write()
         try:
             self._db.flush()
         except Exception as error:

@@ -193,6 +193,11 @@ def test_a_file_that_the_disk_does_not_read_is_damage_if_that_lasts(
             broker.views._open = Refusing(broker.views._open, file)  # type: ignore[assignment]
             await publish(partition, len(KEYS), KEYS)
             assert await looked_up(partition) == list(range(len(KEYS), 2 * len(KEYS)))
+            with pytest.raises(StorageError, match="Input/output error"):
+                broker.views.write()
+            while not {"views_damaged", "views_refused"}.intersection(said):
+                await trio.sleep(0.01)
+            assert await looked_up(partition) == list(range(len(KEYS), 2 * len(KEYS)))
 
     monkeypatch.setattr(Disk, "read_through", read_through)
     trio.run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from krappy.entries.entry import entry_offset, is_tombstone, pack_columns, pack_
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
+from krappy.store.unwritten import MOST_FOLDED
 from krappy.store.view_snapshot import CHANGES
 from krappy.store.views import Views
 from tests.store.view_model import read_all
@@ -147,6 +149,7 @@ def test_a_page_looks_up_only_so_many_changes(views: Views) -> None:
     snapshot = views.snapshot()
     keys = [b"m%06d" % index for index in range(2 * CHANGES + 10)]
     views.apply(1, entries(*keys, offset=2), 2 + len(keys))
+    views.write()
     first = snapshot.rows(1)
     assert first.keys == [b"a"]
     assert first.following == keys[CHANGES]
@@ -279,10 +282,10 @@ def test_closing_lets_every_file_go_even_with_a_snapshot_held(tmp_path: Path) ->
 
 
 def test_the_options_of_the_last_opening_do_not_stay(tmp_path: Path) -> None:
-    for memtable in (1 << 20, 8 << 20):
+    for memtable in (32 << 20, 64 << 20):
         Views(tmp_path / "views", memtable_bytes=memtable).close()
         newest = max((tmp_path / "views").glob("OPTIONS-*"), key=lambda path: int(path.name[8:]))
-        assert f"write_buffer_size={memtable // rocks.MEMTABLES}\n" in newest.read_text()
+        assert f"max_bytes_for_level_base={2 * memtable}\n" in newest.read_text()
 
 
 def test_a_checkpoint_is_a_copy_of_the_moment(views: Views, tmp_path: Path) -> None:
@@ -458,3 +461,94 @@ def test_keys_that_another_view_has_are_found(views: Views, others: int) -> None
         assert found == keys[::7]
     assert [key for key in found if snapshot.get(2, key)] == keys[::7]
     assert snapshot.shared(3, keys) == []
+
+
+def test_what_is_unwritten_is_found(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b"), 2, strays=(3, True))
+    views.apply(2, entries(b"a", offset=9), 10)
+    assert not rocks.number_of(views._db, "num-entries-active-mem-table")
+    assert (views.applied(1), views.applied(2), views.strays(1)) == (2, 10, (3, True))
+    assert views.get_many(1, [b"a", b"b", b"c"]) == [*entries(b"a", b"b").values(), None]
+    assert views.get(2, b"a") == entries(b"a", offset=9)[b"a"]
+    views.write()
+    views.apply(1, entries(b"b", b"c", offset=5, value=b"w"), 7)
+    newest = {**entries(b"a"), **entries(b"b", b"c", offset=5, value=b"w")}
+    assert views.get_many(1, list(newest)) == list(newest.values())
+    assert views.get_some(1, list(newest), 1 << 20) == list(newest.values())
+    assert views.unflushed() >= 5
+    assert read_all(views.snapshot(), 1) == newest
+
+
+def test_keys_that_change_again_are_written_once(views: Views) -> None:
+    """However often: until so many are folded that a crash would make the next start long."""
+    hot = [b"%d" % number for number in range(100)]
+    for offset in range(0, MOST_FOLDED, 100):
+        views.apply(1, entries(*hot, offset=offset), offset + 100)
+    assert not rocks.number_of(views._db, "num-entries-active-mem-table")
+    views.apply(1, entries(b"x", offset=MOST_FOLDED), MOST_FOLDED + 1)
+    views.apply(1, entries(b"y", offset=MOST_FOLDED + 1), MOST_FOLDED + 2)
+    assert views.unflushed() < 300
+    assert rocks.number_of(views._db, "num-entries-active-mem-table") + views.unflushed() > 100
+    assert views.applied(1) == MOST_FOLDED + 2
+
+
+def test_many_keys_are_written_when_they_take_too_much_memory(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views", memtable_bytes=1 << 20)
+    room, offset = rocks.most_gathered(1 << 20), 0
+    while not rocks.number_of(views._db, "num-entries-imm-mem-tables"):
+        assert offset * 100 < 2 * room
+        views.apply(1, entries(b"%d" % offset, offset=offset, value=b"x" * 100), offset + 1)
+        offset += 1
+    assert views.get(1, b"0") == entries(b"0", offset=0, value=b"x" * 100)[b"0"]
+    views.close()
+
+
+def test_a_failed_write_keeps_what_is_unwritten(views: Views) -> None:
+    views.apply(1, entries(b"a"), 1)
+    opened = views._db
+
+    class Full:
+        def __getattr__(self, name: str) -> object:
+            return getattr(opened, name)
+
+        def write(self, *given: object) -> None:
+            raise Exception("IO error: No space left on device")
+
+    views._open = Full()  # type: ignore[assignment]
+    for use in (views.write, views.flush, views.snapshot, lambda: views.keys(b"", b"\xff", 9)):
+        with pytest.raises(StorageError, match="No space left"):
+            use()
+    assert views.get(1, b"a") == entries(b"a")[b"a"]
+    views.apply(1, entries(b"b", offset=1), 2)
+    views._open = opened
+    assert read_all(views.snapshot(), 1) == {**entries(b"a"), **entries(b"b", offset=1)}
+    assert views.applied(1) == 2
+
+
+def test_threads_read_while_one_writes(views: Views) -> None:
+    """No reader ever sees an older entry than it saw before, or none."""
+    keys = [b"%d" % number for number in range(50)]
+    views.apply(1, entries(*keys), 50)
+    over = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        seen = dict.fromkeys(keys, 0)
+        while not over.is_set():
+            for key, entry in zip(keys, views.get_many(1, keys), strict=True):
+                offset = -1 if entry is None else entry_offset(entry)
+                if offset < seen[key]:
+                    wrong.append((key, seen[key], offset))
+                seen[key] = offset
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for offset in range(50, 50_000, 50):
+        views.apply(1, entries(*keys, offset=offset), offset + 50)
+        if offset % 350 == 0:
+            views.write()
+    over.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong

@@ -2,8 +2,7 @@
 
 The applier follows the last stable offset. Fresh batches come with their columns already decoded. Older ones are read
 from the log, after a restart too: live path and recovery are one loop. A transaction's batches are always read from the
-log, once it is decided, without aborted ones. RocksDB's write holds the GIL, so one apply has at most `SLICE` records,
-and other tasks have their turn between two.
+log, once it is decided, without aborted ones. Other tasks have their turn after `SLICE` records.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from krappy.broker.partition.pending import Pending
     from krappy.broker.partition.replica import Replica
 
-SLICE = 500  # records of one WriteBatch
-SLICE_BYTES = 1 << 20  # or bytes of their values: while a slice is written, memory holds it three times
+SLICE = 1000  # records folded in one turn
+SLICE_BYTES = 1 << 20  # or bytes of their values
 # Bytes of memory for one partition's decoded batches that wait to be applied. Beyond that, or where all partitions
 # together hold more than `measures.kept_limit`, batches are read from the log.
 KEPT = 24 << 20

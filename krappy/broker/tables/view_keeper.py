@@ -19,8 +19,9 @@ import trio
 
 from krappy.broker.partition.viewed import Viewed
 from krappy.errors import StorageError
+from krappy.store.renewable import RENEWING, REOPENING
 from krappy.store.rocks import Damaged
-from krappy.store.views import RENEWING, REOPENING, Views
+from krappy.store.views import Views
 
 if TYPE_CHECKING:
     from krappy.broker.name_locks import NameLocks

@@ -1,0 +1,73 @@
+"""What is folded and not in RocksDB yet: the newest entries of all views, and how far each view is.
+
+The write of an entry costs RocksDB as much as everything else that the fold does with it, and many keys change again
+soon. So entries gather here, of each key only the latest, until they take `most` bytes; then all go to RocksDB in one
+write (`Views`). Lookups look here first. A crash loses them: they are folded from the log again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from krappy.store.keys import applied_key, strays_key, view_prefix
+from krappy.store.rocks import WriteBatch
+
+MOST_FOLDED = 100_000  # entries that a crash may make the broker fold again, however few keys they have
+HELD = 150  # bytes that an entry and its key take here in addition to the entry's own
+Strays = tuple[int, bool]
+
+
+class Unwritten:
+    def __init__(self, most: int) -> None:
+        """`most`: bytes of memory."""
+        self.entries: dict[bytes, bytes] = {}  # by stored key (`store/keys.py`)
+        self._views: dict[int, tuple[int, Strays | None]] = {}  # by number: the applied offset, and the strays
+        self._most = most
+        self._size = 0  # bytes that they take at most
+        self._folded = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._views)
+
+    @property
+    def full(self) -> bool:
+        """Whether they should be written before more are added."""
+        if self._size > self._most:  # those that others have replaced were counted, too
+            self._size = HELD * len(self.entries) + sum(map(len, self.entries.values()))
+            if 2 * self._size > self._most:
+                self._folded = MOST_FOLDED
+        return self._folded >= MOST_FOLDED
+
+    def add(self, number: int, entries: Mapping[bytes, bytes], applied: int, strays: Strays | None) -> None:
+        """Takes entries of a view by record key, and its new applied offset. Raises ValueError for a number that no
+        partition has."""
+        prefix = view_prefix(number)
+        if entries:
+            self.entries.update(zip(map(prefix.__add__, entries), entries.values(), strict=True))
+            self._size += HELD * len(entries) + sum(map(len, entries.values()))
+            self._folded += len(entries)
+        self._views[number] = applied, strays
+
+    def applied(self, number: int) -> int | None:
+        """The applied offset of a view; None: RocksDB has it."""
+        found = self._views.get(number)
+        return found and found[0]
+
+    def strays(self, number: int) -> Strays | None:
+        """What was given with `applied`."""
+        return self._views[number][1]
+
+    def fill(self, batch: WriteBatch) -> None:
+        """Puts all of it into a write of RocksDB."""
+        put = batch.put
+        for key, entry in self.entries.items():
+            put(key, entry)
+        self.fill_offsets(batch)
+
+    def fill_offsets(self, batch: WriteBatch) -> None:
+        for number, (applied, strays) in self._views.items():
+            offset = applied.to_bytes(8, "big")
+            batch.put(applied_key(number), offset)
+            if strays is not None:
+                count, some = strays
+                batch.put(strays_key(number), count.to_bytes(4, "big") + bytes([some]) + offset)
