@@ -237,10 +237,10 @@ class Client:
 
         The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
         last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone. In
-        a cluster each leader holds its part, all of the same milliseconds.
+        a cluster each leader holds its part; these are taken within milliseconds of each other.
 
         Args:
-            splits: how many ranges of about equal size are wanted, over all partitions. Each has at least one.
+            splits: how many ranges of about equal size are wanted; a small table has fewer, a partition one or more.
             prefix, start, end: which keys are wanted, as in `Table.scan`.
             tombstones: whether reads bring deleted keys, with null as their value, unless a read says otherwise.
             topic_id: `describe(topic).id`; if the topic of this name has another id, it raises UnknownTopic.

@@ -28,6 +28,7 @@ from krappy.errors import (
     KrappyError,
     NotCoordinator,
     NotLeader,
+    PolicyViolation,
     RequestTimeout,
     UnknownGroup,
     UnknownPartition,
@@ -317,6 +318,15 @@ class Router:
             if not found or self.runtime.now() >= until:
                 return found
             await self.runtime.sleep(backoff.pause())
+
+    async def check_in_place(self, topic: str, deadline: float) -> None:
+        """Called before rows are read that several leaders have. Raises PolicyViolation for a topic that may have
+        strays: no broker has all entries of such a key."""
+        if await self.scattered(topic, deadline):
+            raise PolicyViolation(
+                f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead "
+                "it: then no broker can tell which rows are a key's latest"
+            )
 
     def id_of(self, link: Link) -> int:
         """The id of the broker that a link to a leader leads to; -1: that of `home`, or none."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from krappy.clients.link import Link, ReplySlot
 from krappy.clients.router import Router
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
-from krappy.errors import ConnectionLost, NotLeader, PolicyViolation, RequestTimeout
+from krappy.errors import ConnectionLost, NotLeader, RequestTimeout
 from krappy.types import Entry
 from krappy.wire import messages
 
@@ -102,11 +102,7 @@ class Scanning:
     async def _leader(self, deadline: float) -> tuple[Link, list[int]]:
         """The leader of the next partition, and all partitions that it can scan."""
         if self._left is None:
-            if await self._router.scattered(self._topic, deadline):
-                raise PolicyViolation(
-                    f"'{self._topic}' has keys in other partitions than those that murmur2 gives them, and several "
-                    "brokers lead it: then no broker can tell which rows of a scan are a key's latest"
-                )
+            await self._router.check_in_place(self._topic, deadline)
             count = len((await self._router.topic(self._topic, deadline)).partitions)
             chosen = self._first.partitions
             self._left = list(range(count)) if chosen is None else sorted(set(chosen))

@@ -24,7 +24,6 @@ from krappy.errors import (
     ConnectionLost,
     InvalidRequest,
     NotLeader,
-    PolicyViolation,
     RequestTimeout,
     SnapshotGone,
     UnknownPartition,
@@ -119,11 +118,8 @@ async def open_snapshot(
     deadline = router.runtime.now() + router.timeout
     count = len((await router.topic(topic, deadline)).partitions)
     wanted = list(range(count)) if partitions is None else list(dict.fromkeys(partitions))
-    if len(await router.split(topic, wanted, deadline)) > 1 and await router.scattered(topic, deadline):
-        raise PolicyViolation(
-            f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead it: "
-            "then no broker can tell which rows of a snapshot are a key's latest"
-        )
+    if len(await router.split(topic, wanted, deadline)) > 1:
+        await router.check_in_place(topic, deadline)
     opened: list[tuple[Link, list[int], messages.SnapshotOpened]] = []
     try:
         await router.of_leaders(

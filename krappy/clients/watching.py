@@ -28,7 +28,6 @@ from krappy.errors import (
     ConnectionLost,
     KrappyError,
     NotLeader,
-    PolicyViolation,
     UnknownPartition,
     UnknownTopic,
 )
@@ -252,11 +251,7 @@ class Watching:
     async def _divide(self) -> None:
         """From now on there is a part for each leader."""
         deadline = self._runtime.now() + self._router.timeout
-        if await self._router.scattered(self._topic, deadline):
-            raise PolicyViolation(
-                f"'{self._topic}' has keys in other partitions than those that murmur2 gives them, and several brokers "
-                "lead it: then no broker can tell which rows are a key's latest"
-            )
+        await self._router.check_in_place(self._topic, deadline)
         count = len((await self._router.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
         self._spread = True
