@@ -227,6 +227,9 @@ class Channel(DescribedConnection, Pace):
                 await turns.next()
             if self._wanted and self._large is None:
                 await self._make_room()
+            elif count <= SMALL and not its_turn and not self._held_back and self._may_read():
+                await self._bytes_come()  # likely nothing more has come yet: to look would cost as much as this wait
+                continue
             await self._room(self._may_begin if self._held_back else self._may_read)
 
     async def _bytes_come(self) -> None:
