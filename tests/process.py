@@ -201,6 +201,8 @@ class BrokerProcess:
     interpreter). `log`: the file for its output; by default beside the folder.
     """
 
+    lifetime = LIFETIME  # seconds after which it is killed, whatever its test does
+
     def __init__(self, data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object) -> None:
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
@@ -243,7 +245,7 @@ class BrokerProcess:
         os.close(stdin)
         os.close(stdout)
         self.starts += 1
-        self._watchdog = threading.Timer(LIFETIME, os.kill, [self._child.pid, signal.SIGKILL])
+        self._watchdog = threading.Timer(self.lifetime, os.kill, [self._child.pid, signal.SIGKILL])
         self._watchdog.daemon = True
         self._watchdog.start()
 
