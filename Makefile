@@ -100,7 +100,7 @@ hostile: $(READY) ## test that peers which send much and take nothing stay withi
 power: $(READY) ## test a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/power $(ARGS)
 
-soak: $(READY) ## open and close connections for MINUTES=10, then kill brokers under load for as long
+soak: $(READY) ## open and close connections for MINUTES=10, mix loads for as long, kill brokers under load for as long
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
 
 chaos: $(READY) ## run a cluster under faults for MINUTES=10, and judge what its clients were told (Linux; Java, Go)

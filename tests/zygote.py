@@ -22,11 +22,13 @@ import trio  # noqa: F401  # imported for the children
 import krappy.app
 import krappy.logs  # noqa: F401
 from krappy.cli.main import run
+from krappy.memory import keep_freed_memory
 
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    keep_freed_memory()
     gc.collect()
     gc.freeze()
     children: set[int] = set()

@@ -1,4 +1,5 @@
-"""A long test (`make soak`): opens and closes connections to one broker for minutes, then kills brokers under load.
+"""A long test (`make soak`): opens and closes connections to one broker for minutes, puts a mixed load on one for as
+long, then kills brokers under load.
 
     python tests/crash/soak.py --minutes 10 [--seed N]
 
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.life import Life
+from tests.crash.mixed import middle, mixed
 from tests.peer import Peer
 from tests.process import BrokerProcess, Launcher
 
@@ -71,10 +73,6 @@ def churn(folder: Path, launch: Launcher, seconds: float, random: Random) -> dic
         status = broker.stop()
     settled = [sample for sample in samples if sample[0] >= seconds * WARM_UP]
     third = max(1, len(settled) // 3)
-
-    def middle(of: list[float]) -> float:
-        return sorted(of)[len(of) // 2]
-
     grown = middle([rss for _, rss, _ in settled[-third:]]) - middle([rss for _, rss, _ in settled[:third]])
     fds = middle([fds for *_, fds in settled[-third:]]) - middle([fds for *_, fds in settled[:third]])
     return {
@@ -103,13 +101,13 @@ def kills(folder: Path, launch: Launcher, seconds: float, random: Random) -> dic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10, help="for the connections; the kills take as long again")
+    parser.add_argument("--minutes", type=float, default=10, help="for each of the three parts")
     parser.add_argument("--seed", type=int, default=Random().getrandbits(32))
     options = parser.parse_args()
     print(json.dumps({"seed": options.seed}), flush=True)  # noqa: T201
     failed = False
     with tempfile.TemporaryDirectory() as folder, Launcher() as launch:
-        for part in (churn, kills):
+        for part in (churn, mixed, kills):
             found = part(Path(folder) / part.__name__, launch, options.minutes * 60, Random(options.seed))
             print(json.dumps(found), flush=True)  # noqa: T201
             failed = failed or not found["ok"]
