@@ -98,7 +98,9 @@ class TopicProducer(Sender[Producing]):
         expect: Expected | None = None,
     ) -> Receipt:
         """Sends one event, waits until it is stored for good, and returns its receipt. It has the arguments of `post`,
-        and raises what `post` and its delivery raise. Cancelling it does not take the event back."""
+        and raises what `post` and its delivery raise. Cancelling it does not take the event back.
+
+        A loop of these waits for the broker's disk once for each event; `post` does not."""
         delivery = await self.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
         return await delivery
 
