@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from krappy.errors import BrokerError as BrokerError
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
+    from krappy.errors import CoordinatorFenced as CoordinatorFenced
+    from krappy.errors import CoordinatorLoading as CoordinatorLoading
     from krappy.errors import CoordinatorNotAvailable as CoordinatorNotAvailable
     from krappy.errors import CorruptBatch as CorruptBatch
     from krappy.errors import FrameTooLarge as FrameTooLarge
@@ -89,8 +91,9 @@ if TYPE_CHECKING:
     from krappy.types import TopicPartition as TopicPartition
 
 _ERRORS = (
-    "BrokerError ConfigError ConnectionLost CoordinatorNotAvailable CorruptBatch FrameTooLarge GroupFull "
-    "GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest "
+    "BrokerError ConfigError ConnectionLost CoordinatorFenced CoordinatorLoading CoordinatorNotAvailable "
+    "CorruptBatch FrameTooLarge GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
+    "InvalidReplicationFactor InvalidRequest "
     "InvalidTimestamp InvalidTopic InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost "
     "NotCoordinator NotEnoughReplicas NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange "
     "OutOfOrderSequence Overloaded PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout "

@@ -209,6 +209,7 @@ class Broker:
         from krappy.cluster.controller import ControllerSettings
         from krappy.cluster.fetcher import Fetcher
         from krappy.cluster.membership import ClusterMembership
+        from krappy.cluster.transaction_peers import TransactionPeers
         from krappy.cluster.zk.client import ZooKeeper
 
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
@@ -226,7 +227,8 @@ class Broker:
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )
-        return Engine(config, self._report, cluster, fetcher)
+        peers = TransactionPeers(lambda: cluster.image, listener)
+        return Engine(config, self._report, cluster, fetcher, peers)
 
     def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:
         """What the cluster is told of each listener by its name: the advertised host and port, else those it is bound

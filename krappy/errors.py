@@ -12,7 +12,9 @@
     │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions,
     │   │   InvalidReplicationFactor, InvalidConfig, PolicyViolation
     │   ├── NotLeader            retry    another broker leads this partition, or none does now
-    │   ├── NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotCoordinator, CoordinatorNotAvailable (retry)
+    │   ├── NotEnoughReplicas, NotEnoughReplicasAfterAppend, NotCoordinator (retry)
+    │   ├── CoordinatorNotAvailable      retry
+    │   │   └── CoordinatorLoading
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
     │   ├── InvalidRecord
@@ -20,7 +22,7 @@
     │   ├── SnapshotGone                 the snapshot has ended, or this broker never had it
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
-    │   │   TransactionPending (retry)
+    │   │   TransactionPending (retry), CoordinatorFenced
     │   ├── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
     │   └── StagingFenced, StagingExpired, StagingCommitted, UnknownStaging, StagingFull
     └── StorageError            retry    the disk refused; the request was not applied
@@ -116,6 +118,12 @@ class CoordinatorNotAvailable(BrokerError):
     """The broker that coordinates this group, transactional id or job is away, or not chosen yet."""
 
     code, name, retriable = 15, "COORDINATOR_NOT_AVAILABLE", True
+
+
+class CoordinatorLoading(CoordinatorNotAvailable):
+    """This broker has just become the coordinator, and is reading what the one before knew."""
+
+    code, name = 14, "COORDINATOR_LOAD_IN_PROGRESS"
 
 
 class NotCoordinator(BrokerError):
@@ -230,6 +238,12 @@ class InvalidTransaction(BrokerError):
     """The transaction's state does not allow the request, or the partition is not part of the transaction."""
 
     code, name = 48, "INVALID_TXN_STATE"
+
+
+class CoordinatorFenced(BrokerError):
+    """A newer coordinator has ended a transaction of this producer: the one that asks was deposed."""
+
+    code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
 
 class UnknownProducerMapping(BrokerError):

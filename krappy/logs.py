@@ -45,9 +45,9 @@ ERROR = {
     "stop_timed_out",
     "staged_job_failed",
     "group_write_failed",
-    "groups_not_loaded",
+    "coordinator_not_loaded",
     "groups_not_written",
-    "groups_reloaded",
+    "coordinator_reloaded",
     "catalog_lost",
 }
 WARNING = {

@@ -6,7 +6,8 @@ five in flight, so a retry is always among them. Live appends and recovery use t
 A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
 
 `stability` has what the log's control batches say of transactions (core/stability.py), as of the log's end. Readers use
-the partition's own, which is as of the high watermark.
+the partition's own, which is as of the high watermark. `ended` has the last marker of each producer: late batches and
+markers of before it are refused by it. After compaction has removed a marker, a log that is read anew lacks it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import NamedTuple
 
 import msgpack
 
-from krappy.core.stability import Stability
+from krappy.core.stability import Stability, read_marker
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Buffer
 
 KEPT = 5
 MOST = 10_000  # producers of one partition; the longest silent ones are forgotten beyond that
 MAX_SEQUENCE = 2**31 - 1
+STABILITY_PARTS = 5  # of what `Stability.pack` gives
 
 
 class SentBatch(NamedTuple):
@@ -41,6 +43,15 @@ class ProducerState(NamedTuple):
     sent: tuple[SentBatch, ...]  # oldest first, at most KEPT
 
 
+class EndedTransaction(NamedTuple):
+    """A producer's last marker. `epoch`: its producer epoch."""
+
+    epoch: int
+    coordinator_epoch: int
+    offset: int
+    seen_ms: int  # when it was appended
+
+
 def advance(sequence: int, by: int) -> int:
     """The sequence number `by` steps later; after 2^31 - 1 comes 0."""
     return (sequence + by) & MAX_SEQUENCE
@@ -50,6 +61,7 @@ class ProducerStates:
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self.stability = Stability()
+        self.ended: dict[int, EndedTransaction] = {}  # by producer id
 
     def __len__(self) -> int:
         return len(self._states)
@@ -67,6 +79,7 @@ class ProducerStates:
         copied = ProducerStates()
         copied._states = self._states.copy()
         copied.stability = self.stability.copy()
+        copied.ended = self.ended.copy()
         return copied
 
     def check(self, header: BatchHeader, *, from_zero: bool = False) -> int | None:
@@ -119,6 +132,8 @@ class ProducerStates:
         producer_id = header.producer_id
         if header.attributes & TRANSACTIONAL:
             self.stability.apply(header, base_offset, data)
+            if header.is_control and header.count and data is not None:
+                self._note_end(header, base_offset, now_ms, data)
         if producer_id < 0 or header.base_sequence < 0:
             return
         state = self.get(producer_id)
@@ -136,6 +151,16 @@ class ProducerStates:
                 self._forget_oldest()
         elif base_offset > state.sent[-1].base_offset:
             self._states[producer_id] = ProducerState(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
+
+    def _note_end(self, header: BatchHeader, offset: int, now_ms: int, data: Buffer) -> None:
+        marker, before = read_marker(data), self.ended.get(header.producer_id)
+        if marker is None or (before is not None and before.offset >= offset):
+            return
+        found = EndedTransaction(header.producer_epoch, marker.coordinator_epoch, offset, now_ms)
+        self.ended[header.producer_id] = found
+        if len(self.ended) > MOST:
+            for number in sorted(self.ended, key=lambda number: self.ended[number].offset)[: MOST // 10]:
+                del self.ended[number]
 
     def _forget_oldest(self) -> None:
         """Removes the tenth of the producers that has been silent for longest: by offsets, since the clock may have
@@ -159,6 +184,9 @@ class ProducerStates:
         old = self.silent(now_ms, older_than_ms, kept)
         for number in old:
             self._states.pop(number, None)
+        for number, ended in list(self.ended.items()):
+            if now_ms - ended.seen_ms > older_than_ms and number not in self._states:
+                self.ended.pop(number, None)
         return len(old)
 
     def cut(self, end: int, found: ProducerStates) -> ProducerStates:
@@ -177,6 +205,7 @@ class ProducerStates:
             elif read is not None:
                 left._states[number] = read._replace(seen_ms=state.seen_ms)
         left.stability = self.stability.cut(end, found.stability.open)
+        left.ended = found.ended | {number: each for number, each in self.ended.items() if each.offset < end}
         return left
 
     def snapshot(self) -> bytes:
@@ -184,9 +213,9 @@ class ProducerStates:
         return bytes(msgpack.packb([[number, *state] for number, state in self._states.copy().items()]))
 
     def transactions(self) -> bytes:
-        """Open and aborted transactions as bytes for the checkpoint; nothing without any."""
-        stability = self.stability
-        return bytes(msgpack.packb(stability.pack())) if stability.open or len(stability) else b""
+        """Open, aborted and ended transactions as bytes for the checkpoint; nothing without any."""
+        stability, ended = self.stability, [[number, *each] for number, each in self.ended.copy().items()]
+        return bytes(msgpack.packb([*stability.pack(), ended])) if stability.open or len(stability) or ended else b""
 
     def restore(self, data: bytes, transactions: bytes = b"") -> None:
         """Replaces all by a checkpoint's `snapshot()` and `transactions()`. Raises CorruptBatch when they can't be
@@ -200,8 +229,14 @@ class ProducerStates:
             }
             if not all(1 <= len(state.sent) <= KEPT for state in states.values()):
                 raise ValueError("a producer without batches")
-            stability = Stability.unpack(msgpack.unpackb(transactions)) if transactions else Stability()
+            stability, ended = Stability(), []
+            if transactions:
+                stored = msgpack.unpackb(transactions)
+                if len(stored) > STABILITY_PARTS:  # earlier versions did not keep what has ended
+                    ended = stored.pop()
+                stability = Stability.unpack(stored)
+            last = {int(number): EndedTransaction(*map(int, each)) for number, *each in ended}
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise CorruptBatch(f"a producer snapshot that can't be read: {error}") from None
         self._states = states
-        self.stability = stability
+        self.stability, self.ended = stability, last

@@ -1,6 +1,7 @@
-"""Transactional ids in the meta database: one value for each, replaced as a whole by every transition.
+"""Transactional ids: one value for each, replaced as a whole by every transition.
 
-A write is durable after `Meta.sync`, which the broker shares among all writes that wait for it.
+A broker that is alone keeps them in its meta database: a write is durable after `Meta.sync`, which it shares among all
+writes that wait for it. Brokers of a cluster keep them in a replicated topic, under the same keys.
 """
 
 from __future__ import annotations
@@ -25,17 +26,31 @@ class TransactionStore:
 
     def load_all(self) -> dict[str, Transaction]:
         """Every transactional id. Raises StorageError for what it can't read."""
-        return {found.name: found for found in (_unpacked(*row) for row in self._meta.items(TRANSACTION))}
+        return {found.name: found for found in (unpacked(*row) for row in self._meta.items(TRANSACTION))}
 
     def put(self, transaction: Transaction) -> Callable[[], None]:
         """Writes the state of a transactional id. Returns a function that takes the write back."""
-        return self._meta.change({TRANSACTION + transaction.name.encode(): _packed(transaction)})
+        return self._meta.change({key_of(transaction.name): packed(transaction)})
 
     def delete(self, name: str) -> None:
-        self._meta.delete(TRANSACTION + name.encode())
+        self._meta.delete(key_of(name))
 
 
-def _packed(transaction: Transaction) -> bytes:
+def key_of(name: str) -> bytes:
+    return TRANSACTION + name.encode()
+
+
+def name_in(key: bytes) -> str:
+    """The transactional id whose key it is. Raises StorageError for what is no such key."""
+    try:
+        if key.startswith(TRANSACTION):
+            return key.removeprefix(TRANSACTION).decode()
+    except UnicodeDecodeError:
+        pass
+    raise StorageError(f"the key {key!r} is none of a transactional id")
+
+
+def packed(transaction: Transaction) -> bytes:
     fields = transaction._asdict() | {
         "stage": str(transaction.stage),
         "partitions": sorted(map(list, transaction.partitions)),
@@ -45,7 +60,7 @@ def _packed(transaction: Transaction) -> bytes:
     return bytes(msgpack.packb(fields))
 
 
-def _unpacked(key: bytes, value: bytes) -> Transaction:
+def unpacked(key: bytes, value: bytes) -> Transaction:
     try:
         fields = msgpack.unpackb(value)
         fields["stage"] = TxnStage(fields["stage"])
@@ -53,6 +68,6 @@ def _unpacked(key: bytes, value: bytes) -> Transaction:
             TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]
         )
         fields["groups"] = frozenset(map(str, fields["groups"]))
-        return Transaction(key.removeprefix(TRANSACTION).decode(), **fields)
+        return Transaction(name_in(key), **fields)
     except Exception as error:
         raise StorageError(f"the transactional id {key!r} can't be read: {error!r}") from error

@@ -52,7 +52,7 @@ def produce(
         twice = _named_twice(topics)
         if sum(len(data["partition_data"]) for data in topics) > FEW:
             return _produce_many(session, request, version, twice)
-    work = Work(session)
+    work = Work(session, request["transactional_id"])
     for data in topics:
         _publish(session, work, data, work.topic(data), data["partition_data"], acks, version, twice)
     return session.gather(work.laters, lambda results: _finish(results, work, acks))
@@ -60,7 +60,7 @@ def produce(
 
 async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
     """Serves a request with many batches, in several turns."""
-    work = Work(session)
+    work = Work(session, request["transactional_id"])
     async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
         for data in request["topic_data"]:
             asked, answers = data["partition_data"], work.topic(data)
@@ -74,9 +74,10 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("hints", "laters", "responses", "waiting")
+    __slots__ = ("hints", "laters", "responses", "transactional_id", "waiting")
 
-    def __init__(self, session: KafkaSessionPort) -> None:
+    def __init__(self, session: KafkaSessionPort, transactional_id: str | None) -> None:
+        self.transactional_id = transactional_id
         self.hints = LeaderHints(session)
         self.responses: list[Message] = []
         self.laters: list[Later[StoredAt]] = []
@@ -116,7 +117,10 @@ def _publish(
                 # Kafka writes the last batch and acknowledges all.
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
-            later = partition.publish(_checked(asked["records"], version), by_header=True, alone=acks != ALL)
+            records = _checked(asked["records"], version)
+            later = partition.publish(
+                records, by_header=True, alone=acks != ALL, transactional_id=work.transactional_id
+            )
         except KrappyError as error:
             _refuse(answer, error)
             work.hints.add(answer, topic.image, asked["index"])

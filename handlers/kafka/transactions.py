@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -11,13 +12,15 @@ from krappy.errors import InvalidRequest, KrappyError
 from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.rows import FEW, counted
+from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import source_for, topic_named
 from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionsPort
 from krappy.types import TopicPartition
-from krappy.wire.kafka import ApiKey, Code
+from krappy.waiting import Later
+from krappy.wire.kafka import ApiKey, Code, code_for
 
 NO_FILTER = -1
+COST = 1 << 10  # bytes of memory that a marker takes until it is written
 # The versions from which PRODUCER_FENCED is known (KIP-588).
 FENCED_SINCE = {
     ApiKey.INIT_PRODUCER_ID: 4,
@@ -68,10 +71,65 @@ async def init_producer_id(session: KafkaSessionPort, request: Message, version:
     return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-@serves(ApiKey.ADD_PARTITIONS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
+SEVERAL_SINCE = 4  # the version from which brokers ask, for several transactions at once (KIP-890)
+
+
+@serves(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE) + needs.cluster(Op.CLUSTER_ACTION),
+)
 async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The partitions that a producer is about to write to. If one of them does not exist, none is added."""
-    topics = request["v3_and_below_topics"]
+    if version < SEVERAL_SINCE:
+        id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
+        who = id, producer, request["v3_and_below_producer_epoch"]
+        topics = request["v3_and_below_topics"]
+        return {"results_by_topic_v3_and_below": await _add_partitions(session, version, *who, topics)}
+    try:
+        session.access.cluster(Op.CLUSTER_ACTION)
+    except KrappyError as error:
+        return {"error_code": code_for(error), "results_by_transaction": []}
+    results = []
+    async with counted(session) as rows:
+        for each in request["transactions"]:
+            who = each["transactional_id"], each["producer_id"], each["producer_epoch"]
+            if each["verify_only"]:
+                found = await _verify(session, version, rows, *who, each["topics"])
+            else:
+                found = await _add_partitions(session, version, *who, each["topics"])
+                await rows.add(sum(1 + len(topic["partitions"]) for topic in each["topics"]))
+            results.append({"transactional_id": each["transactional_id"], "topic_results": found})
+    return {"error_code": Code.NONE, "results_by_transaction": results}
+
+
+async def _verify(
+    session: KafkaSessionPort,
+    version: int,
+    rows: BatchedRows,
+    id: str,
+    producer: int,
+    epoch: int,
+    topics: list[Message],
+) -> list[Message]:
+    """Whether partitions are in the producer's ongoing transaction."""
+    found = []
+    for topic in topics:
+        results = []
+        for index in topic["partitions"]:
+            at = TopicPartition(topic["name"], index)
+            code = await _done(
+                *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
+                lambda transactions, at=at: transactions.verify(id, producer, epoch, at),  # type: ignore[misc]
+            )
+            results.append({"partition_index": index, "partition_error_code": code})
+            await rows.add(1)
+        found.append({"name": topic["name"], "results_by_partition": results})
+    return found
+
+
+async def _add_partitions(
+    session: KafkaSessionPort, version: int, id: str, producer: int, epoch: int, topics: list[Message]
+) -> list[Message]:
     asked = [TopicPartition(topic["name"], index) for topic in topics for index in topic["partitions"]]
     missing = set()
     for at in asked:
@@ -80,8 +138,6 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
             missing.add(at)
     code: int = Code.OPERATION_NOT_ATTEMPTED
     if not missing:
-        id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
-        epoch = request["v3_and_below_producer_epoch"]
         code = await _done(
             *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
             lambda transactions: transactions.add_partitions(id, producer, epoch, asked),
@@ -91,15 +147,70 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
         own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
         return {"partition_index": at.partition, "partition_error_code": own}
 
-    return {
-        "results_by_topic_v3_and_below": [
-            {
-                "name": topic["name"],
-                "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
-            }
-            for topic in topics
-        ]
-    }
+    return [
+        {
+            "name": topic["name"],
+            "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
+        }
+        for topic in topics
+    ]
+
+
+@serves(ApiKey.WRITE_TXN_MARKERS, needs=needs.cluster(Op.CLUSTER_ACTION))
+def write_txn_markers(
+    session: KafkaSessionPort, request: Message, version: int
+) -> Later[Message] | Coroutine[Any, Any, Message]:
+    """Ends transactions in partitions that this broker leads, as their coordinator has decided. Tools that abort a
+    hanging transaction ask for it, too (KIP-664)."""
+    ends = EndsAsked(session, request["markers"])
+    if ends.count > FEW:
+        return ends.in_turns()
+    for _ in ends.begin():
+        pass
+    return ends.answer()
+
+
+class EndsAsked:
+    """The transactions that a request ends, and its answer in the making."""
+
+    def __init__(self, session: KafkaSessionPort, markers: list[Message]) -> None:
+        self._session, self._markers = session, markers
+        self.count = sum(len(topic["partition_indexes"]) for marker in markers for topic in marker["topics"])
+        self._answers: list[Message] = []
+        self._rows: list[Message] = []
+        self._laters: list[Later[None]] = []
+
+    def begin(self) -> Iterator[None]:
+        ends = self._session.access.participants(Op.CLUSTER_ACTION)
+        for marker in self._markers:
+            topics: list[Message] = []
+            self._answers.append({"producer_id": marker["producer_id"], "topics": topics})
+            who = marker["producer_id"], marker["producer_epoch"], marker["coordinator_epoch"]
+            for topic in marker["topics"]:
+                name, indexes = topic["name"], topic["partition_indexes"]
+                rows: list[Message] = [{"partition_index": index} for index in indexes]
+                topics.append({"name": name, "partitions": rows})
+                self._rows += rows
+                for first in range(0, len(indexes), FEW):
+                    some = [TopicPartition(name, index) for index in indexes[first : first + FEW]]
+                    self._laters += ends.end(*who, marker["transaction_result"], some)
+                    yield
+
+    async def in_turns(self) -> Message:
+        async with self._session.answering(COST * self.count):
+            for _ in self.begin():
+                await self._session.pause()
+            return await self.answer().wait()
+
+    def answer(self) -> Later[Message]:
+        return self._session.gather(self._laters, self._told)
+
+    def _told(self, results: list[Exception | None]) -> Message:
+        for row, result in zip(self._rows, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, KrappyError):
+                raise result
+            row["error_code"] = Code.NONE if result is None else code_for(result)
+        return {"markers": self._answers}
 
 
 @serves(ApiKey.ADD_OFFSETS_TO_TXN, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ))
@@ -137,10 +248,13 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     member = GroupMember(
         request["group_id"], request["member_id"], request["generation_id"], request["group_instance_id"]
     )
-    code = await _done(
-        *(session, ApiKey.TXN_OFFSET_COMMIT, version, id),
-        lambda transactions: transactions.stage_offsets(id, producer, epoch, member, positions),
-    )
+    code: int = Code.NONE
+    try:
+        if not id:
+            raise InvalidRequest("a transactional id may not be empty")
+        await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions)
+    except KrappyError as error:
+        code = _code_of(error, ApiKey.TXN_OFFSET_COMMIT, version)
     return {
         "topics": [
             {
@@ -178,7 +292,11 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()
     found = []
-    for number, each in enumerate(session.access.transactional_ids(Op.DESCRIBE).list(), 1):
+    try:
+        listed = session.access.transactional_ids(Op.DESCRIBE).list()
+    except KrappyError as error:
+        return {"error_code": group_code(error), "unknown_state_filters": [], "transaction_states": []}
+    for number, each in enumerate(listed, 1):
         if (
             (not states or each.stage in wanted)
             and (not producers or each.producer_id in producers)
@@ -197,15 +315,15 @@ async def describe_transactions(session: KafkaSessionPort, request: Message, ver
     states = []
     async with counted(session) as rows:
         for name in request["transactional_ids"]:
-            states.append(_state(session, name))
+            states.append(await _state(session, name))
             await rows.add(1 + len(states[-1].get("topics", ())))
     return {"transaction_states": states}
 
 
-def _state(session: KafkaSessionPort, name: str) -> Message:
+async def _state(session: KafkaSessionPort, name: str) -> Message:
     code: int = Code.TRANSACTIONAL_ID_NOT_FOUND
     try:
-        found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
+        found = await session.access.transactional_id(name, Op.DESCRIBE).readable(name)
     except KrappyError as error:
         found, code = None, group_code(error)
     if found is None:
@@ -253,7 +371,7 @@ def _producers(session: KafkaSessionPort, name: str, index: int) -> Message:
                 "producer_epoch": each.epoch,
                 "last_sequence": each.last_sequence,
                 "last_timestamp": each.timestamp,
-                "coordinator_epoch": 0 if each.open_since >= 0 else -1,
+                "coordinator_epoch": each.coordinator_epoch,
                 "current_txn_start_offset": each.open_since,
             }
             for each in producers

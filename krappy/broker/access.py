@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
-from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
+from krappy.broker.topics.internal_topics import JOBS, OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.operations import Op
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.broker.tables.snapshots import Snapshots
     from krappy.broker.topics.internal_topics import InternalTopic
     from krappy.broker.topics.topic import Topic
+    from krappy.broker.transactions.participant import TransactionParticipant
     from krappy.broker.transactions.transactions import TransactionCoordinator
 
 
@@ -142,13 +143,21 @@ class Access:
         self._check_coordinated(TRANSACTIONS, name)
         return self._broker.transactions
 
+    def participant(self, name: str, op: Op) -> TransactionParticipant:
+        """This broker's part in the transactions of this transactional id, which any broker may coordinate."""
+        return self._broker.participant
+
+    def participants(self, op: Op) -> TransactionParticipant:
+        """Its part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION)."""
+        return self._broker.participant
+
     def transactional_ids(self, op: Op) -> TransactionCoordinator:
         """The coordinator of all transactional ids of this broker."""
         return self._broker.transactions
 
     def job(self, name: str, op: Op) -> StagingCoordinator:
         """The coordinator of the staged job of this name. Raises NotCoordinator, CoordinatorNotAvailable."""
-        self._check_coordinated(TRANSACTIONS, name)
+        self._check_coordinated(JOBS, name)
         return self._broker.staging
 
     def jobs(self, op: Op) -> StagingCoordinator:

@@ -46,28 +46,27 @@ from krappy.broker.topics.cluster_topics import ClusterTopicChanges
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
+from krappy.broker.transactions.participant import TransactionParticipant
+from krappy.broker.transactions.parts import transaction_parts
 from krappy.broker.transactions.producer_ids import ProducerIds
 from krappy.broker.transactions.transactions import TransactionCoordinator
 from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
-from krappy.broker.upkeep.machine import Machine
+from krappy.broker.upkeep.machine import Machine, make_folders
 from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.placement import Placement
-from krappy.errors import StorageError, UnknownTopic
+from krappy.errors import UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort
-from krappy.ports.cluster import FetcherPort, MembershipPort
+from krappy.ports.cluster import FetcherPort, MembershipPort, TransactionPeersPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
 from krappy.store.catalog import LocalCatalog, StoredTopic
-from krappy.store.disk import OS_DISK
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
-from krappy.store.refusals import refusals
 from krappy.store.staging import StagedFiles, StagingStore
-from krappy.store.transactions import TransactionStore
 from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
 
@@ -83,8 +82,10 @@ class LocalBroker(Runtime):
         report: Report | None = None,
         cluster: MembershipPort | None = None,
         fetcher: FetcherPort | None = None,
+        peers: TransactionPeersPort | None = None,
     ) -> None:
-        """`cluster`: None: this broker is alone. `fetcher`: copies what this broker follows, in a cluster."""
+        """`cluster`: None: this broker is alone. In a cluster `fetcher` copies what this broker follows, and `peers`
+        asks other brokers for their part in transactions."""
         super().__init__(config, report)
         self.endpoints: Mapping[str, tuple[str, int]] = {}  # advertised host and port, by the listener's name
         self.http_address = ""  # HOST:PORT where the console listens
@@ -98,6 +99,8 @@ class LocalBroker(Runtime):
             self._forget_positions,
         )
         self.names = self.changes.names
+        self._peers = peers
+        self.verifies = peers is not None
         self.replication: Replication | None = None
         if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
             self.replication = Replication(self, self.changes, cluster, fetcher)
@@ -108,6 +111,7 @@ class LocalBroker(Runtime):
         self.kafka_groups: KafkaGroups
         self.staging: StagingCoordinator
         self.transactions: TransactionCoordinator
+        self.participant: TransactionParticipant
         self.housekeeper: Housekeeper
         self._housekeeping = trio.CancelScope()
         self._house_kept = trio.Event()
@@ -120,8 +124,14 @@ class LocalBroker(Runtime):
         self.producer_ids.check(producer_id, transactional=transactional)
 
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
-        """Raises InvalidTransaction, ProducerFenced."""
-        self.transactions.check_write(producer_id, epoch, at)
+        """Raises InvalidTransaction, ProducerFenced. In a cluster `verify` was asked before."""
+        if not self.verifies:
+            self.transactions.check_write(producer_id, epoch, at)
+
+    async def verify(self, transactional_id: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """Asks the transaction's coordinator whether the partition is in it. Raises as
+        `TransactionParticipant.verify`."""
+        await self.participant.verify(transactional_id, producer_id, epoch, at)
 
     def check_room(self, size: int) -> None:
         """Raises StorageError when the disk has no room for events of `size` bytes."""
@@ -174,7 +184,7 @@ class LocalBroker(Runtime):
         data = self.config.data
         check_whole(data)
         await self.room.look()
-        await self.in_thread(self._make_folders)
+        await self.in_thread(partial(make_folders, data))
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
@@ -189,7 +199,7 @@ class LocalBroker(Runtime):
         overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
         in_cluster = self.replication is not None
         self.kafka_groups = KafkaGroups(self, overrides, self.groups, self.internal, self.latest, replicated=in_cluster)
-        self.coordinators.kafka_groups = self.kafka_groups.store
+        self.coordinators.loaded[OFFSETS] = self.kafka_groups.store
         self.groups.kafka = self.kafka_groups.native
         await self.groups.open()
         await self.kafka_groups.open()
@@ -201,9 +211,10 @@ class LocalBroker(Runtime):
             *(self.topic_for_producer, self.room.check),
         )
         await self.staging.open()
-        self.transactions = TransactionCoordinator(
-            self, TransactionStore(self.meta), self.producer_ids, self.kafka_groups
+        self.transactions, self.participant = transaction_parts(
+            *(self, self.coordinators, self.kafka_groups, self.producer_ids, self._peers)
         )
+        self.coordinators.loaded[TRANSACTIONS] = self.transactions.keeper
         await self.transactions.open()
         self.housekeeper = Housekeeper(self, self.changes, self.staging, self.latest)
         if self.kafka_groups.groups:
@@ -274,14 +285,6 @@ class LocalBroker(Runtime):
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         changes = self.changes if isinstance(self.changes, ClusterTopicChanges) else None
         self.coordinators = Coordinators(self, self.internal, changes)
-
-    def _make_folders(self) -> None:
-        """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
-        data = self.config.data
-        with refusals(data):
-            OS_DISK.mkdir(data / "topics")
-            for folder in (data, data / "topics"):
-                OS_DISK.fsync_dir(folder)
 
     def _tell_of_migration(self, records: int) -> None:
         text = "the catalog becomes one of this version's format; versions before it do not open it any more"
@@ -416,12 +419,7 @@ class LocalBroker(Runtime):
 
     async def log_dir(self) -> tuple[str, int, int]:
         """(the folder of the logs, the size of its file system in bytes, free bytes). Raises StorageError."""
-        folder = self.config.data / "topics"
-        try:
-            usage = await self.in_thread(lambda: shutil.disk_usage(folder))
-        except OSError as error:
-            raise StorageError(f"{folder}: {error}") from error
-        return str(folder.absolute()), usage.total, usage.free
+        return await self.machine.log_dir()
 
     async def new_producer_id(self) -> int:
         return await self.producer_ids.new()

@@ -1,24 +1,28 @@
 """Which broker coordinates a group, a transactional id or a staged job: the leader of a partition of an internal topic.
 
-A broker that is alone coordinates all of them. In a cluster Kafka's groups are kept in a replicated topic: another
-replica takes a coordinator's place. The other internal topics have one replica of each partition so far: what a
-coordinator knows is in its own folder. So while it is away nobody takes its place.
+A broker that is alone coordinates all of them. In a cluster Kafka's groups and transactional ids are kept in
+replicated topics: another replica takes a coordinator's place. The other internal topics have one replica of each
+partition so far: what a coordinator knows is in its own folder. So while it is away nobody takes its place.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, REPLICATED, InternalTopics, settings_in_cluster
+from krappy.broker.topics.internal_topics import PARTITIONS, REPLICATED, InternalTopics, settings_in_cluster
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, TopicExists
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.keeper import Keeper
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
+
+
+class Coordinated(Protocol):
+    def check_here(self, name: str, /) -> None:
+        """Raises CoordinatorNotAvailable while this broker has not loaded what it knows of the name."""
 
 
 class Coordinators:
@@ -26,14 +30,14 @@ class Coordinators:
         """`changes`: None: this broker is alone."""
         self._runtime, self._internal, self._changes = runtime, internal, changes
         self._making: set[str] = set()
-        self.kafka_groups: Keeper | None = None  # where they are kept, once that is open
+        self.loaded: dict[str, Coordinated] = {}  # by topic: what is kept in it, once that is open
 
     async def find(self, topic: str, key: str) -> int:
         """The id of the broker that coordinates `key`; NOBODY: it is away. `topic`: the internal one of its kind. From
         now on that topic is listed. Raises StorageError, ConnectionLost."""
         self._internal.use(topic)
         await self._make(topic)
-        return self._leader(topic, key)
+        return self.leader(topic, key)
 
     async def _make(self, topic: str) -> None:
         """Makes an internal topic, unless the cluster has it."""
@@ -51,7 +55,8 @@ class Coordinators:
         finally:
             self._making.discard(topic)
 
-    def _leader(self, topic: str, key: str) -> int:
+    def leader(self, topic: str, key: str) -> int:
+        """As `find`, as far as this broker knows now."""
         image = self._internal.by_name[topic].image
         if self._changes is not None:
             found = self._runtime.image.topics.get(topic)
@@ -64,9 +69,9 @@ class Coordinators:
         """Why this broker does not coordinate `key`; None: it does."""
         if self._changes is None:
             return None
-        leader = self._leader(topic, key)
+        leader = self.leader(topic, key)
         if leader == self._runtime.id:
-            return self._not_here(key) if topic == OFFSETS else None
+            return self._not_loaded(topic, key)
         if leader == NOBODY:
             if topic not in self._runtime.image.topics and topic not in self._making:
                 self._making.add(topic)
@@ -74,11 +79,12 @@ class Coordinators:
             return CoordinatorNotAvailable(f"the broker that coordinates '{key:.100}' is away, or not chosen yet")
         return NotCoordinator(f"broker {leader} coordinates '{key:.100}'", coordinator=leader)
 
-    def _not_here(self, group: str) -> KrappyError | None:
-        """Why this broker, which leads the partition of a Kafka group, does not coordinate it yet; None: it does."""
+    def _not_loaded(self, topic: str, key: str) -> KrappyError | None:
+        """Why this broker, which leads the partition that `key` belongs to, does not coordinate it yet; None: it
+        does."""
         try:
-            if self.kafka_groups is not None:
-                self.kafka_groups.check_here(group)
+            if topic in self.loaded:
+                self.loaded[topic].check_here(key)
         except KrappyError as error:
             return error
         return None

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import trio
 
-from krappy.cluster.peers import Message, PeerLink
+from krappy.cluster.peer_links import PeerLinks
+from krappy.cluster.peers import Message
 from krappy.core.cluster.changes import ChangeKind, NotedChange, changes_between
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.replica_set import FollowerLag
@@ -48,12 +49,12 @@ class Lookout:
     ) -> None:
         self.moved = Signal()
         self.shrinks = self.expands = self.elections = 0
-        self._broker, self._listener = broker, listener
+        self._broker = broker
         self._led, self._now_ms = led, now_ms
         self._noted: deque[NotedChange] = deque(maxlen=KEPT)
         self._number = 0
         self._image = Image()
-        self._links: dict[int, PeerLink] = {}
+        self._links = PeerLinks(lambda: self._image, listener, CLIENT_ID, timeout_s=PATIENCE_S)
 
     # --- changes
 
@@ -95,7 +96,7 @@ class Lookout:
         async def ask(broker: int, wanted: Iterable[TopicPartition]) -> None:
             try:
                 body = {"topics": _by_topic(wanted)}
-                answer = await self._link(broker).ask(ApiKey.DESCRIBE_QUORUM, body, least=LEAST_VERSION)
+                answer = await self._links.to(broker).ask(ApiKey.DESCRIBE_QUORUM, body, least=LEAST_VERSION)
             except KrappyError:
                 return
             for topic in answer["topics"]:
@@ -119,15 +120,6 @@ class Lookout:
                 found[at] = dict(self._led(at).lags())
             except KrappyError:
                 continue
-
-    def _link(self, broker: int) -> PeerLink:
-        if broker not in self._links:
-            self._links[broker] = PeerLink(partial(self._address, broker), CLIENT_ID, timeout_s=PATIENCE_S)
-        return self._links[broker]
-
-    def _address(self, broker: int) -> tuple[str, int] | None:
-        found = self._image.brokers.get(broker)
-        return None if found is None else found.endpoints.get(self._listener)
 
 
 def _by_topic(wanted: Iterable[TopicPartition]) -> list[Message]:

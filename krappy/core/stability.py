@@ -36,7 +36,7 @@ def marker(producer_id: int, epoch: int, commit: bool, timestamp: int, coordinat
     kind = COMMIT if commit else ABORT
     return batches.encode(
         [_VERSION + kind.to_bytes(2, "big")],
-        [_VERSION + coordinator_epoch.to_bytes(4, "big")],
+        [_VERSION + coordinator_epoch.to_bytes(4, "big", signed=True)],
         timestamps=timestamp,
         producer_id=producer_id,
         producer_epoch=epoch,
@@ -45,15 +45,28 @@ def marker(producer_id: int, epoch: int, commit: bool, timestamp: int, coordinat
     )
 
 
-def commits(data: Buffer) -> bool | None:
-    """The kind of a control batch: True: commit, False: abort, None: neither."""
+class Marker(NamedTuple):
+    commit: bool
+    coordinator_epoch: int
+
+
+def read_marker(data: Buffer) -> Marker | None:
+    """What a control batch says; None: it ends no transaction."""
     try:
-        key = batches.decode(data).keys[0]
+        columns = batches.decode(data)
+        key, value = columns.keys[0], columns.values[0] or b""
     except (CorruptBatch, UnsupportedCompression, IndexError):
         return None
-    if key is None or len(key) < 4:
+    kind = None if key is None or len(key) < 4 else int.from_bytes(key[2:4], "big")
+    if kind not in (ABORT, COMMIT):
         return None
-    return {ABORT: False, COMMIT: True}.get(int.from_bytes(key[2:4], "big"))
+    return Marker(kind == COMMIT, int.from_bytes(value[2:6], "big", signed=True))
+
+
+def commits(data: Buffer) -> bool | None:
+    """The kind of a control batch: True: commit, False: abort, None: neither."""
+    found = read_marker(data)
+    return None if found is None else found.commit
 
 
 class Stability:

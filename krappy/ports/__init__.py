@@ -67,6 +67,7 @@ from krappy.ports.tables import SnapshotPort as SnapshotPort
 from krappy.ports.tables import SnapshotsPort as SnapshotsPort
 from krappy.ports.tables import WatchPort as WatchPort
 from krappy.ports.transactions import AttemptPort as AttemptPort
+from krappy.ports.transactions import ParticipantPort as ParticipantPort
 from krappy.ports.transactions import StagedJobRow as StagedJobRow
 from krappy.ports.transactions import StageOpened as StageOpened
 from krappy.ports.transactions import StagingPort as StagingPort

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.throttle import ReplicationQuota
+from krappy.errors import KrappyError
 from krappy.ports.replication import FollowerPort
 from krappy.ports.store import Store
+from krappy.types import TopicPartition
 
 
 class MembershipPort(Store, Protocol):
@@ -40,6 +42,25 @@ class MembershipPort(Store, Protocol):
 
     async def close(self) -> None:
         """Ends the session, so that others see at once that this broker is gone."""
+
+
+class TransactionPeersPort(Protocol):
+    """Asks other brokers for their part in transactions. Raises ConnectionLost, RequestTimeout, ProtocolError."""
+
+    async def write_markers(
+        self,
+        broker: int,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        partitions: Sequence[TopicPartition],
+    ) -> list[KrappyError | None]:
+        """WriteTxnMarkers: what came of it in each partition, which that broker leads. None: it has ended there."""
+
+    async def verify(self, broker: int, name: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """AddPartitionsToTxn, to verify only: asks the coordinator of this transactional id. Raises InvalidTransaction,
+        ProducerFenced; BrokerError when it can't tell."""
 
 
 class FetcherPort(Protocol):

@@ -34,14 +34,15 @@ class Raw(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer whose sequence a partition remembers. `open_since`: the first offset of its open transaction. -1: not
-    known, or none."""
+    """A producer whose sequence a partition remembers. `open_since`: the first offset of its open transaction.
+    `coordinator_epoch`: of the last marker. -1: not known, or none."""
 
     producer_id: int
     epoch: int
     last_sequence: int
     timestamp: int  # ms, the latest of its events
     open_since: int
+    coordinator_epoch: int
 
 
 class SourcePort(Protocol):
@@ -138,6 +139,7 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
         *,
         by_header: bool = False,
         alone: bool = False,
+        transactional_id: str | None = None,
     ) -> Later[StoredAt]: ...
     def publish_record(self, record: Record, expect: int | None = None) -> Later[StoredAt]: ...
     def read_now(

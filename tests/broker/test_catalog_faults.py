@@ -64,10 +64,9 @@ async def delete_group(broker: LocalBroker, name: str) -> None:
 async def transaction(broker: LocalBroker, commit: bool) -> None:
     producer = await Producer(broker, "x").init()
     await producer.write((b"k", b"v"))
-    broker_of = broker.transactions
-    await broker_of.add_group("x", producer.id, producer.epoch, "kafka")
+    await broker.transactions.add_group("x", producer.id, producer.epoch, "kafka")
     member = GroupMember("kafka", "", -1, None)
-    await broker_of.stage_offsets("x", producer.id, producer.epoch, member, {AT: Position(3, -1, "")})
+    await broker.participant.stage_offsets("x", producer.id, producer.epoch, member, {AT: Position(3, -1, "")})
     await producer.end(commit)
 
 

@@ -65,7 +65,7 @@ async def test_what_a_transaction_waits_for_of_the_disk(tmp_path: Path) -> None:
             who = (producer.name, producer.id, producer.epoch)
             await producer.add()
             await broker.transactions.add_group(*who, "g")
-            await broker.transactions.stage_offsets(*who, GroupMember("g", "", -1, None), {AT: Position(7, -1, "")})
+            await broker.participant.stage_offsets(*who, GroupMember("g", "", -1, None), {AT: Position(7, -1, "")})
             await producer.end(commit=True)
 
         before = syncs()

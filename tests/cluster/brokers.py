@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,14 +21,14 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Closed, Raw
-from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launch, Launcher, free_ports, wait_until
 
 
 class SharedProcesses(NamedTuple):
     """What clusters of one test process share: their folders' names are their chroots. No test may stop them."""
 
     zookeeper: ZooKeeperServer
-    launch: Launcher
+    launch: Launch
 
 
 class KnownPartition(NamedTuple):
@@ -61,6 +63,7 @@ class ClusterProcesses:
     def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: Any) -> None:
         self.zookeeper = zookeeper
         self._admin: AdminClient | None = None
+        self._paused: set[int] = set()
         ports = free_ports(3 * count)
         chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
         self.brokers = {
@@ -109,8 +112,19 @@ class ClusterProcesses:
 
     @property
     def running(self) -> list[int]:
-        """The ids of the brokers that run."""
-        return [id for id, each in self.brokers.items() if each.running]
+        """The ids of the brokers that run, and are not paused."""
+        return [id for id, each in self.brokers.items() if id not in self._paused and each.running]
+
+    @contextlib.contextmanager
+    def paused(self, id: int) -> Iterator[None]:
+        """The broker does nothing (SIGSTOP) in this block, but its connections stay; it may have stopped before."""
+        os.kill(self.brokers[id].pid, signal.SIGSTOP)
+        self._paused.add(id)
+        try:
+            yield
+        finally:
+            os.kill(self.brokers[id].pid, signal.SIGCONT)
+            self._paused.discard(id)
 
     def until_known(self) -> None:
         """Until each broker that runs knows that these run, and no others."""

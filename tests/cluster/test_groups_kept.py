@@ -182,7 +182,7 @@ def test_a_big_group_of_a_folder_that_was_alone_moves_into_the_topic(tmp_path: P
                 found = described.result(60)
                 wanted = settings_in_cluster(OFFSETS)
                 assert {name: found[name].value for name in wanted} == wanted
-                assert not broker.events("groups_not_loaded")
+                assert not broker.events("coordinator_not_loaded")
     except Missing as reason:
         pytest.skip(str(reason))
     one.close()

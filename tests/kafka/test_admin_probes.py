@@ -249,7 +249,7 @@ def test_transactions_are_listed_and_described(raw: Raw, version: int) -> None:
     assert listed() == {name: "Empty"}
     assert described()["topics"] == []
     asked = {"transactional_id": name, "topics": topics, **producer}
-    added = raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {f"v3_and_below_{key}": value for key, value in asked.items()})
+    added = raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {f"v3_and_below_{key}": value for key, value in asked.items()}, 3)
     [partition] = added["results_by_topic_v3_and_below"][0]["results_by_partition"]
     assert partition["partition_error_code"] == 0
     assert listed(state_filters=["Ongoing", "Asleep"]) == {name: "Ongoing"}

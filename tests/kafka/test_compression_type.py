@@ -82,7 +82,7 @@ def test_transactional_batches_and_their_markers(raw: Raw, broker: BrokerProcess
     begun = raw.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": "lz4", "transaction_timeout_ms": 60_000})
     producer = {"producer_id": begun["producer_id"], "producer_epoch": begun["producer_epoch"]}
     asked = {"transactional_id": "lz4", "topics": [{"name": "in-transaction", "partitions": [0]}], **producer}
-    raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {f"v3_and_below_{key}": value for key, value in asked.items()})
+    raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {f"v3_and_below_{key}": value for key, value in asked.items()}, 3)
     records = produced(codecs.NONE, transactional=True, base_sequence=0, **producer)
     body = {
         "transactional_id": "lz4",

@@ -35,8 +35,8 @@ RESOURCES = dict.fromkeys(
 ) | {
     **dict.fromkeys(["create_topic", "alter_topic", "delete_topic", "topic_for_producer", "table_of"], Resource.TOPIC),
     **dict.fromkeys(["kafka_group", "kafka_groups"], Resource.GROUP),
-    **dict.fromkeys(["transactional_id", "transactional_ids"], Resource.TRANSACTIONAL_ID),
-    **dict.fromkeys(["cluster", "moves"], Resource.CLUSTER),
+    **dict.fromkeys(["transactional_id", "transactional_ids", "participant"], Resource.TRANSACTIONAL_ID),
+    **dict.fromkeys(["cluster", "moves", "participants"], Resource.CLUSTER),
 }
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 

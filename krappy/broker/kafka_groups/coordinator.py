@@ -64,8 +64,9 @@ class KafkaGroups(GroupRegistry):
         """`replicated`: in a cluster."""
         self.replicated = replicated
         store: Keeper = LocalKeeper(runtime, self.take)
+        self._replicated = None
         if replicated:
-            store = ReplicatedKeeper(runtime, self.take, self.give_up)
+            store = self._replicated = ReplicatedKeeper(runtime, self.take, self.give_up)
         super().__init__(runtime, store, settings, natives, internal, latest)
         config = runtime.config
         self.policy = Policy(config.group_consumer_migration_policy)
@@ -378,6 +379,22 @@ class KafkaGroups(GroupRegistry):
         self.offsets.complete(name, producer_id, commit)
         if self.replicated:
             await self.store.written(name).wait()
+
+    def check_loaded(self, index: int) -> None:
+        """In a cluster: raises CoordinatorNotAvailable unless this broker coordinates the groups of this partition of
+        their topic."""
+        if self._replicated is not None:
+            self._replicated.table_at(index)
+
+    def settle(self, index: int, producer_id: int, commit: bool) -> Later[None]:
+        """As `complete_transaction`, in a cluster, for all groups of a partition of their topic. The Later is resolved
+        once it is durable. Raises StorageError, CoordinatorNotAvailable."""
+        assert self._replicated is not None
+        table = self._replicated.table_at(index)
+        for group in [each for each in self.groups.values() if producer_id in each.pending]:
+            if self._replicated.index_of(group.name) == index:
+                self.offsets.complete(group.name, producer_id, commit)
+        return table.written()
 
     async def forget_topic(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in a deleted topic. Durable after the next sync."""

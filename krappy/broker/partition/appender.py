@@ -5,6 +5,8 @@ Rules, kept here and nowhere else:
 - One drain at a time. A drain takes the waiting items in order, decides each against the log as it is, and hands the
   accepted ones to the commit. Items that arrive meanwhile wait for the next drain, which takes them together.
 - Offsets, sequences and conditions are decided inside a drain, so a failed write has changed nothing.
+- In a cluster, a transaction's first batch waits until the coordinator has told that the partition is in it
+  (verification.py). The producer's next batches wait behind it, and nobody else's.
 - While the view lags behind by more than `MAX_LAG` bytes, a drain waits for it. So producers are slowed, not readers.
 """
 
@@ -20,6 +22,7 @@ from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions, Judge
 from krappy.broker.partition.pending import Pending, Singles, record_size
 from krappy.broker.partition.strays import StraysMark
+from krappy.broker.partition.verification import Verification
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.core.cluster.roles import Role
@@ -54,6 +57,7 @@ class Appender:
         self._closed: Exception | None = None
         self._ended = Signal()
         self._commit = partition.commit
+        self._verification = Verification(partition, self._queue_now)
 
     def publish(
         self,
@@ -64,12 +68,15 @@ class Appender:
         taken: bool = False,
         alone: bool = False,
         epoch: int | None = None,
+        transactional_id: str | None = None,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`: see
-        `Partition.publish`."""
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `transactional_id`:
+        see `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
-        return self._publish(data, expect, times, by_header=by_header, alone=alone, epoch=epoch)
+        return self._publish(
+            data, expect, times, by_header=by_header, alone=alone, epoch=epoch, transactional_id=transactional_id
+        )
 
     def _publish(
         self,
@@ -80,10 +87,11 @@ class Appender:
         by_header: bool = False,
         alone: bool = False,
         epoch: int | None = None,
+        transactional_id: str | None = None,
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
-        item = Pending(header, data, expect, wants_one=alone, epoch=epoch)
+        item = Pending(header, data, expect, wants_one=alone, epoch=epoch, transactional_id=transactional_id)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
             admitted = admission(inline=True)
@@ -132,16 +140,22 @@ class Appender:
             )
         return self._publish_own(header, data)
 
-    def publish_marker(self, data: bytes) -> Later[StoredAt]:
-        """Queues a control batch of the broker's own."""
-        return self._publish_own(batches.read_header(data), data)
+    def publish_marker(self, data: bytes, coordinator: int | None = None) -> Later[StoredAt]:
+        """Queues a control batch of the broker's own. `coordinator`: see `Pending`."""
+        return self._publish_own(batches.read_header(data), data, coordinator)
 
-    def _publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
-        item = Pending(header, data, own=True)
+    def _publish_own(self, header: BatchHeader, data: bytes, coordinator: int | None = None) -> Later[StoredAt]:
+        item = Pending(header, data, own=True, coordinator=coordinator)
         self._queue(item)
         return item.laters[0]
 
     def _queue(self, item: Pending) -> None:
+        if self._closed is not None:
+            raise self._closed
+        if not (item.header.is_transactional and self._verification.holds(item)):
+            self._queue_now(item)
+
+    def _queue_now(self, item: Pending) -> None:
         if self._closed is not None:
             raise self._closed
         self._waiting.append(item)
@@ -299,6 +313,7 @@ class Appender:
         offset = partition.log.end_offset
         accepted: list[Pending] = []
         follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
+        self._verification.begin()
         for item in items:
             try:
                 if item.epoch is not None and item.epoch != partition.epoch:
@@ -324,6 +339,8 @@ class Appender:
                 item.reject(StorageError(f"{partition}: {error!r}"))
                 continue
             header = item.header
+            if header.is_transactional:
+                self._verification.accepted(item)
             if header.producer_id >= 0 and header.base_sequence >= 0:
                 follows[header.producer_id] = _following(header)
             if judge is not None:
@@ -352,8 +369,10 @@ class Appender:
                     f"{header.producer_epoch}; {following[1]} of epoch {following[0]} comes next",
                     expected=following[1],
                 )
-        if header.attributes & TRANSACTIONAL and not item.own:
-            partition.check_transactional(header)
+        if header.attributes & TRANSACTIONAL:
+            self._verification.check(item)
+            if not item.own:
+                partition.check_transactional(header)
         return False
 
 

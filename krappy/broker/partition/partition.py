@@ -80,6 +80,7 @@ class Partition(Viewed):
         taken: bool = False,
         alone: bool = False,
         epoch: int | None = None,
+        transactional_id: str | None = None,
     ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
         Later.
@@ -88,11 +89,19 @@ class Partition(Viewed):
         conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
         conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
+        `transactional_id`: the producer's, of a batch in a transaction.
         """
         self._alive()
         if not taken:
             self._lent.check_room(len(data))
-        return self.appender.publish(data, expect, by_header=by_header, taken=taken, alone=alone, epoch=epoch)
+        return self.appender.publish(
+            *(data, expect),
+            by_header=by_header,
+            taken=taken,
+            alone=alone,
+            epoch=epoch,
+            transactional_id=transactional_id,
+        )
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """Appends one record. `taken`: it was accepted once before, so that neither its timestamp nor the room on the
@@ -107,10 +116,17 @@ class Partition(Viewed):
         self._alive()
         return self.appender.publish_own(header, data)
 
-    def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[StoredAt]:
-        """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes."""
+    def end_transaction(
+        self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None = None
+    ) -> Later[StoredAt]:
+        """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes.
+
+        `coordinator_epoch`: of the coordinator that has decided it; None: this broker alone decides. The Later raises
+        CoordinatorFenced if a newer coordinator, ProducerFenced if a newer epoch of the producer has ended one here.
+        """
         self._alive()
-        return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
+        data = marker(producer_id, epoch, commit, self.now_ms(), coordinator_epoch or 0)
+        return self.appender.publish_marker(data, coordinator_epoch)
 
     # --- its role
 

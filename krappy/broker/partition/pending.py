@@ -21,8 +21,8 @@ class Pending:
     """One record batch. `offset`: its base offset, once a drain has accepted it."""
 
     __slots__ = (
-        *("admission", "columns", "cost", "data", "epoch", "expect", "header", "large", "laters", "offset", "own"),
-        *("size", "wants_one"),
+        *("admission", "columns", "coordinator", "cost", "data", "epoch", "expect", "header", "large", "laters"),
+        *("offset", "own", "size", "transactional_id", "wants_one"),
     )
 
     def __init__(
@@ -34,13 +34,18 @@ class Pending:
         own: bool = False,
         wants_one: bool = False,
         epoch: int | None = None,
+        transactional_id: str | None = None,
+        coordinator: int | None = None,
     ) -> None:
-        """`epoch`: the only leader epoch in which it may be appended; None: any."""
+        """`epoch`: the only leader epoch in which it may be appended; None: any. `transactional_id`: its producer's.
+        `coordinator`: a marker's coordinator epoch, if older ones are to be refused."""
         self.header = header
         self.data = data
         self.size = len(data)  # bytes, about
         self.expect = expect  # its conditions
         self.epoch = epoch
+        self.transactional_id = transactional_id
+        self.coordinator = coordinator
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
         self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 T = TypeVar("T")
-Transactional = tuple[
-    BatchHeader, int, bytes | memoryview | None
-]  # of a transaction: header, offset, bytes of a marker
+Transactional = tuple[BatchHeader, int, bytes | memoryview | None]  # header, offset, bytes of a marker
 # Bytes from which a fetch is sent from its file. Measured, the broker's CPU for one fetch: with batches of 170 bytes
 # 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
 # 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
@@ -58,6 +56,7 @@ class Lent(Protocol):
     disk_limiter: trio.CapacityLimiter
     shrinking: trio.Lock  # held while events are removed from a log
     counting: trio.CapacityLimiter  # tasks that read whole views
+    verifies: bool  # whether another broker may coordinate the transactions of its producers
 
     @property
     def lag_ms(self) -> float:
@@ -65,6 +64,7 @@ class Lent(Protocol):
 
     def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
+    async def verify(self, transactional_id: str, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def check_room(self, size: int) -> None: ...
     def may_read(self, topic: str, index: int, epoch: int) -> bool: ...
     def now_ms(self) -> int: ...
@@ -120,6 +120,7 @@ class Replica:
         self.fsync, self.disk_limiter = lent.fsync, lent.disk_limiter
         self.counting, self.shrinking = lent.counting, lent.shrinking
         self.now_ms, self.spawn = lent.now_ms, lent.spawn
+        self.verifies, self.verify = lent.verifies, lent.verify
         self.epoch = -1  # the leader epoch, once there is a leader
         self.stand(Standing.whole(log) if standing is None else standing)
         if standing is not None:
@@ -239,7 +240,7 @@ class Replica:
     def producers(self) -> list[ActiveProducer]:
         """Every producer that is remembered here, by its id."""
         states = dict(self.log.producers.items())
-        opened = self.stability.open
+        opened, ended = self.stability.open, self.log.producers.ended
         return [
             ActiveProducer(
                 producer_id,
@@ -247,6 +248,7 @@ class Replica:
                 -1 if state is None else state.sent[-1].last_sequence,
                 -1 if state is None else state.sent[-1].timestamp,
                 opened.get(producer_id, -1),
+                last.coordinator_epoch if (last := ended.get(producer_id)) else 0 if producer_id in opened else -1,
             )
             for producer_id in sorted(states.keys() | opened.keys())
         ]

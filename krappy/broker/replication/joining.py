@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from krappy.broker.topics.internal_topics import OFFSETS, PARTITIONS, SHARES, TRANSACTIONS, settings_in_cluster
+from krappy.broker.topics.internal_topics import JOBS, OFFSETS, PARTITIONS, SHARES, TRANSACTIONS, settings_in_cluster
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # between two words that ZooKeeper is still waited for
 # The internal topics, and what in the meta database is coordinated by their leaders (see store/FORMAT.md).
-COORDINATED = {OFFSETS: (b"kg/", b"ko/"), SHARES: (b"g/", b"s/"), TRANSACTIONS: (b"x/", b"sj/", b"so/")}
+COORDINATED = {
+    OFFSETS: (b"kg/", b"ko/"),
+    SHARES: (b"g/", b"s/"),
+    TRANSACTIONS: (b"x/",),
+    JOBS: (b"sj/", b"so/"),
+}
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

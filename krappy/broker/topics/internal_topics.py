@@ -1,8 +1,8 @@
 """Kafka's internal topics, for clients that look for them: `__consumer_offsets` and `__transaction_state`.
 
-What a Kafka broker keeps in them is in the meta database here. So they are empty, have no folder, are not in the
-catalog and can't be written to. Clients can always ask for them by name. They are listed from when Kafka would have
-created them: when a client first asks for the coordinator of a group, or of a transactional id.
+What a Kafka broker keeps in them is in the meta database of a broker that is alone. So they are empty, have no folder,
+are not in the catalog and can't be written to. Clients can always ask for them by name. They are listed from when Kafka
+would have created them: when a client first asks for the coordinator of a group, or of a transactional id.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-SHARES = "__share_group_state"  # its partitions say who coordinates the native groups
+SHARES, JOBS = "__share_group_state", "__staged_jobs"  # they say who coordinates the native groups, and staged jobs
 PARTITIONS = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
     OFFSETS: {**_LOG, "compression.type": "producer"},
     TRANSACTIONS: {**_LOG, "compression.type": "uncompressed"},
     SHARES: {**_LOG, "compression.type": "uncompressed"},
+    JOBS: {**_LOG, "compression.type": "uncompressed"},
 }
-# In a cluster these have what is kept of groups, and are replicated as any topic. A write about one group is one batch.
-# Groups are loaded from the views, whatever the default for other topics is.
-REPLICATED = {OFFSETS: {"max.message.bytes": str(16 << 20), "view.enable": "true"}}
+# In a cluster these have what is kept of groups and of transactional ids, and are replicated as any topic. A write
+# about one name is one batch. All is loaded from the views, whatever the default for other topics is.
+_KEPT = {"max.message.bytes": str(16 << 20), "view.enable": "true"}
+REPLICATED = {OFFSETS: _KEPT, TRANSACTIONS: _KEPT}
 
 
 def settings_in_cluster(name: str) -> dict[str, str]:

@@ -1,13 +1,16 @@
 """The transaction coordinator: transitions made durable, and what follows from them (KIP-98, KIP-360, KIP-447).
 
-Rules of this file:
+A broker that is alone coordinates all transactional ids; one of a cluster those whose partition of
+`__transaction_state` it leads (replicated.py). Rules of this file:
 
 - core/transactions.py decides. The next state is first made durable, then set in memory, then acted on.
+- All that follows from a state is done in the term in which it was read. When that is over, the next coordinator goes
+  on.
 - One request at a time for each transactional id. The next one waits until the transaction that was ended is completed.
   A request is finished even if its client is gone.
 - To complete a transaction, a marker is written to each of its partitions, after all that was published there. Then the
-  groups' staged offsets are settled. All of this may be done twice. When the disk refuses, it is tried again; after a
-  crash it is done on the next start. Only then does the same producer go on.
+  groups' staged offsets are settled (markers.py). All of this may be done twice. When that fails, it is tried again;
+  after a crash it is done on the next start, or by the next coordinator. Only then does the same producer go on.
 - Nothing is decided, and no transaction begins, while a backup is taken (`Runtime.decisions`): see `upkeep/backup.py`.
 - A transaction that is open in a partition and belongs to no transactional id is aborted on start.
 """
@@ -15,40 +18,49 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.kafka_groups.registry import check_name
-from krappy.broker.transactions.turns import IdTurns, written
+from krappy.broker.transactions.keeper import LocalTransactions, Term, TransactionKeeper
+from krappy.broker.transactions.markers import Markers, group_parts
+from krappy.broker.transactions.replicated import ReplicatedTransactions
+from krappy.broker.transactions.turns import IdTurns
 from krappy.core import transactions as core
 from krappy.core.cluster.roles import Role
 from krappy.core.transactions import Transaction, TxnStage
-from krappy.errors import KrappyError, Overloaded, StorageError, UnknownPartition, UnknownTopic
-from krappy.ports import GroupMember, Position
-from krappy.store.group_offsets import Offset
+from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.runtime import Runtime
     from krappy.broker.transactions.producer_ids import ProducerIds
     from krappy.store.transactions import TransactionStore
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
-RETRY_S = 1.0  # pause after the disk refused
+RETRY_S = 1.0  # pause after the disk refused, or another broker
 MEMORY_SHARE = 4  # transactional ids may take 1/MEMORY_SHARE of the memory budget, in addition to it
 
 
 class TransactionCoordinator:
     def __init__(
-        self, runtime: Runtime, store: TransactionStore, producer_ids: ProducerIds, groups: KafkaGroups
+        self,
+        runtime: Runtime,
+        store: TransactionStore,
+        producer_ids: ProducerIds,
+        markers: Markers,
+        *,
+        replicated: bool,
     ) -> None:
+        """`replicated`: in a cluster."""
         self._runtime = runtime
-        self._store = store
         self._producer_ids = producer_ids
-        self._groups = groups
+        self._markers = markers
+        self.keeper: TransactionKeeper = LocalTransactions(runtime, store, self._take)
+        if replicated:
+            self.keeper = ReplicatedTransactions(runtime, self._take, self._give_up)
         self._max_timeout_ms = runtime.config.transaction_max_timeout_ms
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
@@ -66,25 +78,42 @@ class TransactionCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Loads all transactions and goes on with them. Raises StorageError for a state that can't be read."""
+        """Loads all transactions and goes on with them; in a cluster those that it coordinates, whenever it does.
+        Raises StorageError for a state that can't be read."""
+        self.keeper.begin()
+        self._opened = True
+        if not self.keeper.replicated:
+            self._abort_orphans()
+        self._runtime.spawn(self._watch)
+
+    def _take(self, ids: Iterable[Transaction], term: Term) -> None:
+        """Goes on with these, which this broker coordinates from now on."""
         now = self._now()
-        for transaction in self._store.load_all().values():
+        for transaction in ids:
             started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
             self._set(transaction._replace(started_ms=started, updated_ms=updated))
             self._bytes += transaction.memory
-        self._opened = True
-        for transaction in self._all.values():
             if transaction.prepared:
-                self._runtime.spawn(self._finish, transaction.name)
-        self._abort_orphans()
-        self._runtime.spawn(self._watch)
+                self._runtime.spawn(self._finish, transaction.name, term)
+
+    def _give_up(self, is_in: Callable[[str], bool]) -> None:
+        """Forgets the ids with these names, which another broker coordinates now."""
+        for transaction in [each for each in self._all.values() if is_in(each.name)]:
+            self._drop(transaction)
+
+    def _drop(self, transaction: Transaction) -> None:
+        """Removes an id from memory."""
+        self._bytes -= transaction.memory
+        del self._all[transaction.name]
+        self._names.pop(transaction.producer_id, None)
+        self._due.pop(transaction.name, None)
 
     def _abort_orphans(self) -> None:
         """Aborts open transactions of no transactional id, as after a power loss with durability "os": nothing else
         would end them."""
         for topic in self._runtime.topics.values():
             for partition in topic.local.values():
-                if partition.role is not Role.LEADER:  # in a cluster other brokers may know of the transaction
+                if partition.role is not Role.LEADER:
                     continue
                 at = TopicPartition(topic.name, partition.index)
                 for producer_id in list(partition.stability.open):
@@ -104,8 +133,8 @@ class TransactionCoordinator:
             await self._ended.wait()
             if self._runtime.clock.was_set:
                 for transaction in self._all.values():
-                    if transaction.stage is TxnStage.ONGOING:
-                        self._keep(transaction)
+                    if transaction.stage is TxnStage.ONGOING and not self.keeper.replicated:
+                        self.keeper.term(transaction.name).keep(transaction)
 
     def _set(self, transaction: Transaction) -> None:
         """Sets a state in memory that is durable."""
@@ -141,6 +170,7 @@ class TransactionCoordinator:
         """
         core.check_timeout(timeout_ms, self._max_timeout_ms)
         async with self._turns.of(name):
+            term = self.keeper.term(name)
             found = self._all.get(name)
             if found is None:
                 core.check_name(name)
@@ -160,10 +190,11 @@ class TransactionCoordinator:
                 )
                 if begun.prepared:
                     await self._runtime.decisions.wait()
-                await self._save(begun)
+                await self._save(term, begun)
                 if not begun.prepared:
                     return begun.producer_id, begun.epoch
-                await self._complete(begun)
+                await self._complete(term, begun)
+                term.check(name)
                 found = self._all[name]
             raise core.pending(found or begun)
 
@@ -193,32 +224,60 @@ class TransactionCoordinator:
         await self._change(
             name,
             lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)),
-            sync=self._groups.replicated,
+            sync=self.keeper.replicated,
         )
 
     async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
         """EndTxn: decides and completes; if the disk refuses the latter, a task tries again. Raises as core's `end`."""
         async with self._turns.of(name):
+            term = self.keeper.term(name)
             found = self._all.get(name)
             ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
             if ended is not found:
                 await self._runtime.decisions.wait()
-                await self._save(ended)
-                await self._complete(ended)
+                await self._save(term, ended)
+                await self._complete(term, ended)
+            else:
+                await self._be_sure(term, ended)
 
-    async def stage_offsets(
-        self, name: str, producer_id: int, epoch: int, member: GroupMember, offsets: Mapping[TopicPartition, Position]
-    ) -> None:
-        """TxnOffsetCommit: these become the group's offsets when the transaction commits. Durable when it returns.
+    def check_offsets(self, name: str, producer_id: int, epoch: int, group: str) -> None:
+        """Checks that the producer may stage offsets of the group now. Raises as core's `check_offsets`."""
+        core.check_offsets(self._all.get(name), producer_id, epoch, group)
 
-        Raises as core's `check_offsets`, and Refused when the group does not have this member in this generation.
-        """
-        core.check_offsets(self._all.get(name), producer_id, epoch, member.group)
-        now = self._now()
-        staged = {(at.topic, at.partition): Offset(*position, now) for at, position in offsets.items()}
-        await self._groups.stage_offsets(
-            member.group, producer_id, member.id, member.generation, member.instance_id, staged
-        )
+    async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """Checks that the partition is in this producer's ongoing transaction (KIP-890); also one of the topic of
+        groups' offsets, if a group of it is. Raises InvalidTransaction, ProducerFenced; CoordinatorNotAvailable,
+        NotCoordinator."""
+
+        def check() -> Transaction:
+            found = self._all.get(name)
+            if found is None or found.producer_id != producer_id:
+                raise InvalidTransaction(f"producer {producer_id} does not have the transactional id '{name:.100}'")
+            parts = found.partitions | group_parts(self._runtime.image, found.groups)
+            core.check_write(found._replace(partitions=parts), epoch, at)
+            return found
+
+        term = self.keeper.term(name)
+        check()
+        if not term.is_sure:
+            async with self._turns.of(name):
+                await self._be_sure(self.keeper.term(name), check())
+                check()
+
+    async def _be_sure(self, term: Term, found: Transaction) -> None:
+        """Returns once nobody can have taken this broker's place before the call. Without a lease, as while ZooKeeper
+        is away, the state is written once more: what is committed tells it. The caller has the name's turn."""
+        if not term.is_sure:
+            await term.save(found)
+
+    async def readable(self, name: str) -> Transaction | None:
+        """What is true of an id now. Raises CoordinatorNotAvailable, NotCoordinator."""
+        async with self._turns.of(name):
+            term = self.keeper.term(name)
+            found = self._all.get(name)
+            if found is not None:
+                await self._be_sure(term, found)
+            return found
 
     def check_write(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Checks that a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
@@ -228,7 +287,9 @@ class TransactionCoordinator:
         return self._all.get(name)
 
     def list(self) -> list[Transaction]:
-        """The transactions of all transactional ids, sorted by name."""
+        """The transactions of all transactional ids, sorted by name. Raises CoordinatorLoading."""
+        if self.keeper.loading:
+            raise CoordinatorLoading("this broker is loading the transactional ids that it coordinates; ask again")
         return [self._all[name] for name in sorted(self._all)]
 
     # --- how
@@ -237,19 +298,17 @@ class TransactionCoordinator:
         self, name: str, change: Callable[[Transaction | None, int], Transaction], *, sync: bool = True
     ) -> None:
         async with self._turns.of(name):
+            term = self.keeper.term(name)
             found = self._all.get(name)
             changed = change(found, self._now())
             if changed is not found:
                 if found is None or found.stage is not TxnStage.ONGOING:
                     await self._runtime.decisions.wait()
-                await self._save(changed, sync=sync)
+                await self._save(term, changed, sync=sync)
 
-    async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
-        """Makes a state durable, and then sets it in memory. Without `sync` it survives the process, not a power loss.
-
-        Raises StorageError: then the old state stays; but after a crash just then it may be either. Raises Overloaded
-        when the state takes more memory than the one before, and there is no room for it.
-        """
+    async def _save(self, term: Term, transaction: Transaction, *, sync: bool = True) -> None:
+        """Makes a state durable, and then sets it in memory. Raises as `Term.save`, and Overloaded when the state takes
+        more memory than the one before, and there is no room for it."""
         growth = _growth(self._all.get(transaction.name), transaction)
         if growth > 0 and self._bytes + growth > self._max_bytes:
             raise Overloaded(
@@ -258,61 +317,42 @@ class TransactionCoordinator:
             )
         self._bytes += growth  # at once, for others may be saved meanwhile
         try:
-            take_back = self._keep(transaction)
-            if sync:
-                await self._runtime.sync_meta(take_back)
+            await term.save(transaction, sync=sync)
         except BaseException:
             self._bytes -= growth
             raise
         self._set(transaction)
 
-    def _keep(self, transaction: Transaction) -> Callable[[], None]:
-        """Writes a state with times of the wall clock, by which the next start goes on. Gives a function that takes the
-        write back."""
-        ahead = self._runtime.clock.ahead_ms
-        started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
-        return self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
-
-    async def _complete(self, transaction: Transaction) -> None:
+    async def _complete(self, term: Term, transaction: Transaction) -> None:
         """Carries out the decision, or leaves it to a task that tries again until it is done."""
         try:
-            await self._carry_out(transaction)
+            await self._carry_out(term, transaction)
         except KrappyError as error:
             if not self._turns.closed:
                 self._runtime.report("transaction_waits", transactional_id=transaction.name, error=str(error))
-                self._runtime.spawn(self._finish, transaction.name)
+                self._runtime.spawn(self._finish, transaction.name, term)
 
-    async def _carry_out(self, transaction: Transaction) -> None:
+    async def _carry_out(self, term: Term, transaction: Transaction) -> None:
         commit = transaction.stage is TxnStage.PREPARE_COMMIT
-        markers = []
-        refused: StorageError | None = None
-        for at in sorted(transaction.partitions):
-            try:
-                partition = self._runtime.topics.led(at)
-                markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
-            except (UnknownTopic, UnknownPartition):
-                continue  # deleted, and all of the transaction's events with it
-            except StorageError as error:
-                refused = error  # a partition that is out of service does not keep the others waiting
-        await written(markers)
-        if refused is not None:
-            raise refused
-        for group in sorted(transaction.groups):
-            await self._groups.complete_transaction(group, transaction.producer_id, commit)
+        await self._markers.write(transaction, commit, term.epoch)
         completed = core.complete(transaction, self._now())
-        self._keep(completed)  # if this is lost, all of this is done again
+        term.keep(completed)  # if this is lost, all of this is done again
         self._bytes += _growth(transaction, completed)
         self._set(completed)
 
-    async def _finish(self, name: str) -> None:
-        """Completes a prepared transaction, and tries again until that is done."""
+    async def _finish(self, name: str, term: Term) -> None:
+        """Completes a prepared transaction, and tries again until that is done, or another broker is to do it."""
         while not self._turns.closed:
             async with self._turns.although_closed(name):
+                try:
+                    term.check(name)
+                except KrappyError:
+                    return
                 found = self._all.get(name)
                 if found is None or not found.prepared:
                     return
                 try:
-                    await self._carry_out(found)
+                    await self._carry_out(term, found)
                     return
                 except KrappyError as error:
                     if not self._turns.closed:
@@ -353,11 +393,12 @@ class TransactionCoordinator:
             found = self._all.get(name)
             if found is None or not core.overdue(found, self._now()):
                 return
+            term = self.keeper.term(name)
             self._runtime.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
             fenced = core.fence(found, self._now())
             await self._runtime.decisions.wait()
-            await self._save(fenced)
-            await self._complete(fenced)
+            await self._save(term, fenced)
+            await self._complete(term, fenced)
 
     async def expire(self, now_ms: int) -> int:
         """Forgets transactional ids that were unused for long. Gives how many."""
@@ -370,10 +411,8 @@ class TransactionCoordinator:
         async with self._turns.of(name):
             found = self._all.get(name)
             if found is not None and core.expired(found, self._now(), self._life_ms):
-                self._store.delete(name)
-                self._bytes -= found.memory
-                del self._all[name]
-                self._names.pop(found.producer_id, None)
+                self.keeper.term(name).delete(name)
+                self._drop(found)
 
 
 def _growth(before: Transaction | None, after: Transaction) -> int:

@@ -6,6 +6,7 @@ Whether the disk can be written to is tested by a write: a file system that beca
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import trio
 
 from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK
+from krappy.store.refusals import refusals
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
 PROBE = "probe"
 PROBE_SIZE = 4096  # a block: a full disk has no room for it either
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def make_folders(data: Path) -> None:
+    """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
+    with refusals(data):
+        OS_DISK.mkdir(data / "topics")
+        for folder in (data, data / "topics"):
+            OS_DISK.fsync_dir(folder)
 
 
 class Machine:
@@ -34,6 +44,15 @@ class Machine:
         """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError."""
         folder = self._runtime.config.data
         await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def log_dir(self) -> tuple[str, int, int]:
+        """(the folder of the logs, the size of its file system in bytes, free bytes). Raises StorageError."""
+        folder = self._runtime.config.data / "topics"
+        try:
+            usage = await self._runtime.in_thread(lambda: shutil.disk_usage(folder))
+        except OSError as error:
+            raise StorageError(f"{folder}: {error}") from error
+        return str(folder.absolute()), usage.total, usage.free
 
     def events_refused(self) -> str:
         """Why events are refused for lack of room; empty: they are not."""

@@ -34,6 +34,7 @@ NOT_ONCE = {
     (ApiKey.ALTER_CONFIGS, "resources.configs"): "a setting named twice is refused",
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "resources"): "a resource named twice is refused",
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, "resources.configs"): "a setting named twice is refused",
+    (ApiKey.WRITE_TXN_MARKERS, "markers"): "answered for by place",
     (ApiKey.CREATE_ACLS, "creations"): "answered for by place",
     (ApiKey.DELETE_ACLS, "filters"): "answered for by place",
     (ApiKey.DESCRIBE_CLIENT_QUOTAS, "components"): "not looked at",

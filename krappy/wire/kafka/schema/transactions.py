@@ -20,18 +20,34 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: Shape(
-        Versions(0, 3, flexible=3),
+        Versions(0, 4, flexible=3),
         request="""
-        v3_and_below_transactional_id  string
-        v3_and_below_producer_id       int64
-        v3_and_below_producer_epoch    int16
-        v3_and_below_topics            []  once name
+        transactions                   []  4+  once transactional_id
+          transactional_id             string
+          producer_id                  int64
+          producer_epoch               int16
+          verify_only                  bool
+          topics                       []  once name
+            name                       string
+            partitions                 []int32  once
+        v3_and_below_transactional_id  string  0-3
+        v3_and_below_producer_id       int64   0-3
+        v3_and_below_producer_epoch    int16   0-3
+        v3_and_below_topics            []  0-3  once name
           name                         string
           partitions                   []int32  once
         """,
         response="""
         throttle_time_ms               int32
-        results_by_topic_v3_and_below  []
+        error_code                     int16  4+
+        results_by_transaction         []  4+
+          transactional_id             string
+          topic_results                []
+            name                       string
+            results_by_partition       []
+              partition_index          int32
+              partition_error_code     int16
+        results_by_topic_v3_and_below  []  0-3
           name                         string
           results_by_partition         []
             partition_index            int32
@@ -62,6 +78,28 @@ TABLE: dict[ApiKey, Shape] = {
         response="""
         throttle_time_ms  int32
         error_code        int16
+        """,
+    ),
+    ApiKey.WRITE_TXN_MARKERS: Shape(
+        Versions(1, 1, flexible=1),
+        request="""
+        markers               []
+          producer_id         int64
+          producer_epoch      int16
+          transaction_result  bool
+          topics              []  once name
+            name              string
+            partition_indexes []int32  once
+          coordinator_epoch   int32
+        """,
+        response="""
+        markers               []
+          producer_id         int64
+          topics              []
+            name              string
+            partitions        []
+              partition_index int32
+              error_code      int16
         """,
     ),
     ApiKey.TXN_OFFSET_COMMIT: Shape(

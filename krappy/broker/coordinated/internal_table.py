@@ -1,0 +1,133 @@
+"""One partition of an internal topic, as the leader of the partition writes it in one leader epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from krappy.core.cluster.roles import Role
+from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
+from krappy.ports import StoredAt
+from krappy.records import batch as batches
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+
+FRAME = 30  # bytes of a record, beside its key and value, at most: lengths, and deltas of its offset and time
+
+
+class InternalKeys(NamedTuple):
+    """What the keys of an internal topic say. `name_in(key)`: whose it is: a group's, a transactional id's. Raises
+    StorageError for what is no such key. `order(key)`: in which order the keys of one name are written."""
+
+    name_in: Callable[[bytes], str]
+    order: Callable[[bytes], tuple[bool, bytes]]
+
+
+class InternalTable:
+    def __init__(
+        self, partition: Partition, keys: InternalKeys, failed: Callable[[InternalTable, KrappyError], None]
+    ) -> None:
+        """`failed`: called when something that was written is not committed."""
+        self.partition = partition
+        self.epoch = partition.epoch
+        self._of = keys
+        self._failed = failed
+        self._keys: dict[str, set[bytes]] = {}  # that there are, by name
+        self._sent = self._done = 0  # how many writes
+        self._waiting: deque[tuple[int, Later[None]]] = deque()
+        self._ended: KrappyError | None = None
+
+    def has(self, key: bytes) -> None:
+        """Learns of a key that is there."""
+        self._keys.setdefault(self._of.name_in(key), set()).add(key)
+
+    def check(self, name: str) -> None:
+        """Raises NotCoordinator, CoordinatorNotAvailable unless this broker still coordinates the name, in the same
+        leader epoch."""
+        partition = self.partition
+        if self._ended is not None:
+            raise self._ended
+        if partition.role is not Role.LEADER or partition.epoch != self.epoch:
+            raise NotCoordinator(f"this broker does not coordinate '{name:.100}' any more")
+
+    def write(self, name: str, puts: Mapping[bytes, bytes], deletes: list[bytes]) -> None:
+        """One record batch. Raises as `check`, StorageError, RecordTooLarge."""
+        self.check(name)
+        partition = self.partition
+        if not partition.replicas.enough:
+            raise CoordinatorNotAvailable(f"too few replicas of {partition} are in sync to write to '{name:.100}'")
+        keys = [*puts, *deletes]
+        if not keys:
+            return
+        values = [*puts.values(), *(None for _ in deletes)]
+        later = partition.publish(batches.encode(keys, values, timestamps=partition.now_ms()), epoch=self.epoch)
+        held = self._keys.setdefault(name, set())
+        held.update(puts)
+        held.difference_update(deletes)
+        if not held:
+            del self._keys[name]
+        self._sent += 1
+        later.then(partial(self._settled, self._sent))
+
+    def delete(self, name: str) -> None:
+        """Several batches if one can't hold it, in the keys' order: the last one says that it is there."""
+        found = sorted(self._keys.get(name, ()), key=self._of.order)
+        for some in self._parts(found, len):
+            self.write(name, {}, some)
+
+    async def move_in(self, name: str, puts: Mapping[bytes, bytes]) -> None:
+        """Writes what is not there, in several batches if one can't hold it, in the keys' order: without the last one
+        it is not all there. On return it is committed. Raises as `write`."""
+        for some in self._parts(sorted(puts, key=self._of.order), lambda key: len(key) + len(puts[key])):
+            self.write(name, {key: puts[key] for key in some}, [])
+            await self.written().wait()
+
+    def _parts(self, keys: list[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:
+        """Keys whose records fit into a batch, again and again. `size`: of a record, without its frame."""
+        most = self.partition.config.max_message_bytes - batches.HEADER_SIZE
+        part, left = list[bytes](), most
+        for key in keys:
+            left -= size(key) + FRAME
+            if left < 0 and part:
+                yield part
+                part, left = [], most - size(key) - FRAME
+            part.append(key)
+        if part:
+            yield part
+
+    def _settled(self, number: int, stored: StoredAt | None, error: Exception | None) -> None:
+        if error is not None:
+            self.end(error if isinstance(error, KrappyError) else StorageError(str(error)))
+            return
+        self._done = number
+        while self._waiting and self._waiting[0][0] <= number:
+            self._waiting.popleft()[1].resolve(None)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something that was written is not committed."""
+        return self._done < self._sent or self._ended is not None
+
+    def written(self) -> Later[None]:
+        """Resolved once all that was written so far is committed; rejected if some of it is not."""
+        later: Later[None] = Later()
+        if self._ended is not None:
+            later.reject(self._ended)
+        elif not self.behind:
+            later.resolve(None)
+        else:
+            self._waiting.append((self._sent, later))
+        return later
+
+    def end(self, error: KrappyError) -> None:
+        """Takes no more writes. Who waits for one gets the error, too."""
+        if self._ended is None:
+            self._ended = CoordinatorNotAvailable(f"what was written to {self.partition} is not committed: {error}")
+            waiting, self._waiting = self._waiting, deque()
+            for _, later in waiting:
+                later.reject(self._ended)
+            self._failed(self, error)

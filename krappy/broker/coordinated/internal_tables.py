@@ -1,0 +1,182 @@
+"""Which partitions of an internal topic this broker coordinates by: those that it leads, and has loaded.
+
+The leader of a partition coordinates the names (groups, transactional ids) that belong to it. It loads what the
+partition's view has of them, once that has all that earlier leaders committed; until then it refuses requests for them.
+When it leads no more, it forgets them. What it wrote counts once it is committed; if a write is not, memory is ahead of
+the topic, and what belongs to the partition is loaded anew.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
+from krappy.broker.tables.table import wait_for_views
+from krappy.core.cluster.coordinators import partition_of
+from krappy.core.cluster.roles import Role
+from krappy.entries.entry import unpack_entry
+from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator
+from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+
+AT_ONCE = 500  # keys of a view that are read in one go
+RETRY_S = 1.0  # after a partition could not be loaded
+Rows = list[tuple[bytes, bytes]]
+Kept = TypeVar("Kept")
+
+
+class InternalTables(ABC, Generic[Kept]):
+    """`Kept`: what is loaded of a partition."""
+
+    def __init__(self, runtime: Runtime, topic: str, keys: InternalKeys) -> None:
+        self._runtime = runtime
+        self._topic, self._keys = topic, keys
+        self._tables: dict[int, InternalTable] = {}  # by partition, of those that are loaded
+        self._loading: set[int] = set()
+        self._troubled: set[int] = set()  # where a write was not committed: loading waits a little
+
+    # --- what each has of its own
+
+    @abstractmethod
+    async def read(self, index: int, table: InternalTable, rows: Rows) -> Kept:
+        """What the partition's keys and values are. May write, too. Raises KrappyError: then it is tried again."""
+
+    @abstractmethod
+    def take(self, index: int, table: InternalTable, kept: Kept) -> None:
+        """This broker coordinates these from now on. Raises StorageError for what it can't read."""
+
+    @abstractmethod
+    def give_up(self, is_in: Callable[[str], bool]) -> None:
+        """It coordinates those for whose name `is_in` is true no more."""
+
+    # --- by name
+
+    def check_here(self, name: str) -> None:
+        """Raises CoordinatorLoading, CoordinatorNotAvailable unless this broker coordinates the name now."""
+        self.table_of(name)
+
+    def table_of(self, name: str) -> InternalTable:
+        """Raises as `check_here`."""
+        return self.table_at(self.index_of(name))
+
+    def known_table(self, name: str) -> InternalTable | None:
+        """As `table_of`; None instead of an error."""
+        return self._tables.get(self.index_of(name))
+
+    @property
+    def loading(self) -> bool:
+        """Whether there is something that this broker coordinates, and has not loaded yet."""
+        return bool(self._loading or self._new())
+
+    def table_at(self, index: int) -> InternalTable:
+        """Of a partition. Raises as `check_here`."""
+        table = self._tables.get(index)
+        if table is None:
+            if index in self._loading:
+                raise CoordinatorLoading(f"this broker is loading what {self._topic}-{index} has; ask again")
+            raise CoordinatorNotAvailable(f"the broker that leads {self._topic}-{index} is away, or has not loaded it")
+        return table
+
+    def index_of(self, name: str) -> int:
+        """The partition that a name belongs to; -1: the topic is not there."""
+        found = self._runtime.image.topics.get(self._topic)
+        return -1 if found is None else partition_of(name, len(found.partitions))
+
+    # --- which partitions
+
+    def begin(self) -> None:
+        self._runtime.spawn(self._run)
+
+    async def _run(self) -> None:
+        """Loads and forgets partitions as this broker leads them. Until cancelled."""
+        topics = self._runtime.topics
+        async with trio.open_nursery() as nursery:
+            while True:
+                for index in self._left_behind():
+                    self._forget(index)
+                for partition in self._new():
+                    self._loading.add(partition.index)
+                    nursery.start_soon(self._load, partition.index, partition, partition.epoch)
+                await wait_any([topics.changed], lambda: bool(self._left_behind() or self._new()))
+
+    @property
+    def _local(self) -> Mapping[int, Partition]:
+        topic = self._runtime.topics.get(self._topic)
+        return {} if topic is None else topic.local
+
+    def _left_behind(self) -> list[int]:
+        """The partitions that are loaded, and which this broker does not lead in that epoch any more."""
+        local = self._local
+        return [index for index, table in self._tables.items() if not _leads(local.get(index), table.epoch)]
+
+    def _new(self) -> list[Partition]:
+        """The partitions that this broker leads, and which are not loaded."""
+        known = self._tables.keys() | self._loading
+        return [each for index, each in self._local.items() if each.role is Role.LEADER and index not in known]
+
+    def _forget(self, index: int) -> None:
+        table = self._tables.pop(index)
+        table.end(NotCoordinator("another broker coordinates by it now"))
+        self.give_up(lambda name: self.index_of(name) == index)
+
+    def _failed(self, table: InternalTable, error: KrappyError) -> None:
+        index = table.partition.index
+        if self._tables.get(index) is table:
+            self._runtime.report("coordinator_reloaded", partition=str(table.partition), error=str(error))
+            self._troubled.add(index)
+            self._forget(index)
+            self._runtime.topics.changed.fire()
+
+    async def _load(self, index: int, partition: Partition, epoch: int) -> None:
+        try:
+            while _leads(partition, epoch) and not self._runtime.stopped:
+                if index in self._troubled:
+                    self._troubled.discard(index)
+                    await trio.sleep(RETRY_S)
+                table = InternalTable(partition, self._keys, self._failed)
+                try:
+                    kept = await self.read(index, table, await self._rows(table))
+                    if _leads(partition, epoch):
+                        self._tables[index] = table
+                        self.take(index, table, kept)
+                    return
+                except KrappyError as error:
+                    self._tables.pop(index, None)
+                    self._runtime.report("coordinator_not_loaded", partition=str(partition), error=str(error))
+                    self._troubled.add(index)
+        finally:
+            self._loading.discard(index)
+            self._runtime.topics.changed.fire()
+
+    async def _rows(self, table: InternalTable) -> Rows:
+        """The keys and values of the partition's view, once that has all of the log: a write that was refused may be
+        there, and be committed later. If its keys were not known, what is deleted would be there again. Raises as
+        `wait_for_views`, StorageError."""
+        partition = table.partition
+        await partition.appender.idle()
+        folded = await wait_for_views([partition], partition.end_offset - 1)
+        number, rows = partition.number, list[tuple[bytes, bytes]]()
+        at: bytes | None = view_prefix(number)
+        while at is not None:
+            stored, at = partition.views.keys(at, view_end(number), AT_ONCE)
+            keys = [key[PREFIX_SIZE:] for key in stored]
+            for key, entry in zip(keys, partition.views.get_many(number, keys), strict=True):
+                value = None if entry is None else unpack_entry(entry)[2]
+                if value is not None:
+                    rows.append((key, value))
+                    table.has(key)
+            await trio.lowlevel.checkpoint()
+            await folded.wait()
+        return rows
+
+
+def _leads(partition: Partition | None, epoch: int) -> bool:
+    return partition is not None and partition.role is Role.LEADER and partition.epoch == epoch

@@ -1,0 +1,96 @@
+"""Transactional ids of a cluster: events of `__transaction_state`, each a key and a value as `store/transactions.py`
+has them. The leader of an id's partition coordinates it; `coordinated/internal_tables.py` says from when to when. Its
+leader epoch is the coordinator epoch of the markers that it sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
+from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.topics.internal_topics import TRANSACTIONS
+from krappy.broker.transactions.keeper import Term, as_kept
+from krappy.core.transactions import Transaction
+from krappy.errors import CoordinatorNotAvailable, KrappyError
+from krappy.store.transactions import TransactionStore, key_of, name_in, packed, unpacked
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+Ids = dict[str, Transaction]
+
+
+class LeaderTerm:
+    """Implements `Term`: for all ids of a partition, as long as this broker leads it in one leader epoch."""
+
+    def __init__(self, runtime: Runtime, table: InternalTable) -> None:
+        self._runtime, self._table = runtime, table
+        self.epoch = table.epoch
+        self.check = table.check
+        self.delete = table.delete
+
+    async def save(self, transaction: Transaction, *, sync: bool = True) -> None:
+        self.keep(transaction)
+        await self._table.written().wait()
+        self.check(transaction.name)
+
+    def keep(self, transaction: Transaction) -> None:
+        value = packed(as_kept(transaction, self._runtime.clock.ahead_ms))
+        self._table.write(transaction.name, {key_of(transaction.name): value}, [])
+
+    @property
+    def is_sure(self) -> bool:
+        try:
+            return self._table.partition.is_sure
+        except KrappyError as error:
+            raise CoordinatorNotAvailable(f"this broker does not coordinate any more: {error}") from error
+
+
+class ReplicatedTransactions(InternalTables[Ids]):
+    """Implements `TransactionKeeper`. `loaded(ids, term)` is called with ids that this broker coordinates from now on,
+    and `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+
+    replicated = True
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        loaded: Callable[[Iterable[Transaction], Term], None],
+        unloaded: Callable[[Callable[[str], bool]], None],
+    ) -> None:
+        super().__init__(runtime, TRANSACTIONS, InternalKeys(name_in, lambda key: (False, key)))
+        self._loaded, self._unloaded = loaded, unloaded
+        self._terms: dict[int, LeaderTerm] = {}
+        # What the folder has of ids from its time alone.
+        self._own = TransactionStore(runtime.meta)
+        self._left = self._own.load_all()
+
+    def term(self, name: str) -> Term:
+        self.check_here(name)
+        return self._terms[self.index_of(name)]
+
+    # --- InternalTables
+
+    async def read(self, index: int, table: InternalTable, rows: Rows) -> Ids:
+        ids = {found.name: found for found in (unpacked(*row) for row in rows)}
+        mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
+        fresh = {name: kept for name, kept in mine.items() if name not in ids}
+        for name, kept in fresh.items():
+            table.write(name, {key_of(name): packed(kept)}, [])
+        await table.written().wait()
+        for name in mine:
+            self._own.delete(name)
+            del self._left[name]
+        if mine:
+            await self._runtime.sync_meta()
+        return ids | fresh
+
+    def take(self, index: int, table: InternalTable, kept: Ids) -> None:
+        self._terms[index] = term = LeaderTerm(self._runtime, table)
+        ahead = self._runtime.clock.ahead_ms
+        self._loaded([as_kept(each, -ahead) for each in kept.values()], term)
+
+    def give_up(self, is_in: Callable[[str], bool]) -> None:
+        self._unloaded(is_in)

@@ -1,0 +1,167 @@
+"""A transactional producer that does what it is told and no more, in a cluster: each request goes to the broker that it
+is for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.core.cluster.coordinators import partition_of
+from krappy.records import batch
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses
+from tests.kafka.raw import Raw
+from tests.kafka.transactional import Transactional
+from tests.process import PATIENCE
+
+AGAIN = {
+    *(Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR),
+    *(Code.CONCURRENT_TRANSACTIONS, Code.NOT_LEADER_OR_FOLLOWER, Code.NOT_ENOUGH_REPLICAS, Code.NETWORK_EXCEPTION),
+}
+
+ANSWER_S = 12.0  # for an answer: longer than a broker waits for others
+
+
+def kafka_of(cluster: ClusterProcesses, id: int) -> str:
+    return str(cluster.brokers[id].settings["listen_kafka"])
+
+
+def leader_of(cluster: ClusterProcesses, topic: str, index: int) -> int:
+    """The id of the partition's leader, once there is one."""
+    end = time.monotonic() + PATIENCE
+    while (leader := int(cluster.partitions(topic)[index].leader)) not in cluster.running:
+        assert time.monotonic() < end, f"nobody leads {topic}-{index}"
+        time.sleep(0.05)
+    return leader
+
+
+def coordinator_of(cluster: ClusterProcesses, name: str) -> int:
+    """The id of the broker that coordinates a transactional id, once there is one."""
+    return leader_of(cluster, TRANSACTIONS, partition_of(name, len(cluster.partitions(TRANSACTIONS))))
+
+
+def group_coordinator_of(cluster: ClusterProcesses, group: str) -> int:
+    """The id of the broker that coordinates a group, once there is one."""
+    with cluster.asked(cluster.running[0]) as raw:
+        raw.ask(ApiKey.FIND_COORDINATOR, {"key": group, "key_type": 0}, 3)  # makes the internal topic
+    return leader_of(cluster, OFFSETS, partition_of(group, len(cluster.partitions(OFFSETS))))
+
+
+class ScatteredProducer:
+    def __init__(self, cluster: ClusterProcesses, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.id = self.epoch = -1
+        self.sequences: Counter[tuple[str, int]] = Counter()
+
+    def _of_coordinator(self, ask: Callable[[Transactional], int]) -> Code:
+        """What the coordinator answers, once there is one that can."""
+
+        def ask_as_this(raw: Raw) -> int:
+            producer = Transactional(raw, self.name)
+            producer.id, producer.epoch = self.id, self.epoch
+            return ask(producer)
+
+        return self._until_told(lambda: coordinator_of(self.cluster, self.name), ask_as_this)
+
+    def _until_told(self, broker: Callable[[], int], ask: Callable[[Raw], int]) -> Code:
+        """What a broker answers, once that is no reason to try again."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            code = Code.NETWORK_EXCEPTION
+            try:
+                with Raw(kafka_of(self.cluster, broker()), timeout=ANSWER_S) as raw:
+                    code = Code(ask(raw))
+            except (OSError, EOFError):  # it was killed or stopped, and others do not know that yet
+                pass
+            if code not in AGAIN:
+                return code
+            assert time.monotonic() < end, f"still {code!r}"
+            time.sleep(0.05)
+
+    def init(self, timeout_ms: int = 60_000) -> ScatteredProducer:
+        told: dict[str, Any] = {}
+
+        def ask(producer: Transactional) -> int:
+            told.update(producer.ask_init(transaction_timeout_ms=timeout_ms))
+            return int(told["error_code"])
+
+        with self.cluster.asked(self.cluster.running[0]) as raw:
+            raw.ask(ApiKey.FIND_COORDINATOR, {"key": self.name, "key_type": 1}, 3)  # makes the internal topic
+        assert self._of_coordinator(ask) == Code.NONE
+        self.id, self.epoch = told["producer_id"], told["producer_epoch"]
+        self.sequences.clear()
+        return self
+
+    def add(self, *partitions: tuple[str, int]) -> Code:
+        return self._of_coordinator(lambda producer: max(producer.add(*partitions)))
+
+    def end(self, commit: bool) -> Code:
+        return self._of_coordinator(lambda producer: producer.end(commit))
+
+    def add_offsets(self, group: str) -> Code:
+        return self._of_coordinator(lambda producer: producer.add_offsets(group))
+
+    def stage_offset(self, group: str, topic: str, offset: int) -> Code:
+        """Of the topic's partition 0. Answered by the group's coordinator."""
+
+        def ask(raw: Raw) -> int:
+            producer = Transactional(raw, self.name)
+            producer.id, producer.epoch = self.id, self.epoch
+            return producer.commit_offset(group, topic, offset)
+
+        return self._until_told(lambda: group_coordinator_of(self.cluster, group), ask)
+
+    def write(self, topic: str, index: int, value: bytes = b"v") -> Code:
+        """One event. Answered by the partition's leader."""
+        data = batch.encode(
+            [None],
+            [value],
+            timestamps=int(time.time() * 1000),
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequences[topic, index],
+            transactional=True,
+        )
+        partition = {"index": index, "records": data}
+        body = {
+            "transactional_id": self.name,
+            "acks": -1,
+            "timeout_ms": 30_000,
+            "topic_data": [{"name": topic, "partition_data": [partition]}],
+        }
+
+        def ask(raw: Raw) -> int:
+            [told] = raw.ask(ApiKey.PRODUCE, body, 12)["responses"][0]["partition_responses"]
+            return int(told["error_code"])
+
+        code = self._until_told(lambda: leader_of(self.cluster, topic, index), ask)
+        self.sequences[topic, index] += code is Code.NONE
+        return code
+
+    def mark(self, topic: str, index: int, commit: bool, coordinator_epoch: int) -> Code:
+        """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would."""
+        marker = {
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "transaction_result": commit,
+            "topics": [{"name": topic, "partition_indexes": [index]}],
+            "coordinator_epoch": coordinator_epoch,
+        }
+        with Raw(kafka_of(self.cluster, leader_of(self.cluster, topic, index))) as raw:
+            [answer] = raw.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})["markers"]
+        return Code(answer["topics"][0]["partitions"][0]["error_code"])
+
+    def state(self) -> str:
+        """As the coordinator describes it."""
+        told: dict[str, Any] = {}
+
+        def ask(producer: Transactional) -> int:
+            body = {"transactional_ids": [self.name]}
+            told.update(producer.raw.ask(ApiKey.DESCRIBE_TRANSACTIONS, body)["transaction_states"][0])
+            return int(told["error_code"])
+
+        assert self._of_coordinator(ask) == Code.NONE
+        return str(told["transaction_state"])

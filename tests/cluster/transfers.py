@@ -1,0 +1,143 @@
+"""A program that moves money: it reads orders, and writes both sides of each into a table of accounts, in transactions
+together with how far it has read. Over librdkafka."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.cluster.brokers import ClusterProcesses
+
+ORDERS, ACCOUNTS, GROUP = "orders", "accounts", "movers"
+PARTITIONS = 6
+AT_ONCE = 5  # orders of one transaction
+# librdkafka 2.16 goes on waiting for a group's coordinator that is no broker of the cluster any more: it is still in
+# its cache, and send_offsets_to_transaction heeds no timeout (its issues 5456, 5511). With these it asks again: the
+# cache ages, and a connection that ends makes it look.
+AGING = {"metadata.max.age.ms": 3000, "connections.max.idle.ms": 5000}
+
+
+def place_orders(cluster: ClusterProcesses, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": cluster.kafka, "enable.idempotence": True})
+    for number in range(first, first + count):
+        producer.produce(ORDERS, json.dumps([number, 1 + number % 7]), partition=number % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+class Mover:
+    """`with Mover(cluster, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as it
+    was told."""
+
+    def __init__(self, cluster: ClusterProcesses, name: str, **settings: Any) -> None:
+        self._cluster, self._name, self._settings = cluster, name, settings
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.done = 0
+        self.failed: list[str] = []
+
+    def __enter__(self) -> Mover:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "the mover hangs"
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": self._cluster.kafka,
+                    "group.id": GROUP,
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                }
+            )
+            try:
+                self._session(consumer)
+            except KafkaException as error:
+                self.failed.append(str(error))
+                time.sleep(0.2)
+            finally:
+                consumer.close()
+
+    def _session(self, consumer: Consumer) -> None:
+        """Until it is stopped, or something fails for which a producer is begun anew. Raises KafkaException."""
+        settings = {"bootstrap.servers": self._cluster.kafka, "transactional.id": self._name, "linger.ms": 0, **AGING}
+        producer = Producer({**settings, "transaction.timeout.ms": 20_000, **self._settings})
+        self._again(lambda: producer.init_transactions(30))
+        self._rewind(consumer)
+        while not self._stop.is_set():
+            messages = [each for each in consumer.consume(AT_ONCE, 0.2) if each.error() is None]
+            if not messages:
+                continue
+            producer.begin_transaction()
+            try:
+                for each in messages:
+                    number, amount = json.loads(each.value())
+                    for partition, sign in ((number % PARTITIONS, -1), ((number + 1) % PARTITIONS, 1)):
+                        producer.produce(ACCOUNTS, json.dumps([number, sign * amount]), partition=partition)
+                at = consumer.position([TopicPartition(ORDERS, index) for index in range(PARTITIONS)])
+                read = [each for each in at if each.offset >= 0]
+                self._again(
+                    lambda read=read: producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), 30)
+                )
+                self._again(lambda: producer.commit_transaction(30))
+                self.done += 1
+            except KafkaException as error:
+                if not error.args[0].txn_requires_abort():
+                    raise
+                self._again(lambda: producer.abort_transaction(30))
+                self._rewind(consumer)
+
+    def _again(self, call: Any) -> None:
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or self._stop.is_set():
+                    raise
+
+    def _rewind(self, consumer: Consumer) -> None:
+        """Goes on where the last committed transaction has read to."""
+        while True:
+            try:
+                found = consumer.committed([TopicPartition(ORDERS, index) for index in range(PARTITIONS)], 10)
+                if all(each.error is None for each in found):
+                    break
+            except KafkaException:
+                if self._stop.is_set():
+                    raise
+            time.sleep(0.1)
+        for each in found:
+            each.offset = max(0, each.offset)
+        consumer.assign(found)
+
+
+def read_moves(address: str) -> Counter[tuple[int, int]]:
+    """(order, amount) -> how often a reader of committed events sees it, up to the ends as of now."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "r", "isolation.level": "read_committed"})
+    found: Counter[tuple[int, int]] = Counter()
+    parts = [TopicPartition(ACCOUNTS, index, 0) for index in range(PARTITIONS)]
+    ends = {each.partition: consumer.get_watermark_offsets(each, 30)[1] for each in parts}
+    consumer.assign(parts)
+    end = time.monotonic() + 60
+    while True:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            number, amount = json.loads(message.value())
+            found[number, amount] += 1
+        at = {each.partition: each.offset for each in consumer.position(parts)}
+        if all(at[index] >= ends[index] or not ends[index] for index in ends):
+            break
+        assert time.monotonic() < end, f"the reader is at {at} of {ends}"
+    consumer.close()
+    return found
