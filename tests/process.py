@@ -116,9 +116,21 @@ def kept_off(thread: Path) -> float:
     return int((thread / "schedstat").read_text().split()[1]) / 1e9
 
 
+class Interpreter:
+    """Starts each broker in a new interpreter. `module`: what it runs."""
+
+    def __init__(self, module: str = "krappy") -> None:
+        self._module = module
+
+    def __call__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
+        return _Popen([sys.executable, "-m", self._module, *arguments], stdin, stdout, stderr)
+
+
+INTERPRETER = Interpreter()
+
+
 class _Popen:
-    def __init__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> None:
-        command = [sys.executable, "-m", "krappy", *arguments]
+    def __init__(self, command: list[str], stdin: int, stdout: int, stderr: int) -> None:
         self._process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=_environ())
         self.pid = self._process.pid
 
@@ -203,7 +215,9 @@ class BrokerProcess:
 
     lifetime = LIFETIME  # seconds after which it is killed, whatever its test does
 
-    def __init__(self, data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object) -> None:
+    def __init__(
+        self, data: Path, *, launch: Launch = INTERPRETER, log: Path | None = None, **settings: object
+    ) -> None:
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
         listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0", "listen_http": "none"}
@@ -377,7 +391,7 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(
-    data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object
+    data: Path, *, launch: Launch = INTERPRETER, log: Path | None = None, **settings: object
 ) -> Iterator[BrokerProcess]:
     """A running broker, killed at the end if it still runs."""
     with BrokerProcess(data, launch=launch, log=log, **settings) as broker:

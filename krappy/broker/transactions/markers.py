@@ -15,6 +15,7 @@ from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
 from krappy.core.transactions import Transaction
 from krappy.errors import (
+    CoordinatorFenced,
     CoordinatorNotAvailable,
     KrappyError,
     ProducerFenced,
@@ -88,8 +89,8 @@ class ClusterMarkers:
         async with trio.open_nursery() as nursery:
             for broker, share in shares.items():
                 nursery.start_soon(tell, broker, share)
-        if troubles:
-            raise troubles[0]
+        if troubles:  # one that says that this coordinator was deposed tells the most
+            raise next((each for each in troubles if isinstance(each, CoordinatorFenced)), troubles[0])
 
     async def _tell(
         self, broker: int, transaction: Transaction, coordinator_epoch: int, commit: bool, share: list[TopicPartition]

@@ -1,0 +1,124 @@
+"""A broker that stops itself at a step of a transaction: `python -m tests.cluster.stepping serve --data FOLDER …` is
+`krappy serve`, until its test writes into the file FOLDER.step at which step, the how manyth time, by which signal.
+
+What a coordinator does, in this order:   and what a leader does, that of any partition:
+    writes PrepareCommit                      takes marker
+    wrote PrepareCommit    in its own log     queued marker
+    saved PrepareCommit    committed          wrote marker    committed
+    sends marker           to each broker
+    sent marker            it has answered
+    writes CompleteCommit
+    wrote CompleteCommit   in its own log
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any, cast
+
+from tests.process import PATIENCE, BrokerProcess, Interpreter, wait_until
+
+LAUNCH = Interpreter("tests.cluster.stepping")
+_step_file = Path()
+
+
+def _file(data: Path) -> Path:
+    return data.with_name(f"{data.name}.step")
+
+
+@contextmanager
+def stopping_at(
+    broker: BrokerProcess, step: str, times: int = 1, by: signal.Signals = signal.SIGKILL
+) -> Iterator[None]:
+    """The broker gets the signal when it comes to the step this many times within the block, at whose end it has it."""
+    file = _file(broker.data)
+    file.with_suffix(".new").write_text(json.dumps([step, times, by]))
+    file.with_suffix(".new").rename(file)
+    yield
+    wait_until(lambda: not file.exists(), f"it comes to '{step}'")
+    if by is signal.SIGKILL:
+        assert broker.ended(PATIENCE) == -signal.SIGKILL
+
+
+def reached(step: str) -> None:
+    try:
+        wanted, times, by = json.loads(_step_file.read_text())
+    except FileNotFoundError:
+        return
+    if wanted != step:
+        return
+    if times > 1:
+        _step_file.write_text(json.dumps([step, times - 1, by]))
+        return
+    _step_file.unlink()
+    os.kill(os.getpid(), by)
+
+
+def _around(cls: Any, name: str, before: Callable[..., None], after: Callable[..., None] = lambda *_: None) -> None:
+    work = getattr(cls, name)
+
+    @wraps(work)
+    def stepped(*given: Any, **named: Any) -> Any:
+        before(*given)
+        result = work(*given, **named)
+        after(result, *given)
+        return result
+
+    @wraps(work)
+    async def stepped_later(*given: Any, **named: Any) -> Any:
+        before(*given)
+        result = await work(*given, **named)
+        after(result, *given)
+        return result
+
+    setattr(cls, name, stepped_later if iscoroutinefunction(work) else stepped)
+
+
+def _add_steps() -> None:
+    from krappy.broker.transactions.ending import TransactionEnds
+    from krappy.broker.transactions.replicated import LeaderTerm
+    from krappy.cluster.transaction_peers import TransactionPeers
+    from krappy.waiting import Later
+
+    _around(
+        *(LeaderTerm, "keep"),
+        lambda term, transaction: reached(f"writes {transaction.stage}"),
+        lambda _, term, transaction: reached(f"wrote {transaction.stage}"),
+    )
+    _around(LeaderTerm, "save", lambda *_: None, lambda _, term, transaction: reached(f"saved {transaction.stage}"))
+    _around(TransactionPeers, "write_markers", lambda *_: reached("sends marker"), lambda *_: reached("sent marker"))
+
+    def end(self: Any, *given: Any) -> Later[None]:
+        reached("takes marker")
+        later, told = queue(self, *given), Later[None]()
+        reached("queued marker")
+
+        def ended(value: None, error: Exception | None) -> None:
+            if error is not None:
+                told.reject(error)
+            else:
+                reached("wrote marker")
+                told.resolve(value)
+
+        later.then(ended)
+        return told
+
+    queue = TransactionEnds._end
+    cast("Any", TransactionEnds)._end = end
+
+
+if __name__ == "__main__":
+    from krappy.cli.main import run
+
+    arguments = sys.argv[1:]
+    _step_file = _file(Path(arguments[arguments.index("--data") + 1]))
+    _add_steps()
+    sys.exit(run(arguments))

@@ -1,0 +1,157 @@
+"""A transaction is decided once and wholly, wherever its coordinator or a leader dies, and if a coordinator that was
+deposed goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.scattered_transactions import (
+    ScatteredProducer,
+    coordinator_of,
+    group_coordinator_of,
+    leader_of,
+)
+from tests.cluster.stepping import LAUNCH, stopping_at
+from tests.cluster.test_cluster import make_topic
+from tests.cluster.test_transactions import check_nothing_is_open, values
+from tests.cluster.transfers import PARTITIONS
+from tests.cluster.zookeeper import ZooKeeperServer
+from tests.process import PATIENCE, wait_until
+
+GROUP = "readers"
+AT_COORDINATOR = [
+    *(("writes {}", 1), ("wrote {}", 1), ("saved {}", 1)),
+    *(("sends marker", 1), ("sends marker", 2), ("sent marker", 1), ("sent marker", 2)),
+    *(("writes {done}", 1), ("wrote {done}", 1)),
+]
+AT_LEADER = ["takes marker", "queued marker", "wrote marker"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, LAUNCH)) as made:
+        yield made
+
+
+class Work:
+    """Transactions of one producer, each of which writes to all partitions and commits an offset; and what readers must
+    see of them."""
+
+    def __init__(self, cluster: ClusterProcesses) -> None:
+        self.cluster = cluster
+        self.producer = ScatteredProducer(cluster, "x").init()
+        self.committed: list[bytes] = []
+        self.offset = -1  # of the group
+        self._number = 0
+
+    def do(self) -> bytes:
+        """All of the next transaction but its end. Gives its value."""
+        self._number += 1
+        value, producer = b"%d" % self._number, self.producer
+        assert producer.add(*(("t", index) for index in range(PARTITIONS))) == Code.NONE
+        assert producer.add_offsets(GROUP) == Code.NONE
+        assert producer.stage_offset(GROUP, "t", self._number) == Code.NONE
+        for index in range(PARTITIONS):
+            assert producer.write("t", index, value) == Code.NONE
+        return value
+
+    def end(self, value: bytes, commit: bool) -> None:
+        assert self.producer.end(commit) == Code.NONE
+        if commit:
+            self.committed.append(value)
+            self.offset = self._number
+
+    def check(self, commit: bool) -> None:
+        """All replicas are there. It is ended as was decided, in all partitions, and nothing else is seen."""
+        cluster = self.cluster
+        done = "CompleteCommit" if commit else "CompleteAbort"
+        wait_until(lambda: self.producer.state() == done, f"it is {done}")
+        for topic in ("t", OFFSETS, TRANSACTIONS):
+            cluster.until_in_sync(topic)
+        for index in range(PARTITIONS):
+            assert values(cluster, "t", index) == self.committed
+        assert committed_offset(cluster) == self.offset
+        check_nothing_is_open(cluster, "t")
+
+
+def committed_offset(cluster: ClusterProcesses) -> int:
+    """What the group's coordinator tells, once it is sure that nothing is staged."""
+    found: list[int] = []
+
+    def ask() -> bool:
+        with cluster.asked(group_coordinator_of(cluster, GROUP)) as raw:
+            topics = [{"name": "t", "partition_indexes": [0]}]
+            body = {"groups": [{"group_id": GROUP, "topics": topics}], "require_stable": True}
+            [group] = raw.ask(ApiKey.OFFSET_FETCH, body, 8)["groups"]
+            if group["error_code"] == Code.NONE:
+                [partition] = group["topics"][0]["partitions"]
+                if partition["error_code"] == Code.NONE:
+                    found.append(partition["committed_offset"])
+        return bool(found)
+
+    wait_until(ask, f"the offset of {GROUP} is told")
+    return found[-1]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, commit: bool) -> None:
+    make_topic(cluster, "t")
+    work = Work(cluster)
+    for step, times in AT_COORDINATOR:
+        value = work.do()
+        broker = cluster.brokers[coordinator_of(cluster, "x")]
+        decided, done = ("PrepareCommit", "CompleteCommit") if commit else ("PrepareAbort", "CompleteAbort")
+        with stopping_at(broker, step.format(decided, done=done), times):
+            ending = threading.Thread(target=work.end, args=(value, commit))
+            ending.start()
+        broker.start()
+        ending.join(PATIENCE)
+        assert not ending.is_alive(), step
+        work.check(commit)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_leader_dies_at_any_step_of_a_marker(cluster: ClusterProcesses, commit: bool) -> None:
+    make_topic(cluster, "t")
+    work = Work(cluster)
+    for step in AT_LEADER:
+        value = work.do()
+        coordinator = coordinator_of(cluster, "x")
+        leaders = {leader_of(cluster, "t", index) for index in range(PARTITIONS)}
+        broker = cluster.brokers[min(leaders - {coordinator})]
+        with stopping_at(broker, step):
+            work.end(value, commit)
+        broker.start()
+        work.check(commit)
+
+
+def test_markers_of_a_coordinator_that_was_deposed_are_refused(cluster: ClusterProcesses) -> None:
+    """It stops for longer than its session, right before it sends them. Meanwhile the next coordinator completes the
+    transaction, and the producer begins another, which is aborted."""
+    make_topic(cluster, "t")
+    work = Work(cluster)
+    value = work.do()
+    zombie = coordinator_of(cluster, "x")
+    with stopping_at(cluster.brokers[zombie], "sends marker", by=signal.SIGSTOP):
+        ending = threading.Thread(target=work.end, args=(value, True))
+        ending.start()
+    with cluster.paused(zombie):
+        ending.join(PATIENCE)
+        assert not ending.is_alive()
+        wait_until(lambda: coordinator_of(cluster, "x") != zombie, "another broker coordinates")
+        wait_until(lambda: work.producer.state() == "CompleteCommit", "the next coordinator completes it")
+        aborted = work.do()
+    wait_until(
+        lambda: any("COORDINATOR_FENCED" in str(each) for each in cluster.events(zombie, "transaction_waits")),
+        "its markers are refused",
+    )
+    work.end(aborted, False)
+    work.check(False)
