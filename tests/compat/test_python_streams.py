@@ -100,11 +100,18 @@ def test_faust(faust: Program, broker: KrappyServer, native: Client) -> None:
         consumer.close()
         return found
 
+    def starts() -> int:
+        return faust.log.read_text().count("Worker ready")
+
     send(100)
     faust.start()
     faust.until(done, "the visits are counted")
     faust.until(lambda: committed() == 100, "and committed, which it does every few seconds, not when it stops")
     faust.stop()
-    send(50)
     faust.start()
+    # Not earlier. faust-streaming 0.15.3 ends a recovery (faust/tables/recovery.py, 649 to 659) by resuming `pages`,
+    # then seeking it to what is committed, then emptying its own queues. What it reads before the seek is counted
+    # twice; what stands in a queue when it empties them is lost.
+    faust.until(lambda: starts() == 2, "it has its table back")
+    send(50)
     faust.until(done, "the counts go on from the changelog")
