@@ -81,8 +81,10 @@ def create(tool: KafkaTools, topic: str, assignment: str, *configs: str) -> None
 
 
 def write(cluster: ClusterProcesses, topic: str, count: int, size: int = 100, partition: int = 0) -> None:
-    """Events of random bytes, so that they are as large on disk; all are acknowledged."""
-    producer = Producer({"bootstrap.servers": cluster.kafka, "enable.idempotence": True, "delivery.timeout.ms": 60_000})
+    """Events that are as large on disk, since nothing compresses them; all are acknowledged. Their batches are small:
+    a replica takes a whole batch at least, however low its throttle is, and on a busy machine one would have 1 MB."""
+    settings = {"enable.idempotence": True, "delivery.timeout.ms": 60_000, "batch.size": 50_000}
+    producer = Producer({"bootstrap.servers": cluster.kafka, **settings})
     failed: list[str] = []
     for number in range(count):
         value = b"%d " % number + bytes(size)
