@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 LOOK_S = 0.1  # how often it looks whether leases are renewed
-SETTLE_S = 10.0  # that an unclean election waits until the controller has dismissed a leader that is gone
+SETTLE_S = 10.0  # that an unclean election waits until the controller has dismissed a leader and an ISR that are gone
 
 
 class Moves:
@@ -96,9 +96,9 @@ class Moves:
         return -1 if found is None else found.version
 
     def _is_settled(self, name: str, index: int) -> bool:
-        """Whether the controller has dismissed a leader that is gone: it waits for the end of that one's lease."""
-        leader = self._topic(name).partitions[index].state.leader
-        return leader == NOBODY or leader in self._runtime.image.brokers
+        """Whether the controller has dismissed a leader and an ISR that are gone: it waits until their leases end."""
+        state = self._topic(name).partitions[index].state
+        return not state.isr if state.leader == NOBODY else state.leader in self._runtime.image.brokers
 
     def _topic(self, name: str) -> TopicImage:
         found = self._runtime.image.topics.get(name)

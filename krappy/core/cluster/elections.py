@@ -20,7 +20,7 @@ class NotElected(StrEnum):
     """Why an election that was asked for is none."""
 
     NOT_NEEDED = "not needed"  # the preferred replica leads; or, for an unclean election, there is a leader
-    NOT_AVAILABLE = "not available"  # no replica that may lead is alive
+    NOT_AVAILABLE = "not available"  # no replica that may lead now is alive
 
 
 def moved(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
@@ -50,7 +50,7 @@ def elect_uncleanly(
     image: Image, topic: TopicImage, index: int, alive: Collection[int]
 ) -> list[Operation] | NotElected:
     """What gives a partition without a leader one that may lack acknowledged events; or one that lacks none, if it is
-    alive now."""
+    alive now. Nobody is available while the ISR has members, and none of them is alive (see `elected`)."""
     partition = topic.partitions[index]
     state = partition.state
     if state.leader != NOBODY:

@@ -107,19 +107,23 @@ def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, t
 
 
 def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, PartitionState]:
-    """(new leader, the state with its ISR and ELR): the first replica that is alive and in the ISR; else the first
-    alive one of the ELR. That one is alone in the ISR then, and who was in the ISR is in the ELR: as long as the ISR is
-    too small to acknowledge events, they have all of them (`normalise`). NOBODY: no alive replica has all events."""
-    for candidates in (state.isr, state.elr):
-        for each in replicas:
-            if each in candidates and each in alive:
-                return each, (state if candidates is state.isr else without(state, state.isr)._replace(isr=(each,)))
+    """(new leader, the state with its ISR): the first replica that is alive and in the ISR. If the ISR is empty, the
+    first alive one of the ELR, which is alone in the ISR then. NOBODY: no replica can lead yet that has all events.
+
+    As long as somebody is in the ISR, nobody else is elected, not even uncleanly. An earlier leader that lived when it
+    was replaced is in the ISR until it is gone, and may hold a read lease until then (see `presence`). A leader from
+    outside would leave it out, and commit without it."""
+    for each in replicas:
+        if each in (state.isr or state.elr) and each in alive:
+            return each, (state if state.isr else state._replace(isr=(each,)))
     return NOBODY, state
 
 
 def elected_uncleanly(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> int:
-    """The new leader where `elected` finds none: an alive replica that may lack acknowledged events, or NOBODY. One
-    that was a candidate last comes first, one that has lost its log comes last."""
+    """The new leader where `elected` finds none: an alive replica that may lack acknowledged events. One that was a
+    candidate last comes first, one that has lost its log comes last. NOBODY: none is alive, or the ISR is not empty."""
+    if state.isr:
+        return NOBODY
 
     def order(replica: int) -> tuple[bool, bool]:
         return replica not in state.last_known_elr, replica in state.emptied

@@ -175,7 +175,8 @@ def test_fields_of_others_stay() -> None:
     ("state", "alive", "expected"),
     [
         (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2), ())),  # by the order of the replicas
-        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,), (3, 1))),  # who was in the ISR is a candidate still
+        (PartitionState(elr=(2, 3)), {2, 3}, (2, (2,), (3,))),  # the others stay candidates
+        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (-1, (1,), (2, 3))),  # who is in the ISR may hold a lease
         (PartitionState(isr=(), elr=(2,)), {3}, (-1, (), (2,))),
         (PartitionState(isr=(1,)), {2, 3}, (-1, (1,), ())),
     ],
@@ -190,7 +191,7 @@ def test_who_is_elected(
 
 def test_who_is_elected_alone_may_acknowledge_events_at_once() -> None:
     """Then others have not all of them for long."""
-    _, after = elected(PartitionState(isr=(1,), elr=(2, 3)), (1, 2, 3), {2, 3})
+    _, after = elected(PartitionState(elr=(1, 2, 3)), (1, 2, 3), {2, 3})
     assert normalise(after, (1, 2, 3), min_insync=1).elr == ()
 
 

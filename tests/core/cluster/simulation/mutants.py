@@ -110,9 +110,8 @@ def without_elr(state: PartitionState, gone: Any) -> PartitionState:
     return states.without(state, gone)._replace(elr=state.elr)
 
 
-def forgets_others(state: PartitionState, replicas: Any, alive: Any) -> tuple[int, PartitionState]:
-    leader, after = states.elected(state, replicas, alive)
-    return leader, after if after.isr == state.isr else state._replace(isr=after.isr)
+def elects_uncleanly_at_once(state: PartitionState, *args: Any) -> int:
+    return states.elected_uncleanly(state._replace(isr=()), *args)
 
 
 def keeps_elr(state: PartitionState, replicas: Any, min_insync: int) -> PartitionState:
@@ -160,7 +159,9 @@ MUTANTS = {
     "finds no divergence": Mutant(1, Rules(epochs=FindsNoDivergence)),
     "keeps epochs in which it wrote nothing": Mutant(216, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
-    "forgets who was in the ISR as it elects from the ELR": Mutant(131104, patches={"elected": forgets_others}),
+    "elects uncleanly before the ISR is gone": Mutant(
+        2008242, min_isr=1, patches={"elected_uncleanly": elects_uncleanly_at_once}, unclean=True
+    ),
     "keeps the ELR beside an ISR that is large enough": Mutant(1, min_isr=1, patches={"normalise": keeps_elr}),
     "takes a follower back that lacks committed events": Mutant(9, Rules(replica_set=TakesBackBelowItsHighWatermark)),
     "takes a follower back that lacks what earlier leaders had": Mutant(
