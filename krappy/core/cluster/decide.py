@@ -95,7 +95,7 @@ def _decide(
     elif not led:
         chosen, after = elected(after, replicas, presence.alive)
         if chosen == NOBODY and is_unclean(image, topic.name, given):
-            chosen = elected_uncleanly(after, replicas, presence.alive)
+            chosen = elected_uncleanly(after, replicas, presence.alive, partition.adding)
             if chosen != NOBODY:
                 after = unclean(after, chosen)
         if chosen != NOBODY:

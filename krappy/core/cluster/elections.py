@@ -58,7 +58,7 @@ def elect_uncleanly(
     leader, after = elected(state, partition.replicas, alive)
     if leader != NOBODY:
         return _led(image, topic, index, after, leader)
-    leader = elected_uncleanly(state, partition.replicas, alive)
+    leader = elected_uncleanly(state, partition.replicas, alive, partition.adding)
     if leader == NOBODY or partition.version < 0:
         return NotElected.NOT_AVAILABLE
     return _led(image, topic, index, unclean(state, leader), leader)

@@ -119,14 +119,17 @@ def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[in
     return NOBODY, state
 
 
-def elected_uncleanly(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> int:
+def elected_uncleanly(
+    state: PartitionState, replicas: Sequence[int], alive: Collection[int], adding: Collection[int] = ()
+) -> int:
     """The new leader where `elected` finds none: an alive replica that may lack acknowledged events. One that was a
-    candidate last comes first, one that has lost its log comes last. NOBODY: none is alive, or the ISR is not empty."""
+    candidate last comes first; one that has lost its log, or that a reassignment adds, comes last: it began with
+    nothing. NOBODY: none is alive, or the ISR is not empty."""
     if state.isr:
         return NOBODY
 
     def order(replica: int) -> tuple[bool, bool]:
-        return replica not in state.last_known_elr, replica in state.emptied
+        return replica not in state.last_known_elr, replica in state.emptied or replica in adding
 
     return min((each for each in replicas if each in alive), key=order, default=NOBODY)
 

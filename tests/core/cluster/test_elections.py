@@ -1,6 +1,9 @@
-"""Nobody is elected from outside the ISR while one in it may hold the read lease of an earlier leader."""
+"""Nobody is elected from outside the ISR while one in it may hold the read lease of an earlier leader; and whom an
+unclean election takes."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
@@ -97,3 +100,28 @@ def test_one_of_the_isr_leads_as_soon_as_it_is_alive() -> None:
     assert watched.look(200, (1, 2)).leader == NOBODY
     watched.look(300, (1, 2, 3))
     assert watched.look(400, (1, 2, 3)).leader == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "elected"),
+    [
+        (PartitionState(emptied=(1,)), {1, 3}, 3),
+        (PartitionState(last_known_elr=(3,)), {2, 3}, 3),
+        (PartitionState(), {1, 4}, 1),
+        (PartitionState(), {4}, 4),
+        (PartitionState(last_known_elr=(4,)), {1, 4}, 4),  # it was in sync already
+    ],
+)
+def test_whom_an_unclean_election_takes(state: PartitionState, alive: set[int], elected: int) -> None:
+    """A reassignment adds 4, which began with an empty log."""
+    topic = TopicImage("t", bytes(16), (PartitionImage((4, 1, 2, 3), state, 0, adding=(4,)),))
+    configs = {paths.TOPIC_CONFIG: {"t": {UNCLEAN: "true"}}}
+    image = Image({id: Registration(id, 1, {}) for id in alive}, topics={"t": topic}, configs=configs)
+    presence = Presence(silence_ms=math.inf)
+    presence.look(image, {}, 0)
+    by_hand = elect_uncleanly(image, topic, 0, alive)
+    assert not isinstance(by_hand, NotElected)
+    for *_, put in (by_hand, *decide(image, [topic], presence)):
+        assert isinstance(put, Put)
+        after = read_state(put.data)
+        assert (after.leader, after.isr) == (elected, (elected,))

@@ -3,9 +3,12 @@ is needed: the histories find the mutants that leave one out (simulation/mutants
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import pytest
 
-from tests.core.cluster.simulation.mutants import MUTANTS, first_found
+from krappy.core.cluster.state import PartitionState, elected_uncleanly
+from tests.core.cluster.simulation.mutants import MUTANTS, first_found, patched
 from tests.core.cluster.simulation.world import World
 
 SEEDS = range(300)
@@ -14,6 +17,7 @@ KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
     *((seed, True, False) for seed in (2, 6, 766, 886, 1927, 2163, 2282, 2542, 171)),
     (210, True, True),
     (2008242, False, True),
+    (2013903, True, True),
 ]
 TOGETHER = 25
 
@@ -48,6 +52,16 @@ def test_after_an_unclean_election_the_logs_become_the_same(first: int) -> None:
 @pytest.mark.parametrize(("seed", "moves", "unclean"), KEPT)
 def test_a_history_that_was_wrong_once(seed: int, moves: bool, unclean: bool) -> None:
     World(seed, min_isr=1 + seed % 3, moves=moves, unclean=unclean).run()
+
+
+def test_a_replica_that_is_back_before_it_heard_that_it_left_may_be_elected_uncleanly() -> None:
+    """It deletes its log then, before it leads. The election takes the first replica here, or it would take another."""
+
+    def first(state: PartitionState, replicas: Sequence[int], alive: Collection[int], adding: object) -> int:
+        return elected_uncleanly(state, replicas, alive)
+
+    with patched({"elected_uncleanly": first}):
+        World(2013903, min_isr=1, moves=True, unclean=True).run()
 
 
 @pytest.mark.parametrize("name", MUTANTS)

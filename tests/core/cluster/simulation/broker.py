@@ -364,6 +364,7 @@ class Broker:
         self._offline()
         self.log, self.on_disk, self.high_watermark = [], 0, 0
         self.epochs = self.world.rules.epochs()
+        self.world.left(self)
         return True
 
     def _know(self, version: int, state: PartitionState, proposal: Proposal | None = None) -> None:

@@ -110,6 +110,11 @@ def without_elr(state: PartitionState, gone: Any) -> PartitionState:
     return states.without(state, gone)._replace(elr=state.elr)
 
 
+def forgets_others(state: PartitionState, replicas: Any, alive: Any) -> tuple[int, PartitionState]:
+    leader, after = states.elected(state, replicas, alive)
+    return leader, after if after.isr == state.isr else after._replace(elr=())
+
+
 def elects_uncleanly_at_once(state: PartitionState, *args: Any) -> int:
     return states.elected_uncleanly(state._replace(isr=()), *args)
 
@@ -159,6 +164,7 @@ MUTANTS = {
     "finds no divergence": Mutant(1, Rules(epochs=FindsNoDivergence)),
     "keeps epochs in which it wrote nothing": Mutant(216, Rules(forgets_empty_epochs=False)),
     "has no ELR": Mutant(0, patches={"without": without_elr}),
+    "forgets the others as it elects from the ELR": Mutant(100105, min_isr=3, patches={"elected": forgets_others}),
     "elects uncleanly before the ISR is gone": Mutant(
         2008242, min_isr=1, patches={"elected_uncleanly": elects_uncleanly_at_once}, unclean=True
     ),

@@ -43,7 +43,7 @@ class World:
         """`moves`: replicas and min.insync.replicas change. `unclean`: elections may be unclean, of the controller and
         by hand. Then nothing is kept that was acknowledged before one, but logs become the same again."""
         self.moves, self.unclean = moves, unclean
-        self.unclean_epoch = 0  # of the last unclean election
+        self.unclean_epoch = -1  # of the last unclean election
         self.chance = random.Random(seed)
         self.rules = rules or Rules()
         self.min_isr, self.steps = min_isr, steps
@@ -326,6 +326,13 @@ class World:
     def takes_over(self, broker: Broker) -> None:
         """A broker begins to lead, and its log is on its disk."""
         if self.unclean and broker.epoch >= self.unclean_epoch:
+            self._forget(broker.log)
+
+    def left(self, broker: Broker) -> None:
+        """A broker that left has deleted its log. If it has come back meanwhile, and was elected uncleanly before it
+        heard of either, that log counts for nothing: whoever allows unclean elections allows this loss."""
+        state = self.zookeeper.partition.state
+        if state.leader == broker.id and broker.epoch < state.leader_epoch == self.unclean_epoch:
             self._forget(broker.log)
 
     def _forget(self, log: list[Event]) -> None:
