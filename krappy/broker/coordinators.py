@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from krappy.broker.topics.internal_topics import PARTITIONS, REPLICATED, InternalTopics, settings_in_cluster
+from krappy.broker.topics.internal_topics import InternalTopics, shape_in_cluster
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, TopicExists
@@ -43,9 +43,7 @@ class Coordinators:
         """Makes an internal topic, unless the cluster has it."""
         if self._changes is not None and topic not in self._runtime.image.topics:
             with suppress(TopicExists):  # another broker was quicker
-                await self._changes.make_internal(
-                    topic, PARTITIONS, settings_in_cluster(topic), replicated=topic in REPLICATED
-                )
+                await self._changes.make_internal(topic, shape_in_cluster(topic, self._runtime.config))
 
     async def _make_later(self, topic: str) -> None:
         try:

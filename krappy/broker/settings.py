@@ -25,13 +25,13 @@ _NAMES: dict[str, list[str]] = {}
 for _kafka, _ours in KAFKA_NAMES.items():
     _NAMES.setdefault(_ours, []).append(_kafka)
 _NAMES.setdefault("group_max_members", ["group.max.size"])
+ALONE = ("default_replication_factor", "transaction_state_log_replication_factor", "transaction_state_log_min_isr")
 _FIXED = (
     (THREADS, str(DISK_THREADS), "INT", "threads that wait for the disk"),
     ("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
     ("log.cleaner.enable", "true", "BOOLEAN", "compacted topics are compacted"),
     ("offsets.topic.replication.factor", "1", "SHORT", "groups' offsets are not in a topic"),
     ("process.roles", "broker,controller", "LIST", "one process is all there is"),
-    ("transaction.state.log.replication.factor", "1", "SHORT", "transactions are not in a topic"),
 )
 
 
@@ -58,7 +58,7 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
             value = ",".join(f"{each.name}://{each.address}" for each in config.kafka_listeners)
         if spec.name == "advertised_listeners":
             value = _advertised(config, advertised)
-        if spec.name == "default_replication_factor" and not config.zookeeper_connect:
+        if spec.name in ALONE and not config.zookeeper_connect:
             value = 1  # which is all that a broker alone can give
         if spec.name == SECRET:
             value = None

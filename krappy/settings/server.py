@@ -84,6 +84,9 @@ KAFKA_NAMES = {
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "socket.request.max.bytes": "max_frame_bytes",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
+    "transaction.state.log.min.isr": "transaction_state_log_min_isr",
+    "transaction.state.log.num.partitions": "transaction_state_log_num_partitions",
+    "transaction.state.log.replication.factor": "transaction_state_log_replication_factor",
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
     "zookeeper.connect": "zookeeper_connect",
     "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
@@ -222,6 +225,18 @@ class ServerConfig:
         604_800_000, "ms after which an unused transactional id is forgotten", low=1
     )
     transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
+    transaction_state_log_num_partitions: int = _number(
+        50, "partitions of __transaction_state; it counts when a cluster makes that topic", 1, 1000
+    )
+    transaction_state_log_replication_factor: int = _number(
+        -1, "replicas of __transaction_state in a cluster; -1: as default_replication_factor", -1, 1000
+    )
+    transaction_state_log_min_isr: int = _number(
+        2,
+        "replicas in sync that a write to __transaction_state needs; it counts when a cluster makes that topic",
+        1,
+        1000,
+    )
     staging_bytes: int = _number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
     staging_outcome_ms: int = _number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
     producer_id_expiration_ms: int = _number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of, kafka_of, leader_of
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.transfers import ACCOUNTS, GROUP, ORDERS, PARTITIONS, Mover, place_orders, read_moves
@@ -239,3 +240,22 @@ def test_transactions_go_on_while_zookeeper_is_away(tmp_path: Path) -> None:
             assert values(cluster, "t", 0) == values(cluster, "t", 1) == [b"v"]
     except Missing as reason:
         pytest.skip(str(reason))
+
+
+def test_the_topic_of_transactional_ids_is_made_as_the_settings_say(
+    tmp_path: Path, shared_processes: SharedProcesses
+) -> None:
+    settings = {"num_partitions": 4, "replication_factor": 2, "min_isr": 1}
+    given = {f"transaction_state_log_{name}": value for name, value in settings.items()}
+    with brokers(tmp_path, shared=shared_processes, **given) as cluster:
+        make_topic(cluster, "t")
+        one = ScatteredProducer(cluster, "x").init()
+        found = cluster.partitions(TRANSACTIONS)
+        assert len(found) == 4
+        assert {len(each.replicas) for each in found.values()} == {2}
+        assert {state["min_isr"] for state in cluster.states(TRANSACTIONS)} == {1}
+        assert one.add(("t", 0)) == one.write("t", 0) == Code.NONE
+        assert one.end(commit=True) == Code.NONE
+        [told] = cluster.admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+        names = {f"transaction.state.log.{name.replace('_', '.')}": str(value) for name, value in settings.items()}
+        assert {name: told.result(30)[name].value for name in names} == names

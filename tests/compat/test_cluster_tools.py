@@ -13,7 +13,11 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
+from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of
+from tests.cluster.test_cluster import make_topic
+from tests.cluster.test_transactions import values
 from tests.cluster.zookeeper import Missing
 from tests.compat import tools
 from tests.compat.clients.base import PATIENCE
@@ -470,3 +474,32 @@ def test_a_leader_is_killed_under_the_verifiable_producer(
     assert "checkers" in tool("consumer-groups", "--describe", "--group", "checkers", "--state")
     tool("consumer-groups", "--delete", "--group", "checkers")
     assert "checkers" not in tool("consumer-groups", "--list").split()
+
+
+def test_transactions_are_shown_and_aborted_wherever_they_are(cluster: ClusterProcesses, tool: KafkaTools) -> None:
+    make_topic(cluster, "payments")
+    payer = ScatteredProducer(cluster, "payer").init()
+    assert payer.add(("payments", 0), ("payments", 1)) == Code.NONE
+    assert payer.write("payments", 0) == payer.write("payments", 1) == Code.NONE
+
+    def table(*arguments: str) -> list[dict[str, str]]:
+        head, *rows = (line.split() for line in tool("transactions", *arguments).splitlines() if line.strip())
+        return [dict(zip(head, row, strict=False)) for row in rows]
+
+    at = str(coordinator_of(cluster, "payer"))
+    [listed] = [row for row in table("list") if row["TransactionalId"] == "payer"]
+    assert (listed["Coordinator"], listed["ProducerId"]) == (at, str(payer.id))
+    assert listed["TransactionState"] == "Ongoing"
+    [described] = table("describe", "--transactional-id", "payer")
+    assert (described["CoordinatorId"], described["TransactionState"]) == (at, "Ongoing")
+    assert {"payments-0", "payments-1"} == set(re.findall(r"payments-\d", " ".join(described.values())))
+    for index in (0, 1):
+        of_it = ("--topic", "payments", "--partition", str(index))
+        [producer] = table("describe-producers", *of_it)
+        assert (producer["ProducerId"], producer["CurrentTransactionStartOffset"]) == (str(payer.id), "0")
+        assert table("find-hanging", "--max-transaction-timeout", "0", *of_it) == [], "its coordinator knows it"
+        tool("transactions", "abort", *of_it, "--start-offset", "0")
+        [producer] = table("describe-producers", *of_it)
+        assert producer["CurrentTransactionStartOffset"] == "None"
+        assert values(cluster, "payments", index) == []
+    assert payer.end(commit=False) == Code.NONE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.topics.internal_topics import REPLICATED
+from krappy.broker.topics.internal_topics import REPLICATED, shape_in_cluster
 from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.placement import DEFAULT, MOST_BY_DEFAULT, grown
@@ -44,7 +44,7 @@ class Growth:
 
     async def _grow(self, topic: TopicImage) -> None:
         runtime = self._runtime
-        wanted = runtime.config.default_replication_factor
+        wanted = shape_in_cluster(topic.name, runtime.config).factor
         factor = MOST_BY_DEFAULT if wanted == DEFAULT else wanted
         more = grown(runtime.image, [each.replicas for each in topic.partitions], factor)
         if more:

@@ -11,7 +11,7 @@ from typing import Any
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics import deletion
-from krappy.broker.topics.internal_topics import INTERNAL
+from krappy.broker.topics.internal_topics import INTERNAL, ShapeInCluster
 from krappy.broker.topics.scattered import ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
@@ -66,12 +66,11 @@ class ClusterTopicChanges(TopicChanges):
         await self._until(f"the topic '{name}' was created", lambda: _is_led(topics.by_id.get(stored.id)))
         return topics.by_id[stored.id], True
 
-    async def make_internal(self, name: str, partitions: int, config: Mapping[str, str], *, replicated: bool) -> None:
-        """Makes an internal topic. `replicated`: it has replicas as any topic; else one of each partition. Returns when
-        each has its leader. Raises TopicExists, RequestTimeout."""
-        runtime = self._runtime
-        replicas = self.place(partitions) if replicated else self.place(partitions, 1)
-        await runtime.catalog.create(name, partitions, config, replicas)
+    async def make_internal(self, name: str, shape: ShapeInCluster) -> None:
+        """Makes an internal topic. Returns when each partition has its leader. Raises TopicExists, RequestTimeout,
+        InvalidReplicationFactor: there are too few brokers."""
+        runtime, partitions = self._runtime, shape.partitions
+        await runtime.catalog.create(name, partitions, shape.settings, self.place(partitions, shape.factor))
         await wait_any(
             [runtime.topics.changed, runtime.stopping], lambda: _all_led(runtime.image.topics.get(name)), 5.0
         )

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.topics.topic import not_led
+from krappy.core.cluster.demands import MIN_INSYNC
 from krappy.core.cluster.image import PartitionImage, TopicImage
+from krappy.core.cluster.placement import DEFAULT
 from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
@@ -19,9 +22,12 @@ from krappy.ports import ActiveProducer, Raw
 from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
+if TYPE_CHECKING:
+    from krappy.settings.server import ServerConfig
+
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 SHARES, JOBS = "__share_group_state", "__staged_jobs"  # they say who coordinates the native groups, and staged jobs
-PARTITIONS = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
+PARTITIONS = 50  # of each, as of Kafka's; transaction.state.log.num.partitions may tell another number in a cluster
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
     OFFSETS: {**_LOG, "compression.type": "producer"},
@@ -35,8 +41,29 @@ _KEPT = {"max.message.bytes": str(16 << 20), "view.enable": "true"}
 REPLICATED = {OFFSETS: _KEPT, TRANSACTIONS: _KEPT}
 
 
+class ShapeInCluster(NamedTuple):
+    """What an internal topic of a cluster is made with. `factor`: replicas of each partition."""
+
+    partitions: int
+    factor: int
+    settings: dict[str, str]
+
+
+def shape_in_cluster(name: str, config: ServerConfig) -> ShapeInCluster:
+    settings = settings_in_cluster(name)
+    if name not in REPLICATED:
+        return ShapeInCluster(PARTITIONS, 1, settings)
+    factor = config.default_replication_factor
+    if name != TRANSACTIONS:
+        return ShapeInCluster(PARTITIONS, factor, settings)
+    if config.transaction_state_log_replication_factor != DEFAULT:
+        factor = config.transaction_state_log_replication_factor
+    settings[MIN_INSYNC] = str(config.transaction_state_log_min_isr)
+    return ShapeInCluster(config.transaction_state_log_num_partitions, factor, settings)
+
+
 def settings_in_cluster(name: str) -> dict[str, str]:
-    """The settings of an internal topic of a cluster."""
+    """The settings of an internal topic of a cluster, without those that the broker's own settings give."""
     return {**INTERNAL[name], **REPLICATED.get(name, {})}
 
 
