@@ -14,7 +14,7 @@ import pytest
 
 from krappy.blocking import Client
 from krappy.cli.errors import Failure
-from krappy.demos import bank, broadcast, flights, work
+from krappy.demos import bank, broadcast, cluster, flights, work
 from krappy.demos.show import Show
 from krappy.testing.running import RunningBroker
 from tests.cluster.zookeeper import Missing, jars
@@ -131,3 +131,15 @@ def test_a_cluster() -> None:
     said = demo("cluster", "--limit", "5000", "--jars", str(folder))
     assert said["events"] == 5000
     assert len(said["checks"]) == 6
+
+
+def test_a_cluster_without_its_data_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise Failure("this demo needs its data")
+
+    started: list[object] = []
+    monkeypatch.setattr(cluster, "find_file", missing)
+    monkeypatch.setattr(cluster, "find_jars", started.append)
+    with pytest.raises(Failure, match="needs its data"):
+        cluster.run(Show(as_json=True), None, None, None)
+    assert not started

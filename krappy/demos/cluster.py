@@ -44,8 +44,8 @@ class FlightStream:
     """Sends all flights, keyed by aircraft. `expected`: by partition, the values in their order. `done`: how much of
     it was sent, from 0 to 1."""
 
-    def __init__(self, addresses: str, limit: int | None) -> None:
-        names, *found = islice(rows(find_file()), None if limit is None else limit + 1)
+    def __init__(self, addresses: str, file: Path, limit: int | None) -> None:
+        names, *found = islice(rows(file), None if limit is None else limit + 1)
         aircraft = names.index("tailnum")
         self._keys = [row[aircraft] for row in found]
         self._values = [json.dumps(dict(zip(names, row, strict=True)), separators=(",", ":")) for row in found]
@@ -86,6 +86,7 @@ class FlightStream:
 
 def run(show: Show, limit: int | None, zookeeper: str | None, jars: Path | None) -> None:
     """Runs the demo. `zookeeper`: one that runs, HOST:PORT. Raises Failure when something is not as it should be."""
+    file = find_file()  # first: without it nothing needs to be started
     with tempfile.TemporaryDirectory(prefix="krappy-demo-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
         own = None
@@ -105,15 +106,17 @@ def run(show: Show, limit: int | None, zookeeper: str | None, jars: Path | None)
         for each in brokers.values():
             each.start()
         until(lambda: len(state(brokers)["brokers"]) == REPLICAS, "all brokers are registered")
-        _stream(show, brokers, own, limit)
+        _stream(show, brokers, own, file, limit)
 
 
-def _stream(show: Show, brokers: dict[int, DemoBroker], zookeeper: DemoZooKeeper | None, limit: int | None) -> None:
+def _stream(
+    show: Show, brokers: dict[int, DemoBroker], zookeeper: DemoZooKeeper | None, file: Path, limit: int | None
+) -> None:
     addresses = ",".join(each.address for each in brokers.values())
     with blocking.connect(addresses, timeout=PATIENCE_S) as client:
         client.create_topic(TOPIC, PARTITIONS, replication_factor=REPLICAS)
         topic_id = client.describe(TOPIC).id
-    stream = FlightStream(addresses, limit)
+    stream = FlightStream(addresses, file, limit)
     show.heading(f"{stream.count:,} flights stream into {PARTITIONS} partitions with {REPLICAS} replicas each")
     with _told(show, brokers):
         stream.start()
