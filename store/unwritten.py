@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from krappy.store.keys import applied_key, strays_key, view_prefix
 from krappy.store.rocks import WriteBatch
 
-MOST_FOLDED = 100_000  # entries that a crash may make the broker fold again, however few keys they have
-HELD = 150  # bytes that an entry and its key take here in addition to the entry's own
+MOST_FOLDED = 100_000  # events after which it is full, however few keys they have: a crash loses what they made
+HELD = 150  # bytes that an entry and its key take here in addition to their own
 Strays = tuple[int, bool]
 
 
@@ -24,7 +24,8 @@ class Unwritten:
         self._views: dict[int, tuple[int, Strays | None]] = {}  # by number: the applied offset, and the strays
         self._most = most
         self._size = 0  # bytes that they take at most
-        self._folded = 0
+        self._ends = MOST_FOLDED  # the number of events with which it is full
+        self.folded = 0  # events
 
     def __bool__(self) -> bool:
         return bool(self._views)
@@ -33,19 +34,21 @@ class Unwritten:
     def full(self) -> bool:
         """Whether they should be written before more are added."""
         if self._size > self._most:  # those that others have replaced were counted, too
-            self._size = HELD * len(self.entries) + sum(map(len, self.entries.values()))
+            self._size = _size(self.entries)
             if 2 * self._size > self._most:
-                self._folded = MOST_FOLDED
-        return self._folded >= MOST_FOLDED
+                self._ends = 0
+        return self.folded >= self._ends
 
-    def add(self, number: int, entries: Mapping[bytes, bytes], applied: int, strays: Strays | None) -> None:
-        """Takes entries of a view by record key, and its new applied offset. Raises ValueError for a number that no
-        partition has."""
+    def add(
+        self, number: int, entries: Mapping[bytes, bytes], applied: int, strays: Strays | None, events: int = 0
+    ) -> None:
+        """Takes entries of a view by record key, and its new applied offset. `events`: how many they were folded from,
+        if more than there are entries. Raises ValueError for a number that no partition has."""
         prefix = view_prefix(number)
+        self.folded += max(events, len(entries))
         if entries:
             self.entries.update(zip(map(prefix.__add__, entries), entries.values(), strict=True))
-            self._size += HELD * len(entries) + sum(map(len, entries.values()))
-            self._folded += len(entries)
+            self._size += _size(entries)
         self._views[number] = applied, strays
 
     def applied(self, number: int) -> int | None:
@@ -71,3 +74,7 @@ class Unwritten:
             if strays is not None:
                 count, some = strays
                 batch.put(strays_key(number), count.to_bytes(4, "big") + bytes([some]) + offset)
+
+
+def _size(entries: Mapping[bytes, bytes]) -> int:
+    return HELD * len(entries) + sum(map(len, entries)) + sum(map(len, entries.values()))

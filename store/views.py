@@ -42,6 +42,7 @@ __all__ = ["ViewSnapshot", "Views"]
 
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 MAX_KEYS = 4 << 20  # bytes of keys read in one go
+MOST_UNFLUSHED = 1_000_000  # events, about: a start folds them again in a second or two after a crash
 HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
 
 
@@ -71,6 +72,7 @@ class Views(Renewable):
         self._sizes = cache_bytes, memtable_bytes
         self._write = rocks.write_options(wal=False, no_slowdown=True)
         self._unwritten = self._nothing()
+        self._unflushed = 0  # events folded into what was written since the last flush that was asked for
         self._changing = threading.RLock()  # held by whoever adds to `_unwritten`, or writes
         self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
         if anew:
@@ -90,7 +92,7 @@ class Views(Renewable):
         for snapshot in list(self._snapshots):
             snapshot.close()
         with self._changing:
-            self._unwritten = self._nothing()
+            self._unwritten, self._unflushed = self._nothing(), 0
             return super()._let_go()
 
     def close(self) -> None:
@@ -158,9 +160,12 @@ class Views(Renewable):
             raise self._failure("reading a view", error) from error
 
     def busy(self) -> bool:
-        """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait.
-        Cheap enough to call before each `apply`."""
-        return self._open is not None and self._unwritten.full and rocks.behind(self._open)
+        """Whether appliers should pause: flushes or compactions do not keep up, and a write may soon have to wait.
+        Cheap enough to call before each `apply`.
+
+        Also while what is unwritten is not full: scans have it written all the time. If appliers went on, the next scan
+        would wait for a memtable, and the event loop with it, or small files would come faster than they are merged."""
+        return self._open is not None and not self._closed and rocks.behind(self._open)
 
     def apply(
         self,
@@ -169,20 +174,22 @@ class Views(Renewable):
         applied: int,
         deletes: Sequence[bytes] = (),
         strays: tuple[int, bool] | None = None,
+        events: int = 0,
     ) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys to remove from the view: those of expired
-        tombstones. `strays`: the new value of `strays`; None: not known. Mostly it only adds to what is unwritten; but
-        when that is full, it is written first, which holds the GIL for some milliseconds. When RocksDB has no free
-        memtable then, it sleeps (without the GIL) until there is one; `busy` warns of that. Raises StorageError.
+        tombstones. `strays`: the new value of `strays`; None: not known. `events`: how many the entries were folded
+        from, if more than there are entries. Mostly it only adds to what is unwritten; but when that is full, it is
+        written first, which holds the GIL for some milliseconds. When RocksDB has no free memtable then, it sleeps
+        (without the GIL) until there is one; `busy` warns of that. Raises StorageError.
         """
         with self._changing:
             if self._unwritten.full:
                 self.write()
             if self._open is None or self._closed:
                 raise StorageError(self._waits)
-            self._unwritten.add(number, entries, applied, strays)
+            self._unwritten.add(number, entries, applied, strays, events)
             if deletes:
                 self._take_out(number, deletes)
 
@@ -206,10 +213,21 @@ class Views(Renewable):
             if unwritten:
                 self._commit(unwritten.fill)
                 self._unwritten = self._nothing()
+                self._unflushed += unwritten.folded
                 # A memtable that is full ends with the next write, and nobody should look into it before.
                 more = more or unwritten.fill_offsets
             if more is not None:
                 self._commit(more)
+            if self._unflushed >= MOST_UNFLUSHED and not rocks.behind(self._db):  # else a flush is under way
+                self._begin_flush()
+
+    def _begin_flush(self) -> None:
+        """Few keys fill no memtable, however many events they have. Does not wait for the end."""
+        self._unflushed = 0
+        try:
+            self._db.flush(False)
+        except Exception as error:
+            self._refusal("flushing the views", error)  # what was written is; the next write tells it
 
     def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
         """Writes the batch that `fill` makes; retries while RocksDB would have to delay it."""
@@ -387,6 +405,7 @@ class Views(Renewable):
     def flush(self) -> None:
         """Writes everything applied so far to files. Releases the GIL."""
         self.write()
+        self._unflushed = 0
         try:
             self._db.flush()
         except Exception as error:

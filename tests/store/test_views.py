@@ -18,7 +18,8 @@ from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
 from krappy.store.unwritten import MOST_FOLDED
 from krappy.store.view_snapshot import CHANGES
-from krappy.store.views import Views
+from krappy.store.views import MOST_UNFLUSHED, Views
+from tests.process import wait_until
 from tests.store.view_model import read_all
 
 
@@ -490,6 +491,45 @@ def test_keys_that_change_again_are_written_once(views: Views) -> None:
     assert views.unflushed() < 300
     assert rocks.number_of(views._db, "num-entries-active-mem-table") + views.unflushed() > 100
     assert views.applied(1) == MOST_FOLDED + 2
+
+
+def test_few_keys_come_to_files_too(views: Views) -> None:
+    """After so many events, however few entries they make: else a start after a crash would fold them for minutes."""
+    for offset in range(0, MOST_UNFLUSHED + 2 * MOST_FOLDED, 1000):
+        views.apply(1, entries(b"hot", offset=offset), offset + 1000, events=1000)
+    wait_until(lambda: bool(views.files()), "a flush")
+
+
+def test_long_keys_take_memory(views: Views) -> None:
+    """As much as long values."""
+    room = rocks.most_gathered(1 << 20)
+    for offset in range(100):
+        views.apply(1, entries(b"%060000d" % offset, offset=offset), offset + 1)
+        assert sum(map(len, views._unwritten.entries)) <= room + 60_010
+    assert rocks.number_of(views._db, "num-entries-imm-mem-tables")
+
+
+def test_small_files_that_pile_up_slow_the_fold(views: Views) -> None:
+    """Scans have little written at a time: what is unwritten is never full then."""
+    views._db.set_options({"disable_auto_compactions": "true"})
+    for offset in range(rocks.LEVEL0_LIMIT):
+        assert not views.busy()
+        views.apply(1, entries(b"%d" % offset, offset=offset), offset + 1)
+        views.flush()
+    assert views.busy()
+    views._db.set_options({"disable_auto_compactions": "false"})
+    views.apply(1, entries(b"last", offset=99), 100)
+    views.flush()
+    wait_until(lambda: not views.busy(), "a compaction")
+
+
+def test_memtables_that_pile_up_slow_the_fold(views: Views, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is none left: a scan would wait for one, and the event loop with it."""
+    views.apply(1, entries(b"a"), 1)
+    assert not views.busy()
+    piled = {"num-immutable-mem-table": rocks.LISTS - rocks.LISTS_MERGED}
+    monkeypatch.setattr(rocks, "number_of", lambda db, name: piled[name])
+    assert views.busy()
 
 
 def test_many_keys_are_written_when_they_take_too_much_memory(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ class Applier:
                 self._fresh.popleft()
                 self._keep(-kept)
                 done += size
-        await self._store(entries, applied)
+        await self._store(entries, applied, count)
         self._lag = max(0, self._lag - done)
         await trio.lowlevel.checkpoint()
 
@@ -307,15 +307,15 @@ class Applier:
         start = bisect_left(offsets, self.applied)
         while start < len(offsets) and not self.stopped:
             stop = _slice_end(columns, start, min(len(offsets), start + SLICE))
-            await self._store(_packed(columns, offsets, start, stop), offsets[stop - 1] + 1)
+            await self._store(_packed(columns, offsets, start, stop), offsets[stop - 1] + 1, stop - start)
             start = stop
             await trio.lowlevel.checkpoint()
 
-    async def _store(self, entries: dict[bytes, bytes], applied: int) -> None:
+    async def _store(self, entries: dict[bytes, bytes], applied: int, events: int) -> None:
         if entries:
             await self._room()
             kept = self.strays.applying(entries.keys(), applied)
-            self._replica.views.apply(self._replica.number, entries, applied, strays=kept)
+            self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events)
             self.strays.applied(applied)
         self.applied = applied
 
