@@ -13,7 +13,7 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
 INVALID_REQUEST = 42
-GROUPS, LEVEL = "group.version", 1  # the only feature (KIP-584): KIP-848
+LEVELS = {"group.version": 1, "transaction.version": 2}  # of the features (KIP-584): KIP-848, KIP-890
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 _NAMED_SINCE = 3  # the version from which clients name their software
 
@@ -32,9 +32,13 @@ def what_is_served(error: int = 0) -> Message:
     return {
         "error_code": error,
         "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in REGISTRY.ranges()],
-        "supported_features": [{"name": GROUPS, "min_version": LEVEL, "max_version": LEVEL}],
+        "supported_features": [
+            {"name": name, "min_version": level, "max_version": level} for name, level in LEVELS.items()
+        ],
         "finalized_features_epoch": 0,
-        "finalized_features": [{"name": GROUPS, "max_version_level": LEVEL, "min_version_level": LEVEL}],
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in LEVELS.items()
+        ],
     }
 
 
@@ -52,7 +56,7 @@ def update_features(session: KafkaSessionPort, request: Message, version: int) -
 
 
 def _check_feature(name: str, level: int) -> None:
-    if (name, level) != (GROUPS, LEVEL):
-        which = f"supports only version {LEVEL} of it" if name == GROUPS else "does not support it"
+    if LEVELS.get(name) != level:
+        which = f"supports only version {LEVELS[name]} of it" if name in LEVELS else "does not support it"
         text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker {which}."
         raise RefusedApi(Code.INVALID_UPDATE_VERSION, text)

@@ -28,12 +28,13 @@ from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
-from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt, TopicPort
+from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt, TopicPort, TransactionalSender
 from krappy.records import batch as batches
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
+ADDS_SINCE = 12  # the version from which a batch adds its partition to its transaction (KIP-890)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
 COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
@@ -52,7 +53,7 @@ def produce(
         twice = _named_twice(topics)
         if sum(len(data["partition_data"]) for data in topics) > FEW:
             return _produce_many(session, request, version, twice)
-    work = Work(session, request["transactional_id"])
+    work = Work(session, request["transactional_id"], version)
     for data in topics:
         _publish(session, work, data, work.topic(data), data["partition_data"], acks, version, twice)
     return session.gather(work.laters, lambda results: _finish(results, work, acks))
@@ -60,7 +61,7 @@ def produce(
 
 async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
     """Serves a request with many batches, in several turns."""
-    work = Work(session, request["transactional_id"])
+    work = Work(session, request["transactional_id"], version)
     async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
         for data in request["topic_data"]:
             asked, answers = data["partition_data"], work.topic(data)
@@ -74,10 +75,10 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("hints", "laters", "responses", "transactional_id", "waiting")
+    __slots__ = ("hints", "laters", "responses", "sender", "waiting")
 
-    def __init__(self, session: KafkaSessionPort, transactional_id: str | None) -> None:
-        self.transactional_id = transactional_id
+    def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
+        self.sender = TransactionalSender(transactional_id, version >= ADDS_SINCE) if transactional_id else None
         self.hints = LeaderHints(session)
         self.responses: list[Message] = []
         self.laters: list[Later[StoredAt]] = []
@@ -118,9 +119,7 @@ def _publish(
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
             records = _checked(asked["records"], version)
-            later = partition.publish(
-                records, by_header=True, alone=acks != ALL, transactional_id=work.transactional_id
-            )
+            later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
         except KrappyError as error:
             _refuse(answer, error)
             work.hints.add(answer, topic.image, asked["index"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from krappy.core.security import needs
@@ -14,12 +15,16 @@ from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import source_for, topic_named
-from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionsPort
+from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionEnd, TransactionsPort
 from krappy.types import TopicPartition
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 NO_FILTER = -1
+SEVERAL_SINCE = 4  # the version of AddPartitionsToTxn from which brokers ask, for several transactions (KIP-890)
+BUMPS_SINCE = 5  # the version of EndTxn from which it raises the epoch (KIP-890)
+ADDS_SINCE = 5  # the version of TxnOffsetCommit from which it adds the group to the transaction (KIP-890)
+BUMPED = 2  # as the version of a transaction, in a marker (KIP-1228)
 COST = 1 << 10  # bytes of memory that a marker takes until it is written
 # The versions from which PRODUCER_FENCED is known (KIP-588).
 FENCED_SINCE = {
@@ -71,9 +76,6 @@ async def init_producer_id(session: KafkaSessionPort, request: Message, version:
     return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-SEVERAL_SINCE = 4  # the version from which brokers ask, for several transactions at once (KIP-890)
-
-
 @serves(
     ApiKey.ADD_PARTITIONS_TO_TXN,
     needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE) + needs.cluster(Op.CLUSTER_ACTION),
@@ -83,8 +85,8 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
     if version < SEVERAL_SINCE:
         id, producer = request["v3_and_below_transactional_id"], request["v3_and_below_producer_id"]
         who = id, producer, request["v3_and_below_producer_epoch"]
-        topics = request["v3_and_below_topics"]
-        return {"results_by_topic_v3_and_below": await _add_partitions(session, version, *who, topics)}
+        asked = PartitionsAsked(session, version, *who, request["v3_and_below_topics"])
+        return {"results_by_topic_v3_and_below": await asked.added()}
     try:
         session.access.cluster(Op.CLUSTER_ACTION)
     except KrappyError as error:
@@ -92,68 +94,79 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
     results = []
     async with counted(session) as rows:
         for each in request["transactions"]:
-            who = each["transactional_id"], each["producer_id"], each["producer_epoch"]
-            if each["verify_only"]:
-                found = await _verify(session, version, rows, *who, each["topics"])
-            else:
-                found = await _add_partitions(session, version, *who, each["topics"])
-                await rows.add(sum(1 + len(topic["partitions"]) for topic in each["topics"]))
-            results.append({"transactional_id": each["transactional_id"], "topic_results": found})
+            asked = PartitionsAsked(
+                *(session, version, each["transactional_id"], each["producer_id"], each["producer_epoch"]),
+                each["topics"],
+            )
+            found = await (asked.verified(rows) if each["verify_only"] else asked.added(rows))
+            results.append(
+                {
+                    "transactional_id": each["transactional_id"],
+                    "transaction_number": asked.number,
+                    "topic_results": found,
+                }
+            )
     return {"error_code": Code.NONE, "results_by_transaction": results}
 
 
-async def _verify(
-    session: KafkaSessionPort,
-    version: int,
-    rows: BatchedRows,
-    id: str,
-    producer: int,
-    epoch: int,
-    topics: list[Message],
-) -> list[Message]:
-    """Whether partitions are in the producer's ongoing transaction."""
-    found = []
-    for topic in topics:
-        results = []
-        for index in topic["partitions"]:
-            at = TopicPartition(topic["name"], index)
-            code = await _done(
-                *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
-                lambda transactions, at=at: transactions.verify(id, producer, epoch, at),  # type: ignore[misc]
-            )
-            results.append({"partition_index": index, "partition_error_code": code})
-            await rows.add(1)
-        found.append({"name": topic["name"], "results_by_partition": results})
-    return found
+class PartitionsAsked:
+    """Partitions of one transaction, of which a request asks whether they are in it, or that they be added.
 
+    `number`: the transaction's, once that is known; else -1."""
 
-async def _add_partitions(
-    session: KafkaSessionPort, version: int, id: str, producer: int, epoch: int, topics: list[Message]
-) -> list[Message]:
-    asked = [TopicPartition(topic["name"], index) for topic in topics for index in topic["partitions"]]
-    missing = set()
-    for at in asked:
-        found = session.access.find_topic(at.topic, Op.WRITE)
-        if found is None or not 0 <= at.partition < found.count:
-            missing.add(at)
-    code: int = Code.OPERATION_NOT_ATTEMPTED
-    if not missing:
-        code = await _done(
-            *(session, ApiKey.ADD_PARTITIONS_TO_TXN, version, id),
-            lambda transactions: transactions.add_partitions(id, producer, epoch, asked),
-        )
+    def __init__(
+        self, session: KafkaSessionPort, version: int, id: str, producer: int, epoch: int, topics: list[Message]
+    ) -> None:
+        self._session, self._version = session, version
+        self._id, self._producer, self._epoch = id, producer, epoch
+        self._topics = topics
+        self.number = -1
 
-    def result(at: TopicPartition) -> Message:
-        own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
-        return {"partition_index": at.partition, "partition_error_code": own}
+    async def verified(self, rows: BatchedRows) -> list[Message]:
+        found = []
+        for topic in self._topics:
+            results = []
+            for index in topic["partitions"]:
+                code = await self._done(partial(self._verify, TopicPartition(topic["name"], index)))
+                results.append({"partition_index": index, "partition_error_code": code})
+                await rows.add(1)
+            found.append({"name": topic["name"], "results_by_partition": results})
+        return found
 
-    return [
-        {
-            "name": topic["name"],
-            "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
-        }
-        for topic in topics
-    ]
+    async def added(self, rows: BatchedRows | None = None) -> list[Message]:
+        """If one of them does not exist, none is added. `rows`: of a request of a broker, which leads them."""
+        asked = [TopicPartition(topic["name"], index) for topic in self._topics for index in topic["partitions"]]
+        missing = {at for at in asked if not self._exists(at)} if rows is None else set()
+        code: int = Code.OPERATION_NOT_ATTEMPTED
+        if not missing:
+            code = await self._done(partial(self._add, asked))
+        if rows is not None:
+            await rows.add(len(self._topics) + len(asked))
+
+        def result(at: TopicPartition) -> Message:
+            own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
+            return {"partition_index": at.partition, "partition_error_code": own}
+
+        return [
+            {
+                "name": topic["name"],
+                "results_by_partition": [result(TopicPartition(topic["name"], at)) for at in topic["partitions"]],
+            }
+            for topic in self._topics
+        ]
+
+    def _exists(self, at: TopicPartition) -> bool:
+        found = self._session.access.find_topic(at.topic, Op.WRITE)
+        return found is not None and 0 <= at.partition < found.count
+
+    async def _done(self, work: Callable[[TransactionsPort], Awaitable[None]]) -> int:
+        return await _done(self._session, ApiKey.ADD_PARTITIONS_TO_TXN, self._version, self._id, work)
+
+    async def _verify(self, at: TopicPartition, transactions: TransactionsPort) -> None:
+        self.number = await transactions.verify(self._id, self._producer, self._epoch, at)
+
+    async def _add(self, asked: list[TopicPartition], transactions: TransactionsPort) -> None:
+        self.number = await transactions.add_partitions(self._id, self._producer, self._epoch, asked)
 
 
 @serves(ApiKey.WRITE_TXN_MARKERS, needs=needs.cluster(Op.CLUSTER_ACTION))
@@ -185,7 +198,12 @@ class EndsAsked:
         for marker in self._markers:
             topics: list[Message] = []
             self._answers.append({"producer_id": marker["producer_id"], "topics": topics})
-            who = marker["producer_id"], marker["producer_epoch"], marker["coordinator_epoch"]
+            end = TransactionEnd(
+                *(marker["producer_id"], marker["producer_epoch"], marker["transaction_result"]),
+                marker["coordinator_epoch"],
+                bumped=marker["transaction_version"] >= BUMPED,
+                number=marker["transaction_number"],
+            )
             for topic in marker["topics"]:
                 name, indexes = topic["name"], topic["partition_indexes"]
                 rows: list[Message] = [{"partition_index": index} for index in indexes]
@@ -193,7 +211,7 @@ class EndsAsked:
                 self._rows += rows
                 for first in range(0, len(indexes), FEW):
                     some = [TopicPartition(name, index) for index in indexes[first : first + FEW]]
-                    self._laters += ends.end(*who, marker["transaction_result"], some)
+                    self._laters += ends.end(end, some)
                     yield
 
     async def in_turns(self) -> Message:
@@ -252,7 +270,8 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     try:
         if not id:
             raise InvalidRequest("a transactional id may not be empty")
-        await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions)
+        adds = version >= ADDS_SINCE
+        await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions, adds=adds)
     except KrappyError as error:
         code = _code_of(error, ApiKey.TXN_OFFSET_COMMIT, version)
     return {
@@ -276,11 +295,14 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
 async def end_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Commits or aborts a transaction. Answered when its markers are on disk."""
     id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
-    code = await _done(
-        *(session, ApiKey.END_TXN, version, id),
-        lambda transactions: transactions.end(id, producer, epoch, request["committed"]),
-    )
-    return {"error_code": code}
+    now = -1, -1
+
+    async def end(transactions: TransactionsPort) -> None:
+        nonlocal now
+        now = await transactions.end(id, producer, epoch, request["committed"], bumps=version >= BUMPS_SINCE)
+
+    code = await _done(session, ApiKey.END_TXN, version, id, end)
+    return {"error_code": code, "producer_id": now[0], "producer_epoch": now[1]}
 
 
 @serves(ApiKey.LIST_TRANSACTIONS, needs=needs.transactional_id(Op.DESCRIBE))

@@ -56,7 +56,7 @@ from krappy.broker.upkeep.machine import Machine, make_folders
 from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.placement import Placement
 from krappy.errors import UnknownTopic
-from krappy.ports import Bound, BrokerSetting, MovingPort
+from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
 from krappy.ports.cluster import FetcherPort, MembershipPort, TransactionPeersPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
@@ -128,10 +128,9 @@ class LocalBroker(Runtime):
         if not self.verifies:
             self.transactions.check_write(producer_id, epoch, at)
 
-    async def verify(self, transactional_id: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
-        """Asks the transaction's coordinator whether the partition is in it. Raises as
-        `TransactionParticipant.verify`."""
-        await self.participant.verify(transactional_id, producer_id, epoch, at)
+    async def verify(self, sender: TransactionalSender, producer_id: int, epoch: int, at: TopicPartition) -> int:
+        """As `TransactionParticipant.verify`."""
+        return await self.participant.verify(sender, producer_id, epoch, at)
 
     def check_room(self, size: int) -> None:
         """Raises StorageError when the disk has no room for events of `size` bytes."""

@@ -8,7 +8,9 @@
 Rules of this file. A state is an immutable value. A request's function takes it and returns the next one, or the same
 object when nothing changes, or raises the reason of a refusal; the caller makes the next state durable before it acts
 on it. PrepareCommit and PrepareAbort are decisions: only their completion can follow. A producer is fenced by its
-epoch: a new producer of the transactional id, and the timeout, raise it. Times are ms.
+epoch: a new producer of the transactional id, and the timeout, raise it. So does the end of each transaction, for
+clients that learn the new epoch from the answer (KIP-890): what comes late of one transaction can't reach the next.
+Times are ms.
 """
 
 from __future__ import annotations
@@ -69,6 +71,9 @@ class Transaction(NamedTuple):
     updated_ms: int = -1
     last_id: int = NO_ID
     last_epoch: int = NO_EPOCH
+    bumped: bool = False  # of a decision: it has raised the epoch, with which the markers are written
+    number: int = 0  # of this id's transactions, so a marker that comes late is known from that of the next one
+    next_id: int = NO_ID  # the producer's from the completion on, with epoch 0; NO_ID: it keeps its own
 
     @property
     def memory(self) -> int:
@@ -147,11 +152,15 @@ def begin(
     producer_id, epoch = found.producer_id, found.epoch + 1
     if found.epoch >= MAX_EPOCH:
         producer_id, epoch = new_id, 0
-    return Transaction(name, producer_id, epoch, timeout_ms, updated_ms=now_ms, last_id=last_id, last_epoch=last_epoch)
+    begun = Transaction(name, producer_id, epoch, timeout_ms, updated_ms=now_ms, number=found.number)
+    return begun._replace(last_id=last_id, last_epoch=last_epoch)
 
 
 def check_producer(found: Transaction | None, producer_id: int, epoch: int) -> Transaction:
-    """Returns `found`, if this producer has it. Raises UnknownProducerMapping, TransactionFenced."""
+    """Returns `found`, if this producer has it. Raises UnknownProducerMapping, TransactionFenced; TransactionPending if
+    the producer will have it."""
+    if found is not None and producer_id == found.next_id != NO_ID:
+        raise pending(found)
     if found is None or found.producer_id != producer_id:
         raise UnknownProducerMapping(f"producer {producer_id} does not have this transactional id")
     if found.epoch != epoch:
@@ -187,23 +196,56 @@ def add(
         groups=all_groups,
         started_ms=found.started_ms if ongoing else now_ms,
         updated_ms=now_ms,
+        number=found.number if ongoing else found.number + 1,
     )
 
 
-def end(found: Transaction | None, producer_id: int, epoch: int, now_ms: int, *, commit: bool) -> Transaction:
+def end(
+    found: Transaction | None,
+    producer_id: int,
+    epoch: int,
+    now_ms: int,
+    *,
+    commit: bool,
+    bumps: bool = False,
+    new_id: int = NO_ID,
+) -> Transaction:
     """EndTxn. Returns the same state if this transaction was already ended so: then the answer was lost.
 
-    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
+    `bumps`: the end raises the epoch, which the client learns from the answer; if there is none left, its producer gets
+    `new_id`. Such a client may abort what it has not begun. Raises UnknownProducerMapping, TransactionFenced,
+    TransactionPending, InvalidTransaction.
     """
-    found = check_producer(found, producer_id, epoch)
     prepare = TxnStage.PREPARE_COMMIT if commit else TxnStage.PREPARE_ABORT
+    if bumps and found is not None and (producer_id, epoch) == (found.last_id, found.last_epoch):
+        if found.stage is prepare:
+            raise pending(found)
+        if found.stage is COMPLETED[prepare]:
+            return found
+        if found.stage in (TxnStage.EMPTY, TxnStage.ONGOING):  # it has gone on since
+            raise _fenced(found, epoch)
+        raise _not_so(found, commit)
+    found = check_producer(found, producer_id, epoch)
+    if bumps and (found.stage is TxnStage.ONGOING or not (commit or found.prepared)):
+        next_id = new_id if found.epoch >= MAX_EPOCH else NO_ID
+        return fence(found, now_ms, keep_last=True)._replace(stage=prepare, next_id=next_id)
     if found.stage is TxnStage.ONGOING:
         return found._replace(stage=prepare, updated_ms=now_ms)
     if found.stage is prepare:
         raise pending(found)
-    if found.stage is COMPLETED[prepare]:
+    if found.stage is COMPLETED[prepare] and not bumps:
         return found
-    raise InvalidTransaction(f"{'commit' if commit else 'abort'} of '{found.name}', which is {found.stage}")
+    raise _not_so(found, commit)
+
+
+def after_end(ended: Transaction) -> tuple[int, int]:
+    """The id and epoch that the producer has once this is completed."""
+    return (ended.producer_id, ended.epoch) if ended.next_id == NO_ID else (ended.next_id, 0)
+
+
+def needs_id_to_end(found: Transaction | None, epoch: int) -> bool:
+    """Whether an `end` that raises this epoch will take the `new_id` that it is given."""
+    return found is not None and found.epoch == epoch >= MAX_EPOCH
 
 
 def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transaction:
@@ -217,6 +259,7 @@ def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transa
         updated_ms=now_ms,
         last_id=found.producer_id if keep_last else NO_ID,
         last_epoch=found.epoch if keep_last else NO_EPOCH,
+        bumped=True,
     )
 
 
@@ -227,9 +270,17 @@ def overdue(found: Transaction, now_ms: int) -> bool:
 
 def complete(found: Transaction, now_ms: int) -> Transaction:
     """The state once every marker is on disk and every staged offset is committed or dropped."""
-    return found._replace(
-        stage=COMPLETED[found.stage], partitions=frozenset(), groups=frozenset(), started_ms=-1, updated_ms=now_ms
+    completed = found._replace(
+        stage=COMPLETED[found.stage],
+        partitions=frozenset(),
+        groups=frozenset(),
+        started_ms=-1,
+        updated_ms=now_ms,
+        bumped=False,
+        next_id=NO_ID,
     )
+    producer_id, epoch = after_end(found)
+    return completed._replace(producer_id=producer_id, epoch=epoch)
 
 
 def expired(found: Transaction, now_ms: int, kept_ms: int) -> bool:
@@ -258,6 +309,10 @@ def check_write(found: Transaction | None, epoch: int, at: TopicPartition) -> No
         raise ProducerFenced(f"'{found.name}' is at epoch {found.epoch}; this batch is of epoch {epoch}")
     if found is None or epoch != found.epoch or found.stage is not TxnStage.ONGOING or at not in found.partitions:
         raise InvalidTransaction(f"{at} is not part of an ongoing transaction of this producer")
+
+
+def _not_so(found: Transaction, commit: bool) -> InvalidTransaction:
+    return InvalidTransaction(f"{'commit' if commit else 'abort'} of '{found.name}', which is {found.stage}")
 
 
 def _fenced(found: Transaction, epoch: int) -> TransactionFenced:

@@ -8,6 +8,7 @@ from typing import Protocol
 from krappy.core.cluster.image import TopicImage
 from krappy.core.throttle import ReplicationQuota
 from krappy.errors import KrappyError
+from krappy.ports.partitions import TransactionEnd
 from krappy.ports.replication import FollowerPort
 from krappy.ports.store import Store
 from krappy.types import TopicPartition
@@ -48,19 +49,16 @@ class TransactionPeersPort(Protocol):
     """Asks other brokers for their part in transactions. Raises ConnectionLost, RequestTimeout, ProtocolError."""
 
     async def write_markers(
-        self,
-        broker: int,
-        producer_id: int,
-        epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        partitions: Sequence[TopicPartition],
+        self, broker: int, end: TransactionEnd, partitions: Sequence[TopicPartition]
     ) -> list[KrappyError | None]:
         """WriteTxnMarkers: what came of it in each partition, which that broker leads. None: it has ended there."""
 
-    async def verify(self, broker: int, name: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
-        """AddPartitionsToTxn, to verify only: asks the coordinator of this transactional id. Raises InvalidTransaction,
-        ProducerFenced; BrokerError when it can't tell."""
+    async def verify(
+        self, broker: int, name: str, producer_id: int, epoch: int, at: TopicPartition, *, adds: bool
+    ) -> int:
+        """AddPartitionsToTxn, to verify only unless `adds`: asks the coordinator of this transactional id. Gives the
+        number of its transaction. Raises InvalidTransaction, ProducerFenced, UnknownProducerMapping; BrokerError when
+        it can't tell."""
 
 
 class FetcherPort(Protocol):

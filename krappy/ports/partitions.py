@@ -17,6 +17,26 @@ from krappy.waiting import Later, Signal
 T = TypeVar("T")
 
 
+class TransactionalSender(NamedTuple):
+    """Who sends a batch in a transaction. `adds`: the batch also adds its partition to the transaction (KIP-890)."""
+
+    transactional_id: str
+    adds: bool
+
+
+class TransactionEnd(NamedTuple):
+    """The end of a producer's transaction, as its coordinator tells it. `epoch`: the producer epoch of the marker;
+    `bumped`: the transaction's events have a lower one. `number`: of the transactional id's transactions; -1: not
+    known."""
+
+    producer_id: int
+    epoch: int
+    commit: bool
+    coordinator_epoch: int
+    bumped: bool = False
+    number: int = -1
+
+
 class StoredAt(NamedTuple):
     """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
 
@@ -139,7 +159,7 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
         *,
         by_header: bool = False,
         alone: bool = False,
-        transactional_id: str | None = None,
+        sender: TransactionalSender | None = None,
     ) -> Later[StoredAt]: ...
     def publish_record(self, record: Record, expect: int | None = None) -> Later[StoredAt]: ...
     def read_now(

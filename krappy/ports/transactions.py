@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from krappy.core.staging import Job
 from krappy.core.transactions import Transaction
 from krappy.ports.groups import GroupMember, Position
-from krappy.ports.partitions import StoredAt, TopicPort
+from krappy.ports.partitions import StoredAt, TopicPort, TransactionEnd
 from krappy.types import TopicPartition
 from krappy.waiting import Later
 
@@ -21,10 +21,12 @@ class TransactionsPort(Protocol):
     ) -> tuple[int, int]: ...
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
-    ) -> None: ...
+    ) -> int: ...
     async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None: ...
-    async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None: ...
-    async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
+    async def end(
+        self, name: str, producer_id: int, epoch: int, commit: bool, *, bumps: bool = False
+    ) -> tuple[int, int]: ...
+    async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> int: ...
     async def readable(self, name: str) -> Transaction | None: ...
     def list(self) -> list[Transaction]: ...
 
@@ -32,11 +34,16 @@ class TransactionsPort(Protocol):
 class ParticipantPort(Protocol):
     """A broker's part in transactions that any broker may coordinate."""
 
-    def end(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, commit: bool, partitions: Iterable[TopicPartition]
-    ) -> list[Later[None]]: ...
+    def end(self, end: TransactionEnd, partitions: Iterable[TopicPartition]) -> list[Later[None]]: ...
     async def stage_offsets(
-        self, name: str, producer_id: int, epoch: int, member: GroupMember, offsets: Mapping[TopicPartition, Position]
+        self,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        member: GroupMember,
+        offsets: Mapping[TopicPartition, Position],
+        *,
+        adds: bool = False,
     ) -> None: ...
 
 

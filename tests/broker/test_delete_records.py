@@ -55,7 +55,7 @@ def transactional(producer: int, epoch: int, sequence: int) -> bytes:
     )
 
 
-async def begin(broker: LocalBroker, partition: Partition) -> Callable[[], Awaitable[None]]:
+async def begin(broker: LocalBroker, partition: Partition) -> Callable[[], Awaitable[object]]:
     """One event of a transaction that is open then. What commits it."""
     coordinator = broker.transactions
     producer, epoch = await coordinator.init_producer("mover", 60_000)

@@ -51,20 +51,22 @@ def group_coordinator_of(cluster: ClusterProcesses, group: str) -> int:
 
 
 class ScatteredProducer:
-    def __init__(self, cluster: ClusterProcesses, name: str) -> None:
-        self.cluster, self.name = cluster, name
+    """`bumps`: each end of a transaction gives it the next epoch, and what it writes adds its partition (KIP-890)."""
+
+    def __init__(self, cluster: ClusterProcesses, name: str, *, bumps: bool = False) -> None:
+        self.cluster, self.name, self.bumps = cluster, name, bumps
         self.id = self.epoch = -1
         self.sequences: Counter[tuple[str, int]] = Counter()
 
     def _of_coordinator(self, ask: Callable[[Transactional], int]) -> Code:
         """What the coordinator answers, once there is one that can."""
 
-        def ask_as_this(raw: Raw) -> int:
-            producer = Transactional(raw, self.name)
-            producer.id, producer.epoch = self.id, self.epoch
-            return ask(producer)
+        return self._until_told(lambda: coordinator_of(self.cluster, self.name), lambda raw: ask(self._over(raw)))
 
-        return self._until_told(lambda: coordinator_of(self.cluster, self.name), ask_as_this)
+    def _over(self, raw: Raw) -> Transactional:
+        producer = Transactional(raw, self.name)
+        producer.id, producer.epoch = self.id, self.epoch
+        return producer
 
     def _until_told(self, broker: Callable[[], int], ask: Callable[[Raw], int]) -> Code:
         """What a broker answers, once that is no reason to try again."""
@@ -99,7 +101,14 @@ class ScatteredProducer:
         return self._of_coordinator(lambda producer: max(producer.add(*partitions)))
 
     def end(self, commit: bool) -> Code:
-        return self._of_coordinator(lambda producer: producer.end(commit))
+        def ask(producer: Transactional) -> int:
+            code = producer.end(commit, 5 if self.bumps else 4)
+            if (producer.id, producer.epoch) != (self.id, self.epoch):
+                self.id, self.epoch = producer.id, producer.epoch
+                self.sequences.clear()
+            return code
+
+        return self._of_coordinator(ask)
 
     def add_offsets(self, group: str) -> Code:
         return self._of_coordinator(lambda producer: producer.add_offsets(group))
@@ -107,12 +116,10 @@ class ScatteredProducer:
     def stage_offset(self, group: str, topic: str, offset: int) -> Code:
         """Of the topic's partition 0. Answered by the group's coordinator."""
 
-        def ask(raw: Raw) -> int:
-            producer = Transactional(raw, self.name)
-            producer.id, producer.epoch = self.id, self.epoch
-            return producer.commit_offset(group, topic, offset)
-
-        return self._until_told(lambda: group_coordinator_of(self.cluster, group), ask)
+        return self._until_told(
+            lambda: group_coordinator_of(self.cluster, group),
+            lambda raw: self._over(raw).commit_offset(group, topic, offset, 5 if self.bumps else 4),
+        )
 
     def write(self, topic: str, index: int, value: bytes = b"v") -> Code:
         """One event. Answered by the partition's leader."""
@@ -134,21 +141,33 @@ class ScatteredProducer:
         }
 
         def ask(raw: Raw) -> int:
-            [told] = raw.ask(ApiKey.PRODUCE, body, 12)["responses"][0]["partition_responses"]
+            [told] = raw.ask(ApiKey.PRODUCE, body, 12 if self.bumps else 11)["responses"][0]["partition_responses"]
             return int(told["error_code"])
 
         code = self._until_told(lambda: leader_of(self.cluster, topic, index), ask)
         self.sequences[topic, index] += code is Code.NONE
         return code
 
-    def mark(self, topic: str, index: int, commit: bool, coordinator_epoch: int) -> Code:
-        """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would."""
+    def mark(
+        self,
+        topic: str,
+        index: int,
+        commit: bool,
+        coordinator_epoch: int,
+        *,
+        number: int = -1,
+        epoch: int | None = None,
+    ) -> Code:
+        """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would. `epoch`: the
+        producer's; None: its own."""
         marker = {
             "producer_id": self.id,
-            "producer_epoch": self.epoch,
+            "producer_epoch": self.epoch if epoch is None else epoch,
             "transaction_result": commit,
             "topics": [{"name": topic, "partition_indexes": [index]}],
             "coordinator_epoch": coordinator_epoch,
+            "transaction_version": 2 if self.bumps else 0,
+            "transaction_number": number,
         }
         with Raw(kafka_of(self.cluster, leader_of(self.cluster, topic, index))) as raw:
             [answer] = raw.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})["markers"]

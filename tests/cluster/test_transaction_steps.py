@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
+from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.scattered_transactions import (
@@ -45,19 +46,33 @@ class Work:
     """Transactions of one producer, each of which writes to all partitions and commits an offset; and what readers must
     see of them."""
 
-    def __init__(self, cluster: ClusterProcesses) -> None:
+    def __init__(self, cluster: ClusterProcesses, *, bumps: bool = False) -> None:
         self.cluster = cluster
-        self.producer = ScatteredProducer(cluster, "x").init()
+        self.producer = ScatteredProducer(cluster, "x", bumps=bumps).init()
         self.committed: list[bytes] = []
         self.offset = -1  # of the group
         self._number = 0
+
+    def spread(self) -> None:
+        """Each broker leads some partitions again, so that there are markers for two others."""
+        indexes = list(range(PARTITIONS))
+        body = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": indexes}], "timeout_ms": 30_000}
+        with self.cluster.asked(1) as raw:
+            raw.ask(ApiKey.ELECT_LEADERS, body)
+        preferred = {each.replicas[0] for each in self.cluster.partitions("t").values()}
+        assert preferred == set(self.cluster.brokers)
+        wait_until(
+            lambda: all(each.leader == each.replicas[0] for each in self.cluster.partitions("t").values()),
+            "the preferred replicas lead",
+        )
 
     def do(self) -> bytes:
         """All of the next transaction but its end. Gives its value."""
         self._number += 1
         value, producer = b"%d" % self._number, self.producer
-        assert producer.add(*(("t", index) for index in range(PARTITIONS))) == Code.NONE
-        assert producer.add_offsets(GROUP) == Code.NONE
+        if not producer.bumps:
+            assert producer.add(*(("t", index) for index in range(PARTITIONS))) == Code.NONE
+            assert producer.add_offsets(GROUP) == Code.NONE
         assert producer.stage_offset(GROUP, "t", self._number) == Code.NONE
         for index in range(PARTITIONS):
             assert producer.write("t", index, value) == Code.NONE
@@ -101,11 +116,12 @@ def committed_offset(cluster: ClusterProcesses) -> int:
     return found[-1]
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, commit: bool) -> None:
+@pytest.mark.parametrize(("commit", "bumps"), [(True, True), (False, False)])
+def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, commit: bool, bumps: bool) -> None:
     make_topic(cluster, "t")
-    work = Work(cluster)
+    work = Work(cluster, bumps=bumps)
     for step, times in AT_COORDINATOR:
+        work.spread()
         value = work.do()
         broker = cluster.brokers[coordinator_of(cluster, "x")]
         decided, done = ("PrepareCommit", "CompleteCommit") if commit else ("PrepareAbort", "CompleteAbort")
@@ -118,11 +134,12 @@ def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, c
         work.check(commit)
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_a_leader_dies_at_any_step_of_a_marker(cluster: ClusterProcesses, commit: bool) -> None:
+@pytest.mark.parametrize(("commit", "bumps"), [(True, False), (False, True)])
+def test_a_leader_dies_at_any_step_of_a_marker(cluster: ClusterProcesses, commit: bool, bumps: bool) -> None:
     make_topic(cluster, "t")
-    work = Work(cluster)
+    work = Work(cluster, bumps=bumps)
     for step in AT_LEADER:
+        work.spread()
         value = work.do()
         coordinator = coordinator_of(cluster, "x")
         leaders = {leader_of(cluster, "t", index) for index in range(PARTITIONS)}
@@ -155,3 +172,30 @@ def test_markers_of_a_coordinator_that_was_deposed_are_refused(cluster: ClusterP
     )
     work.end(aborted, False)
     work.check(False)
+
+
+@pytest.mark.parametrize("bumps", [True, False])
+def test_a_marker_that_comes_late_does_not_end_the_next_transaction(cluster: ClusterProcesses, bumps: bool) -> None:
+    """Its sender has given up waiting and sent it again, and the producer has gone on: what the leader knows the next
+    transaction by is its epoch, for producers that get another one each time, else its number."""
+    make_topic(cluster, "t")
+    work = Work(cluster, bumps=bumps)
+    work.end(work.do(), True)
+    offsets = group_partition(cluster)
+    known = cluster.partitions(TRANSACTIONS)
+    by = known[partition_of("x", len(known))].epoch
+    aborted = work.do()
+    late = Code.INVALID_PRODUCER_EPOCH if bumps else Code.INVALID_TXN_STATE
+    for topic, index in (("t", 0), (OFFSETS, offsets)):
+        assert work.producer.mark(topic, index, True, by, number=-1 if bumps else 1) == late
+    if bumps:
+        older = work.producer.epoch - 1
+        assert work.producer.mark("t", 0, True, by, number=2, epoch=older) == Code.INVALID_PRODUCER_EPOCH
+    work.end(aborted, False)
+    work.check(False)
+    assert work.producer.mark("t", 0, True, by, number=2) == Code.NONE, "nothing is open"
+    work.check(False)
+
+
+def group_partition(cluster: ClusterProcesses) -> int:
+    return partition_of(GROUP, len(cluster.partitions(OFFSETS)))

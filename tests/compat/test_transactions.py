@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from krappy.wire.kafka import ApiKey
 from tests.compat.clients.base import PATIENCE, Message, Sending
 from tests.compat.clients.confluent import Confluent
 from tests.compat.conftest import NAMES, GetClient, NewTopic
 from tests.compat.servers import Server
+from tests.kafka.raw import Raw
 
 WRITERS = [name for name in NAMES if name != "kcat"]
 _numbers = itertools.count()
@@ -51,6 +53,20 @@ def test_only_what_was_committed_is_seen(
         if reader in ("confluent-kafka", name):
             seen = other.consume(running.address, topic, len(everything))
             assert sorted(m.value or b"" for m in seen) == everything
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("java-4", 3), ("java-3", 1), ("confluent-kafka", 1)])
+def test_who_knows_it_gets_the_next_epoch_with_each_end(
+    name: str, epoch: int, get_client: GetClient, running: Server, new_topic: NewTopic
+) -> None:
+    """KIP-890. Each of two producers takes an epoch when it begins."""
+    client, topic, ours = get_client(name), new_topic(partitions=2), new_id()
+    for mark in ("first", "second"):
+        client.produce(running.address, topic, some(mark), Sending(transactional_id=ours))
+    with Raw(running.address) as raw:
+        [found] = raw.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [ours]})["transaction_states"]
+    assert found["transaction_state"] == "CompleteCommit"
+    assert found["producer_epoch"] == epoch
 
 
 @pytest.fixture

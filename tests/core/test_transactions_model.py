@@ -18,9 +18,11 @@ MARKS = {TxnStage.PREPARE_COMMIT: True, TxnStage.PREPARE_ABORT: False}
 
 
 class Client:
-    """What one producer believes: its own id and epoch, and that a transaction of its own is open."""
+    """What one producer believes: its own id and epoch, and that a transaction of its own is open. `bumps`: it knows
+    that each end raises its epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, bumps: bool) -> None:
+        self.bumps = bumps
         self.id = self.epoch = -1
         self.asked: bool | None = None  # the end that it has asked for, as long as nobody has told it what came of it
 
@@ -30,7 +32,7 @@ class Coordinated:
         self.now = 0
         self.state: Transaction | None = None
         self.next_id = 100
-        self.clients = [Client() for _ in range(3)]
+        self.clients = [Client(bumps) for bumps in (True, True, False)]
         self.number = 0  # of the transaction that is or was open last
         self.outcomes: dict[int, bool] = {}  # by number
         self.highest: dict[int, int] = {}  # producer id -> epoch
@@ -81,9 +83,12 @@ class Coordinated:
         core.check_write(self.state, ours.epoch, at)
 
     def end(self, client: int, commit: bool, told: bool) -> None:
-        ours = self.clients[client]
+        ours, new_id = self.clients[client], -1
+        if ours.bumps and core.needs_id_to_end(self.state, ours.epoch):
+            new_id, self.next_id = self.next_id, self.next_id + 1
+        began = self.state is not None and self.state.stage is TxnStage.ONGOING
         try:
-            ended = core.end(self.state, ours.id, ours.epoch, self.now, commit=commit)
+            ended = core.end(self.state, ours.id, ours.epoch, self.now, commit=commit, bumps=ours.bumps, new_id=new_id)
         except TransactionPending:
             return
         except InvalidTransaction:
@@ -93,9 +98,17 @@ class Coordinated:
         except KrappyError:
             return
         if ended is not self.state:
+            assert began or (ours.bumps and not commit)
             self.take(ended)
-        assert self.outcomes[self.number] == commit, "it was told of another outcome than there was"
+        elif not ours.bumps:
+            began = True
+        if began:
+            assert self.outcomes[self.number] == commit, "it was told of another outcome than there was"
         ours.asked = None if told else commit
+        if told and ours.bumps:
+            before = ours.id, ours.epoch
+            ours.id, ours.epoch = core.after_end(ended)
+            assert before != (ours.id, ours.epoch), "it ended, and its epoch is as before"
 
     def complete(self) -> None:
         if self.state is not None and self.state.prepared:

@@ -12,7 +12,7 @@ told by `init`. The commands:
     group NAME PRODUCER GROUP                 a group whose offsets will be staged
     stage NAME PRODUCER GROUP                 may offsets be staged now?
     write PRODUCER t-0                        may a batch be appended now?
-    commit|abort NAME PRODUCER
+    commit|abort NAME PRODUCER [bumps=yes]    with bumps the end raises the epoch
     complete NAME                             all markers are written
     time MS                                   passes; what is overdue is fenced
     forget MS                                 ids that nobody used for so long
@@ -76,10 +76,22 @@ class Coordinator:
         return "yes"
 
     def run_commit(self, words: list[str], options: dict[str, str]) -> str:
-        return self._keep(words[0], core.end(self.all.get(words[0]), *producer(words[1]), self.now, commit=True))
+        return self._end(words, options, commit=True)
 
     def run_abort(self, words: list[str], options: dict[str, str]) -> str:
-        return self._keep(words[0], core.end(self.all.get(words[0]), *producer(words[1]), self.now, commit=False))
+        return self._end(words, options, commit=False)
+
+    def _end(self, words: list[str], options: dict[str, str], commit: bool) -> str:
+        found, who = self.all.get(words[0]), producer(words[1])
+        bumps, new_id = options.get("bumps") == "yes", -1
+        if bumps and core.needs_id_to_end(found, who[1]):
+            new_id, self.next_id = self.next_id, self.next_id + 1
+        ended = core.end(found, *who, self.now, commit=commit, bumps=bumps, new_id=new_id)
+        told = self._keep(words[0], ended)
+        if not bumps:
+            return told
+        id, epoch = core.after_end(ended)
+        return f"{told}, and it is {id}/{epoch}"
 
     def run_complete(self, words: list[str], options: dict[str, str]) -> str:
         return self._keep(words[0], core.complete(self.all[words[0]], self.now))

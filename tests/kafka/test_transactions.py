@@ -9,7 +9,7 @@ import pytest
 
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Raw, values_of
 from tests.kafka.transactional import Transactional
 
 _names = count()
@@ -182,3 +182,29 @@ def test_describe_producers(raw: Raw, topic: str) -> None:
     }
     assert ours.end(commit=True) is Code.NONE
     assert described()["current_txn_start_offset"] == -1
+
+
+def test_each_end_gives_the_next_epoch_to_clients_that_know_it(raw: Raw, topic: str) -> None:
+    """KIP-890: what they write, and the offsets that they stage, join the transaction by themselves."""
+    ours, group = Transactional(raw).init(), f"group-{next(_names)}"
+    late = Transactional(raw, ours.name)
+    assert ours.write(topic, b"1", version=12) is Code.NONE
+    assert ours.write(topic, b"2", version=12) is Code.NONE
+    assert ours.commit_offset(group, topic, 7, version=5) is Code.NONE
+    late.id, late.epoch, late.sequences[topic] = ours.id, ours.epoch, 2
+    assert ours.end(commit=True, version=5) is Code.NONE
+    assert (ours.id, ours.epoch) == (late.id, late.epoch + 1)
+    assert late.write(topic, b"late", version=12) is Code.INVALID_PRODUCER_EPOCH
+    assert late.commit_offset(group, topic, 8, version=5) is Code.PRODUCER_FENCED
+    assert late.end(commit=True, version=5) is Code.NONE  # asked again
+    assert (late.id, late.epoch) == (ours.id, ours.epoch)
+    assert ours.write(topic, b"aborted", version=12) is Code.NONE
+    assert ours.end(commit=False, version=5) is Code.NONE
+    assert ours.end(commit=True, version=5) is Code.INVALID_TXN_STATE
+    assert ours.end(commit=False, version=5) is Code.NONE  # of nothing
+    assert (ours.id, ours.epoch) == (late.id, late.epoch + 2)
+    seen = fetch(raw, topic, committed=True)
+    assert values_of(seen["records"])[:2] == [b"1", b"2"]
+    assert seen["high_watermark"] == seen["last_stable_offset"] == 5
+    assert [each["first_offset"] for each in seen["aborted_transactions"]] == [3]
+    assert committed_offset(raw, group, topic) == 7

@@ -8,7 +8,7 @@ from typing import Any
 
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Raw, produce
 
 _names = count()
 
@@ -75,9 +75,13 @@ class Transactional:
             "producer_epoch": self.epoch,
             "committed": commit,
         }
-        return Code(self.raw.ask(ApiKey.END_TXN, body, version)["error_code"])
+        answer = self.raw.ask(ApiKey.END_TXN, body, version)
+        if version >= 5 and answer["error_code"] == Code.NONE:
+            self.id, self.epoch = answer["producer_id"], answer["producer_epoch"]
+            self.sequences.clear()
+        return Code(answer["error_code"])
 
-    def write(self, topic: str, value: bytes, key: bytes = b"k") -> Code:
+    def write(self, topic: str, value: bytes, key: bytes = b"k", version: int = 11) -> Code:
         data = batch.encode(
             [key],
             [value],
@@ -87,6 +91,8 @@ class Transactional:
             base_sequence=self.sequences[topic],
             transactional=True,
         )
-        code = Code(self.raw.produce(topic, data, version=11)["error_code"])
+        body = produce(topic, data) | {"transactional_id": self.name}
+        [found] = self.raw.ask(ApiKey.PRODUCE, body, version)["responses"][0]["partition_responses"]
+        code = Code(found["error_code"])
         self.sequences[topic] += code is Code.NONE
         return code

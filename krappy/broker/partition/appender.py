@@ -36,7 +36,7 @@ from krappy.errors import (
     ShuttingDown,
     StorageError,
 )
-from krappy.ports import StoredAt
+from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
 from krappy.records import batch as batches
 from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import advance
@@ -68,15 +68,13 @@ class Appender:
         taken: bool = False,
         alone: bool = False,
         epoch: int | None = None,
-        transactional_id: str | None = None,
+        sender: TransactionalSender | None = None,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `transactional_id`:
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `sender`:
         see `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
-        return self._publish(
-            data, expect, times, by_header=by_header, alone=alone, epoch=epoch, transactional_id=transactional_id
-        )
+        return self._publish(data, expect, times, by_header=by_header, alone=alone, epoch=epoch, sender=sender)
 
     def _publish(
         self,
@@ -87,11 +85,11 @@ class Appender:
         by_header: bool = False,
         alone: bool = False,
         epoch: int | None = None,
-        transactional_id: str | None = None,
+        sender: TransactionalSender | None = None,
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
-        item = Pending(header, data, expect, wants_one=alone, epoch=epoch, transactional_id=transactional_id)
+        item = Pending(header, data, expect, wants_one=alone, epoch=epoch, sender=sender)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
             admitted = admission(inline=True)
@@ -140,12 +138,12 @@ class Appender:
             )
         return self._publish_own(header, data)
 
-    def publish_marker(self, data: bytes, coordinator: int | None = None) -> Later[StoredAt]:
-        """Queues a control batch of the broker's own. `coordinator`: see `Pending`."""
-        return self._publish_own(batches.read_header(data), data, coordinator)
+    def publish_marker(self, data: bytes, end_told: TransactionEnd | None = None) -> Later[StoredAt]:
+        """Queues a control batch of the broker's own. `end_told`: see `Pending`."""
+        return self._publish_own(batches.read_header(data), data, end_told)
 
-    def _publish_own(self, header: BatchHeader, data: bytes, coordinator: int | None = None) -> Later[StoredAt]:
-        item = Pending(header, data, own=True, coordinator=coordinator)
+    def _publish_own(self, header: BatchHeader, data: bytes, end_told: TransactionEnd | None = None) -> Later[StoredAt]:
+        item = Pending(header, data, own=True, end_told=end_told)
         self._queue(item)
         return item.laters[0]
 

@@ -37,7 +37,7 @@ from krappy.errors import (
     StorageError,
     TransactionPending,
 )
-from krappy.ports import StoredAt
+from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
 from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
@@ -80,7 +80,7 @@ class Partition(Viewed):
         taken: bool = False,
         alone: bool = False,
         epoch: int | None = None,
-        transactional_id: str | None = None,
+        sender: TransactionalSender | None = None,
     ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
         Later.
@@ -89,7 +89,7 @@ class Partition(Viewed):
         conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
         conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
-        `transactional_id`: the producer's, of a batch in a transaction.
+        `sender`: of a batch in a transaction.
         """
         self._alive()
         if not taken:
@@ -100,7 +100,7 @@ class Partition(Viewed):
             taken=taken,
             alone=alone,
             epoch=epoch,
-            transactional_id=transactional_id,
+            sender=sender,
         )
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
@@ -116,17 +116,19 @@ class Partition(Viewed):
         self._alive()
         return self.appender.publish_own(header, data)
 
-    def end_transaction(
-        self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None = None
-    ) -> Later[StoredAt]:
-        """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes.
-
-        `coordinator_epoch`: of the coordinator that has decided it; None: this broker alone decides. The Later raises
-        CoordinatorFenced if a newer coordinator, ProducerFenced if a newer epoch of the producer has ended one here.
-        """
+    def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[StoredAt]:
+        """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes. This
+        broker alone has decided it."""
         self._alive()
-        data = marker(producer_id, epoch, commit, self.now_ms(), coordinator_epoch or 0)
-        return self.appender.publish_marker(data, coordinator_epoch)
+        return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
+
+    def end_as_told(self, end: TransactionEnd) -> Later[StoredAt]:
+        """As `end_transaction`, as any coordinator has decided. The Later raises CoordinatorFenced if a newer
+        coordinator has ended a transaction of the producer here, ProducerFenced and InvalidTransaction if this was
+        ended here before, and the producer has gone on."""
+        self._alive()
+        data = marker(end.producer_id, end.epoch, end.commit, self.now_ms(), end.coordinator_epoch)
+        return self.appender.publish_marker(data, end)
 
     # --- its role
 

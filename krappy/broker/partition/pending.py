@@ -8,7 +8,7 @@ from krappy.broker.partition import large
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.partitioner import any_elsewhere
-from krappy.ports import StoredAt
+from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
 from krappy.records import batch as batches
 from krappy.records.batch import RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record
@@ -21,8 +21,8 @@ class Pending:
     """One record batch. `offset`: its base offset, once a drain has accepted it."""
 
     __slots__ = (
-        *("admission", "columns", "coordinator", "cost", "data", "epoch", "expect", "header", "large", "laters"),
-        *("offset", "own", "size", "transactional_id", "wants_one"),
+        *("admission", "columns", "cost", "data", "end_told", "epoch", "expect", "header", "large", "laters"),
+        *("offset", "own", "sender", "size", "wants_one"),
     )
 
     def __init__(
@@ -34,18 +34,18 @@ class Pending:
         own: bool = False,
         wants_one: bool = False,
         epoch: int | None = None,
-        transactional_id: str | None = None,
-        coordinator: int | None = None,
+        sender: TransactionalSender | None = None,
+        end_told: TransactionEnd | None = None,
     ) -> None:
-        """`epoch`: the only leader epoch in which it may be appended; None: any. `transactional_id`: its producer's.
-        `coordinator`: a marker's coordinator epoch, if older ones are to be refused."""
+        """`epoch`: the only leader epoch in which it may be appended; None: any. `sender`: of a batch
+        in a transaction. `end_told`: what a marker stands for; None: this broker alone has decided it."""
         self.header = header
         self.data = data
         self.size = len(data)  # bytes, about
         self.expect = expect  # its conditions
         self.epoch = epoch
-        self.transactional_id = transactional_id
-        self.coordinator = coordinator
+        self.sender = sender
+        self.end_told = end_told
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
         self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None

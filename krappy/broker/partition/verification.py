@@ -1,27 +1,37 @@
 """In a cluster: no batch of a transaction that has ended, or never began, is appended (KIP-890). Nothing would end it.
 
 - The first batch of a transaction in this partition is held, until the transaction's coordinator has told that the
-  partition is in it. The producer's other batches are held behind it, in their order.
+  partition is in it. The producer's other batches are held behind it, in their order. Clients that know it have the
+  partition added by that question; then a broker that is alone asks, too.
 - The answer holds until a marker of the producer is appended, or the leader epoch ends. If either comes while the
   coordinator is being asked, the answer may be of before: it is asked again.
 - An open transaction needs no answer: its marker is still to come.
 - A batch or a marker of an older producer epoch than the last marker's is refused, and so is a marker of an older
   coordinator epoch: its coordinator has been deposed.
+- A marker may come late: it was sent again meanwhile, and the producer has gone on. So it is refused when the open
+  transaction is another one: that has the epoch which the end of the one before has raised, or, as far as this leader
+  was told, another number.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.core.cluster.roles import Role
 from krappy.errors import CoordinatorFenced, InvalidTransaction, KrappyError, ProducerFenced, StorageError
+from krappy.ports import TransactionEnd
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     from krappy.broker.partition.pending import Pending
     from krappy.broker.partition.viewed import Viewed
+
+
+class ToldTransaction(NamedTuple):
+    epoch: int  # the producer's
+    number: int  # of the transactional id's transactions; -1: not known
 
 
 class Verification:
@@ -30,7 +40,8 @@ class Verification:
         self._partition, self._release = partition, release
         self._held: dict[int, deque[Pending]] = {}  # by producer id
         self._asked: dict[int, int] = {}  # producer id -> the producer epoch that the coordinator is being asked about
-        self._told: dict[int, int] = {}  # producer id -> the producer epoch that it has confirmed
+        self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
+        self._numbers: dict[int, int] = {}  # by producer id: of the transaction that is open in the log
         self._epoch = -1  # the leader epoch of these answers
         self._opened: dict[int, int | None] = {}  # by what this drain has accepted: as `_open`
 
@@ -38,7 +49,8 @@ class Verification:
 
     def holds(self, item: Pending) -> bool:
         """Whether it takes this batch of a transaction, to release it later."""
-        if item.own or not self._partition.verifies:
+        adds = item.sender is not None and item.sender.adds
+        if item.own or not (adds or self._partition.verifies):
             return False
         id = item.header.producer_id
         if id not in self._held:
@@ -55,10 +67,16 @@ class Verification:
         return self._partition.role is Role.LEADER and epoch not in (self._open(id), self._known(id))
 
     def _known(self, id: int) -> int | None:
+        self._forget_earlier()
+        told = self._told.get(id)
+        return None if told is None else told.epoch
+
+    def _forget_earlier(self) -> None:
+        """Forgets what was told in earlier leader epochs."""
         if self._epoch != self._partition.epoch:
             self._epoch = self._partition.epoch
             self._told.clear()
-        return self._told.get(id)
+            self._numbers.clear()
 
     def _open(self, id: int) -> int | None:
         """The producer epoch of its transaction that is open in the log."""
@@ -88,14 +106,14 @@ class Verification:
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""
         partition, header = self._partition, item.header
-        if not item.transactional_id:
+        if item.sender is None:
             return InvalidTransaction("a batch of a transaction, and the request names no transactional id")
         at = TopicPartition(partition.topic, partition.index)
         while True:
             led = partition.epoch
             self._asked[header.producer_id] = header.producer_epoch  # a marker takes it away
             try:
-                await partition.verify(item.transactional_id, header.producer_id, header.producer_epoch, at)
+                number = await partition.verify(item.sender, header.producer_id, header.producer_epoch, at)
             except KrappyError as error:
                 self._asked.pop(header.producer_id, None)
                 return error
@@ -103,8 +121,8 @@ class Verification:
             if partition.role is not Role.LEADER:
                 return partition.deposed()
             if partition.epoch == led and answered is not None:
-                self._known(header.producer_id)  # forgets what was told in earlier leader epochs
-                self._told[header.producer_id] = answered
+                self._forget_earlier()
+                self._told[header.producer_id] = ToldTransaction(answered, number)
                 return None
 
     # --- in a drain
@@ -117,31 +135,44 @@ class Verification:
         """Raises CoordinatorFenced, ProducerFenced, InvalidTransaction for what may not be appended now."""
         header = item.header
         id, epoch = header.producer_id, header.producer_epoch
-        if not self._partition.verifies or (item.own and item.coordinator is None):
+        if not self._partition.verifies or (item.own and item.end_told is None):
             return
         ended = self._partition.log.producers.ended.get(id)
         if ended is not None:
-            if item.coordinator is not None and item.coordinator < ended.coordinator_epoch:
+            if item.end_told is not None and item.end_told.coordinator_epoch < ended.coordinator_epoch:
                 raise CoordinatorFenced(
-                    f"{self._partition}: a marker of coordinator epoch {item.coordinator}; the last one for producer "
-                    f"{id} was of {ended.coordinator_epoch}"
+                    f"{self._partition}: a marker of coordinator epoch {item.end_told.coordinator_epoch}; the last one "
+                    f"for producer {id} was of {ended.coordinator_epoch}"
                 )
             if epoch < ended.epoch:
                 raise ProducerFenced(f"producer {id} is at epoch {ended.epoch}; this is of epoch {epoch}")
-        if header.is_control:
-            return
         opened = self._opened[id] if id in self._opened else self._open(id)
-        if epoch not in (opened, self._known(id)):
+        if item.end_told is not None:
+            self._forget_earlier()
+            if opened is not None:
+                check_not_late(item.end_told, opened, self._numbers.get(id, -1))
+        elif not header.is_control and epoch not in (opened, self._known(id)):
             raise InvalidTransaction(f"{self._partition} is not part of an ongoing transaction of producer {id}")
 
     def accepted(self, item: Pending) -> None:
         """This batch of a transaction is about to be appended."""
-        if not self._partition.verifies:
-            return
         id = item.header.producer_id
         if item.header.is_control:
             self._opened[id] = None
-            self._told.pop(id, None)
-            self._asked.pop(id, None)
+            for of_it in (self._told, self._asked, self._numbers):
+                of_it.pop(id, None)
         else:
             self._opened[id] = item.header.producer_epoch
+            if id in self._told:
+                self._numbers[id] = self._told[id].number
+
+
+def check_not_late(end: TransactionEnd, epoch: int, number: int) -> None:
+    """Checks that this end is that of the producer's transaction of this epoch and number (-1: not known). Raises
+    ProducerFenced, InvalidTransaction."""
+    if end.bumped and end.epoch <= epoch:
+        raise ProducerFenced(f"producer {end.producer_id} has ended that, and gone on in epoch {epoch}")
+    if -1 != number != end.number != -1:
+        raise InvalidTransaction(
+            f"a marker of transaction {end.number} of producer {end.producer_id}, and {number} is open"
+        )

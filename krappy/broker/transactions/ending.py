@@ -1,17 +1,19 @@
 """Ends transactions in the partitions that this broker leads (WriteTxnMarkers).
 
 In a partition of the topic of groups' offsets, what the transaction has staged there for groups is settled once the
-marker is committed. So of two coordinators only one settles it: the marker of the older one is refused.
+marker is committed. So of two coordinators only one settles it: the marker of the older one is refused. So is one that
+comes late, when the producer has staged offsets in its next transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from krappy.broker.partition.verification import check_not_late
 from krappy.broker.topics.internal_topics import OFFSETS
 from krappy.errors import InvalidRequest, KrappyError
-from krappy.ports import StoredAt
+from krappy.ports import StoredAt, TransactionEnd
 from krappy.types import TopicPartition
 from krappy.waiting import Later
 
@@ -20,21 +22,31 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 
+class StagedFor(NamedTuple):
+    """The transaction that a producer has staged offsets in, in a partition of their topic. `led`: the leader epoch of
+    that; in a later one this is not known."""
+
+    led: int
+    epoch: int
+    number: int
+
+
 class TransactionEnds:
     def __init__(self, runtime: Runtime, groups: KafkaGroups) -> None:
         self._runtime, self._groups = runtime, groups
+        self._staged: dict[tuple[int, int], StagedFor] = {}  # by partition and producer id
 
-    def end(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, commit: bool, partitions: Iterable[TopicPartition]
-    ) -> list[Later[None]]:
+    def end(self, end: TransactionEnd, partitions: Iterable[TopicPartition]) -> list[Later[None]]:
         """A Later for each partition: resolved once the transaction has ended there, durably. May be done twice.
-        Rejected with NotLeader, UnknownTopic, CoordinatorNotAvailable, …; CoordinatorFenced and ProducerFenced as by
-        `Partition.end_transaction`."""
-        return [self._end(producer_id, epoch, coordinator_epoch, commit, at) for at in partitions]
+        Rejected with NotLeader, UnknownTopic, CoordinatorNotAvailable, …; CoordinatorFenced, ProducerFenced and
+        InvalidTransaction as by `Partition.end_as_told`."""
+        return [self._end(end, at) for at in partitions]
 
-    def _end(
-        self, producer_id: int, epoch: int, coordinator_epoch: int, commit: bool, at: TopicPartition
-    ) -> Later[None]:
+    def staging(self, index: int, producer_id: int, staged: StagedFor) -> None:
+        """Offsets of groups of this partition are about to be staged."""
+        self._staged[index, producer_id] = staged
+
+    def _end(self, end: TransactionEnd, at: TopicPartition) -> Later[None]:
         ended: Later[None] = Later()
 
         def marked(stored: StoredAt | None, error: Exception | None) -> None:
@@ -44,19 +56,27 @@ class TransactionEnds:
                 ended.resolve(None)
             else:
                 try:
-                    settled = self._groups.settle(at.partition, producer_id, commit)
+                    self._check_staged(end, at.partition)
+                    self._staged.pop((at.partition, end.producer_id), None)
+                    settled = self._groups.settle(at.partition, end.producer_id, end.commit)
                 except KrappyError as failed:
                     ended.reject(failed)
                 else:
                     settled.then(lambda _, failed: ended.resolve(None) if failed is None else ended.reject(failed))
 
         try:
-            if producer_id < 0:
-                raise InvalidRequest(f"a marker of the producer id {producer_id}")
+            if end.producer_id < 0:
+                raise InvalidRequest(f"a marker of the producer id {end.producer_id}")
             if at.topic == OFFSETS:
                 self._groups.check_loaded(at.partition)
-            partition = self._runtime.topics.led(at)
-            partition.end_transaction(producer_id, epoch, commit, coordinator_epoch).then(marked)
+                self._check_staged(end, at.partition)
+            self._runtime.topics.led(at).end_as_told(end).then(marked)
         except KrappyError as error:
             ended.reject(error)
         return ended
+
+    def _check_staged(self, end: TransactionEnd, index: int) -> None:
+        """Raises as `check_not_late`, and NotLeader."""
+        staged = self._staged.get((index, end.producer_id))
+        if staged is not None and staged.led == self._runtime.topics.led(TopicPartition(OFFSETS, index)).epoch:
+            check_not_late(end, staged.epoch, staged.number)

@@ -23,6 +23,7 @@ from krappy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from krappy.ports import TransactionEnd
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -76,11 +77,16 @@ class ClusterMarkers:
             topic = image.topics.get(at.topic)
             if topic is not None and at.partition < len(topic.partitions):  # else it is deleted
                 shares[topic.partitions[at.partition].state.leader].append(at)
+        end = TransactionEnd(
+            *(transaction.producer_id, transaction.epoch, commit, coordinator_epoch),
+            bumped=transaction.bumped,
+            number=transaction.number,
+        )
         troubles: list[KrappyError] = []
 
         async def tell(broker: int, share: list[TopicPartition]) -> None:
             try:
-                for error in await self._tell(broker, transaction, coordinator_epoch, commit, share):
+                for error in await self._tell(broker, end, share):
                     if not isinstance(error, ProducerFenced | None):  # a newer epoch has ended all of this one's
                         troubles.append(error)
             except KrappyError as error:
@@ -93,16 +99,15 @@ class ClusterMarkers:
             raise next((each for each in troubles if isinstance(each, CoordinatorFenced)), troubles[0])
 
     async def _tell(
-        self, broker: int, transaction: Transaction, coordinator_epoch: int, commit: bool, share: list[TopicPartition]
+        self, broker: int, end: TransactionEnd, share: list[TopicPartition]
     ) -> Iterable[KrappyError | None]:
         """What came of it in each partition. Raises KrappyError when that is not known of any."""
-        who = transaction.producer_id, transaction.epoch, coordinator_epoch
         if broker == NOBODY:
             raise CoordinatorNotAvailable(f"nobody leads {share[0]} now")
         if broker != self._runtime.id:
-            return await self._peers.write_markers(broker, *who, commit, share)
+            return await self._peers.write_markers(broker, end, share)
         found: list[KrappyError | None] = []
-        for later in self._ends.end(*who, commit, share):
+        for later in self._ends.end(end, share):
             try:
                 await later.wait()
                 found.append(None)

@@ -207,11 +207,13 @@ class TransactionCoordinator:
 
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
-    ) -> None:
-        """AddPartitionsToTxn. Raises as core's `add`."""
-        await self._change(
-            name, lambda found, now: core.add(found, producer_id, epoch, now, partitions=tuple(partitions))
+    ) -> int:
+        """AddPartitionsToTxn. Gives the transaction's number. Raises as core's `add`."""
+        added = tuple(partitions)
+        changed = await self._change(
+            name, lambda found, now: core.add(found, producer_id, epoch, now, partitions=added)
         )
+        return changed.number
 
     async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
         """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`, and Refused for what
@@ -227,27 +229,34 @@ class TransactionCoordinator:
             sync=self.keeper.replicated,
         )
 
-    async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
-        """EndTxn: decides and completes; if the disk refuses the latter, a task tries again. Raises as core's `end`."""
+    async def end(
+        self, name: str, producer_id: int, epoch: int, commit: bool, *, bumps: bool = False
+    ) -> tuple[int, int]:
+        """EndTxn: decides and completes; if the disk refuses the latter, a task tries again. Gives the id and epoch
+        that the producer has from now on: with `bumps` another epoch. Raises as core's `end`."""
         async with self._turns.of(name):
             term = self.keeper.term(name)
             found = self._all.get(name)
-            ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
+            new_id = core.NO_ID
+            if bumps and core.needs_id_to_end(found, epoch):
+                new_id = await self._producer_ids.new()
+            ended = core.end(found, producer_id, epoch, self._now(), commit=commit, bumps=bumps, new_id=new_id)
             if ended is not found:
                 await self._runtime.decisions.wait()
                 await self._save(term, ended)
                 await self._complete(term, ended)
             else:
                 await self._be_sure(term, ended)
+            return core.after_end(ended)
 
     def check_offsets(self, name: str, producer_id: int, epoch: int, group: str) -> None:
         """Checks that the producer may stage offsets of the group now. Raises as core's `check_offsets`."""
         core.check_offsets(self._all.get(name), producer_id, epoch, group)
 
-    async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> None:
+    async def verify(self, name: str, producer_id: int, epoch: int, at: TopicPartition) -> int:
         """Checks that the partition is in this producer's ongoing transaction (KIP-890); also one of the topic of
-        groups' offsets, if a group of it is. Raises InvalidTransaction, ProducerFenced; CoordinatorNotAvailable,
-        NotCoordinator."""
+        groups' offsets, if a group of it is. Gives the transaction's number. Raises InvalidTransaction, ProducerFenced;
+        CoordinatorNotAvailable, NotCoordinator."""
 
         def check() -> Transaction:
             found = self._all.get(name)
@@ -258,11 +267,12 @@ class TransactionCoordinator:
             return found
 
         term = self.keeper.term(name)
-        check()
+        found = check()
         if not term.is_sure:
             async with self._turns.of(name):
                 await self._be_sure(self.keeper.term(name), check())
-                check()
+                found = check()
+        return found.number
 
     async def _be_sure(self, term: Term, found: Transaction) -> None:
         """Returns once nobody can have taken this broker's place before the call. Without a lease, as while ZooKeeper
@@ -296,7 +306,7 @@ class TransactionCoordinator:
 
     async def _change(
         self, name: str, change: Callable[[Transaction | None, int], Transaction], *, sync: bool = True
-    ) -> None:
+    ) -> Transaction:
         async with self._turns.of(name):
             term = self.keeper.term(name)
             found = self._all.get(name)
@@ -305,6 +315,9 @@ class TransactionCoordinator:
                 if found is None or found.stage is not TxnStage.ONGOING:
                     await self._runtime.decisions.wait()
                 await self._save(term, changed, sync=sync)
+            else:
+                await self._be_sure(term, changed)
+            return changed
 
     async def _save(self, term: Term, transaction: Transaction, *, sync: bool = True) -> None:
         """Makes a state durable, and then sets it in memory. Raises as `Term.save`, and Overloaded when the state takes

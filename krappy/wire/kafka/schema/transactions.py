@@ -1,4 +1,8 @@
-"""Producer ids and transactions."""
+"""Producer ids and transactions.
+
+`transaction_number`, with which Krappy's brokers tell each other which of an id's transactions is meant, is not
+Kafka's. Its tag is far above those that Kafka gives.
+"""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape, Versions
@@ -20,7 +24,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: Shape(
-        Versions(0, 4, flexible=3),
+        Versions(0, 5, flexible=3),
         request="""
         transactions                   []  4+  once transactional_id
           transactional_id             string
@@ -42,6 +46,7 @@ TABLE: dict[ApiKey, Shape] = {
         error_code                     int16  4+
         results_by_transaction         []  4+
           transactional_id             string
+          transaction_number           int64  = -1  tag 10000
           topic_results                []
             name                       string
             results_by_partition       []
@@ -68,7 +73,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.END_TXN: Shape(
-        Versions(0, 4, flexible=3),
+        Versions(0, 5, flexible=3),
         request="""
         transactional_id  string
         producer_id       int64
@@ -78,19 +83,23 @@ TABLE: dict[ApiKey, Shape] = {
         response="""
         throttle_time_ms  int32
         error_code        int16
+        producer_id       int64  5+  = -1
+        producer_epoch    int16  5+  = -1
         """,
     ),
     ApiKey.WRITE_TXN_MARKERS: Shape(
-        Versions(1, 1, flexible=1),
+        Versions(1, 2, flexible=1),
         request="""
-        markers               []
-          producer_id         int64
-          producer_epoch      int16
-          transaction_result  bool
-          topics              []  once name
-            name              string
-            partition_indexes []int32  once
-          coordinator_epoch   int32
+        markers                []
+          producer_id          int64
+          producer_epoch       int16
+          transaction_result   bool
+          topics               []  once name
+            name               string
+            partition_indexes  []int32  once
+          coordinator_epoch    int32
+          transaction_version  int8   2+
+          transaction_number   int64  = -1  tag 10000
         """,
         response="""
         markers               []
@@ -103,7 +112,7 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.TXN_OFFSET_COMMIT: Shape(
-        Versions(0, 4, flexible=3),
+        Versions(0, 5, flexible=3),
         request="""
         transactional_id            string
         group_id                    string
