@@ -65,15 +65,20 @@ class Unwritten:
         put = batch.put
         for key, entry in self.entries.items():
             put(key, entry)
-        self.fill_offsets(batch)
+        for number in self._views:
+            self._fill_offset(batch, number)
 
-    def fill_offsets(self, batch: WriteBatch) -> None:
-        for number, (applied, strays) in self._views.items():
-            offset = applied.to_bytes(8, "big")
-            batch.put(applied_key(number), offset)
-            if strays is not None:
-                count, some = strays
-                batch.put(strays_key(number), count.to_bytes(4, "big") + bytes([some]) + offset)
+    def fill_one_offset(self, batch: WriteBatch) -> None:
+        """Puts the applied offset of one view, once more: a small write, however many views there are."""
+        self._fill_offset(batch, next(iter(self._views)))
+
+    def _fill_offset(self, batch: WriteBatch, number: int) -> None:
+        applied, strays = self._views[number]
+        offset = applied.to_bytes(8, "big")
+        batch.put(applied_key(number), offset)
+        if strays is not None:
+            count, some = strays
+            batch.put(strays_key(number), count.to_bytes(4, "big") + bytes([some]) + offset)
 
 
 def _size(entries: Mapping[bytes, bytes]) -> int:

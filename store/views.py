@@ -215,7 +215,7 @@ class Views(Renewable):
                 self._unwritten = self._nothing()
                 self._unflushed += unwritten.folded
                 # A memtable that is full ends with the next write, and nobody should look into it before.
-                more = more or unwritten.fill_offsets
+                more = more or unwritten.fill_one_offset
             if more is not None:
                 self._commit(more)
             if self._unflushed >= MOST_UNFLUSHED and not rocks.behind(self._db):  # else a flush is under way

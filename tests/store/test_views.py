@@ -500,6 +500,20 @@ def test_few_keys_come_to_files_too(views: Views) -> None:
     wait_until(lambda: bool(views.files()), "a flush")
 
 
+def test_a_memtable_ends_with_a_small_write(tmp_path: Path) -> None:
+    """However many views there are: each lookup and each page of a scan sorts a list that is incomplete."""
+    views = Views(tmp_path / "views", memtable_bytes=16 << 20)
+    for number in range(1, 1001):
+        views.apply(number, entries(b"a", b"b", b"c", value=b"x" * 20), 3, strays=(1000, False))
+    assert not rocks.number_of(views._db, "num-entries-active-mem-table")
+    views.write()
+    assert rocks.number_of(views._db, "num-entries-imm-mem-tables") == 5000
+    assert rocks.number_of(views._db, "num-entries-active-mem-table") == 2
+    assert views.applied(1) == views.applied(1000) == 3
+    assert views.strays(1) == views.strays(1000) == (1000, False)
+    views.close()
+
+
 def test_long_keys_take_memory(views: Views) -> None:
     """As much as long values."""
     room = rocks.most_gathered(1 << 20)
