@@ -87,6 +87,7 @@ __all__ = [
 LEAST_MEMTABLE = 64 << 10  # bytes; RocksDB takes no smaller size
 MEMTABLES, MERGED = 16, 4  # at most so many, and how many one flush merges into a file
 LISTS, LISTS_MERGED = 28, 7  # the same of those that take gathered entries: half of the bytes are keys' and Python's
+MOST_GATHERED = 8 << 20  # bytes: a write holds the GIL, and the first lookup in its list sorts that
 LEVEL0_TRIGGER = 8  # files in level 0 that start a compaction; a lower number would rewrite level 1 more often
 LEVEL0_LIMIT = 16  # files in level 0 at which writers should pause: a get may have to look into each
 _NEVER = 1 << 30  # a count of level-0 files that is never reached
@@ -144,7 +145,7 @@ def refused_file(error: Exception) -> Path | None:
 
 def most_gathered(memtable_bytes: int) -> int:
     """Bytes of memory that entries should take before they are written together."""
-    return max(memtable_bytes // MEMTABLES, LEAST_MEMTABLE)
+    return max(LEAST_MEMTABLE, min(memtable_bytes // MEMTABLES, MOST_GATHERED))
 
 
 def db_options(cache_bytes: int, memtable_bytes: int, open_files: int = 256, *, gathered: bool = False) -> Options:

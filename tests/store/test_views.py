@@ -514,6 +514,16 @@ def test_a_memtable_ends_with_a_small_write(tmp_path: Path) -> None:
     views.close()
 
 
+def test_no_write_is_very_large(tmp_path: Path) -> None:
+    """It would stop the event loop for a second."""
+    views = Views(tmp_path / "views", memtable_bytes=1 << 30)
+    for offset in range(100):
+        views.apply(1, entries(b"%d" % offset, offset=offset, value=b"x" * 100_000), offset + 1)
+        assert sum(map(len, views._unwritten.entries.values())) <= rocks.MOST_GATHERED + 100_050
+    assert rocks.number_of(views._db, "num-entries-imm-mem-tables")
+    views.close()
+
+
 def test_long_keys_take_memory(views: Views) -> None:
     """As much as long values."""
     room = rocks.most_gathered(1 << 20)
