@@ -159,14 +159,14 @@ class ScatteredProducer:
         epoch: int | None = None,
     ) -> Code:
         """Sends a marker of this producer to the partition's leader, as a coordinator of this epoch would. `epoch`: the
-        producer's; None: its own."""
+        producer's, of one that does not raise it at each end; None: its own."""
         marker = {
             "producer_id": self.id,
             "producer_epoch": self.epoch if epoch is None else epoch,
             "transaction_result": commit,
             "topics": [{"name": topic, "partition_indexes": [index]}],
             "coordinator_epoch": coordinator_epoch,
-            "transaction_version": 2 if self.bumps else 0,
+            "transaction_version": 2 if self.bumps and epoch is None else 0,
             "transaction_number": number,
         }
         with Raw(kafka_of(self.cluster, leader_of(self.cluster, topic, index))) as raw:

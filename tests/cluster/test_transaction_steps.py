@@ -190,7 +190,7 @@ def test_a_marker_that_comes_late_does_not_end_the_next_transaction(cluster: Clu
         assert work.producer.mark(topic, index, True, by, number=-1 if bumps else 1) == late
     if bumps:
         older = work.producer.epoch - 1
-        assert work.producer.mark("t", 0, True, by, number=2, epoch=older) == Code.INVALID_PRODUCER_EPOCH
+        assert work.producer.mark("t", 0, True, by, epoch=older) == Code.INVALID_PRODUCER_EPOCH
     work.end(aborted, False)
     work.check(False)
     assert work.producer.mark("t", 0, True, by, number=2) == Code.NONE, "nothing is open"
