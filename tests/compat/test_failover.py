@@ -15,12 +15,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.scattered_transactions import coordinator_of
 from tests.cluster.zookeeper import Missing
 from tests.compat import tools
 from tests.compat.clients.agent import Agent, AgentClient
 from tests.compat.clients.aio import AioKafka
-from tests.compat.clients.base import PATIENCE, Client, Message
+from tests.compat.clients.base import PATIENCE, Client, Message, Sending
 from tests.compat.clients.confluent import Confluent
 from tests.compat.clients.kafka_python import KafkaPython
 from tests.compat.servers import UNDER_TEST
@@ -206,3 +208,32 @@ def test_leaders_are_killed_under_load(
     for partition in range(PARTITIONS):
         assert offsets[partition] == sorted(set(offsets[partition])), f"partition {partition} was read twice"
         assert read[partition] == list(range(partition, COUNT, PARTITIONS)), f"partition {partition}"
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("java-4", 9), ("java-3", 4)])
+def test_transactions_go_on_when_their_coordinator_is_killed(
+    name: str, epoch: int, cluster: ClusterProcesses, tmp_path: Path
+) -> None:
+    """Java's client 4 gets the next epoch with each end (KIP-890), and its batches add their partitions themselves."""
+    topic, ours = f"paid-{name}", f"payer-{name}"
+    wait_until(partial(is_made, cluster, topic), "every broker is registered")
+    try:
+        client = agent(name, tmp_path)
+    except tools.Missing as reason:
+        pytest.skip(str(reason))
+    committed: list[bytes] = []
+    for number in range(5):
+        aborts = number % 2 == 1
+        some = [Message(b"k", b"%d-%d" % (number, index), (), None, index) for index in range(PARTITIONS)]
+        client.produce(cluster.kafka, topic, some, Sending(transactional_id=ours, abort=aborts))
+        committed += [] if aborts else [each.value or b"" for each in some]
+        if number == 2:
+            killed = cluster.brokers[coordinator_of(cluster, ours)]
+            killed.kill()
+    killed.start()
+    found = client.consume(cluster.kafka, topic, len(committed), "read_committed")
+    assert sorted(each.value or b"" for each in found) == sorted(committed)
+    with cluster.asked(coordinator_of(cluster, ours)) as raw:
+        [told] = raw.ask(ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [ours]})["transaction_states"]
+    assert told["producer_epoch"] == epoch
+    client.close()
