@@ -42,6 +42,23 @@ def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     views.close()
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_each_event_counts_however_few_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """Else events of one key would be folded again for minutes after a crash. Both from memory and from the log."""
+    if not kept:
+        monkeypatch.setattr(applier, "KEPT", 0)
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            await engine.publish(topic.led(0), 300, [b"k"] * 300)
+            await broker.wait_for_views([topic.led(0)])
+            assert len(broker.views._unwritten.entries) == 1
+            assert broker.views._unwritten.folded == 300
+
+    trio.run(main)
+
+
 def test_batches_without_keys_behind_an_open_transaction_are_not_kept_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
