@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--list-faults", action="store_true", help="show the kinds, and what each stands for")
     found.add_argument("--no-namespaces", action="store_true", help="all on 127.0.0.1; nothing can be cut then")
     found.add_argument("--power", choices=("seed", "on", "off"), default="seed", help="whether disks are recorded")
-    found.add_argument("--transactions", action="store_true", help="one writer has transactions (not promised yet)")
+    found.add_argument("--transactions", action="store_true", help="one writer more, which has transactions")
     found.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the brokers")
     found.add_argument("--folder", type=Path, help="where rounds have their folders (a temporary one)")
     found.add_argument("--keep", action="store_true", help="keep the folders of good rounds, too")

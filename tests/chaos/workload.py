@@ -28,8 +28,7 @@ FOR_EVER = str(2**63 - 1)
 
 
 class Workload:
-    """`transactions`: whether one of the writers uses them. They do not survive their coordinator yet: an open one may
-    hold readers up."""
+    """`transactions`: whether there is one writer more, which uses them."""
 
     def __init__(self, world: World, seed: int, *, transactions: bool = False) -> None:
         random = Random(seed)

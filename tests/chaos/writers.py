@@ -176,8 +176,8 @@ class NativeWriter(Writer):
 
 
 class TransactionalWriter(Writer):
-    """Transactions of some events each, of which it aborts every third. A transaction works only on partitions that
-    its coordinator leads, so after trouble it goes to another partition."""
+    """Transactions of some events each, in one partition, of which it aborts every third. After trouble it goes to
+    another partition."""
 
     def __init__(self, name: str, bootstrap: str, *more: Any, random: Random) -> None:
         super().__init__(name, *more, once=True)
