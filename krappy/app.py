@@ -208,8 +208,8 @@ class Broker:
             return Engine(config, self._report)
         from krappy.cluster.controller import ControllerSettings
         from krappy.cluster.fetcher import Fetcher
+        from krappy.cluster.log_peers import LogPeers
         from krappy.cluster.membership import ClusterMembership
-        from krappy.cluster.transaction_peers import TransactionPeers
         from krappy.cluster.zk.client import ZooKeeper
 
         connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
@@ -227,7 +227,7 @@ class Broker:
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )
-        peers = TransactionPeers(lambda: cluster.image, listener)
+        peers = LogPeers(lambda: cluster.image, listener)
         return Engine(config, self._report, cluster, fetcher, peers)
 
     def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:

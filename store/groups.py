@@ -6,7 +6,7 @@ broker shares among all writes that wait for it. A group and all its partitions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,15 +35,7 @@ class GroupStore:
 
     def load_all(self) -> dict[str, StoredGroup]:
         """Every group by its name. Raises StorageError for a record that can't be read."""
-        found: dict[str, StoredGroup] = {}
-        for key, settings in self._meta.items(GROUP):
-            found[read_key(key, GROUP, 1)[0]] = StoredGroup(settings)
-        for key, state in self._meta.items(STATE):
-            name, topic, partition = read_key(key, STATE, 3)
-            if name not in found:
-                raise StorageError(f"a state of the group '{name}' is stored, but not the group")
-            found[name].states[topic, partition] = state
-        return found
+        return stored_groups([*self._meta.items(GROUP), *self._meta.items(STATE)])
 
     def put(
         self, group: str, settings: bytes | None = None, states: Mapping[tuple[str, int], bytes] | None = None
@@ -62,6 +54,38 @@ class GroupStore:
     def delete_states(self, group: str, partitions: list[tuple[str, int]]) -> None:
         """Removes the states of some partitions, as when their topic is deleted."""
         self._meta.write({}, [group_key(STATE, group, topic, partition) for topic, partition in partitions])
+
+
+def stored_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, StoredGroup]:
+    """The groups that these keys and values are. Raises StorageError."""
+    found: dict[str, StoredGroup] = {}
+    states: list[tuple[bytes, bytes]] = []
+    for key, value in rows:
+        if key.startswith(GROUP):
+            found[group_of(key)] = StoredGroup(value)
+        else:
+            states.append((key, value))
+    for key, state in states:
+        name = group_of(key)
+        if name not in found:
+            raise StorageError(f"a state of the group '{name}' is stored, but not the group")
+        _, topic, partition = read_key(key, STATE, 3)
+        found[name].states[topic, partition] = state
+    return found
+
+
+def group_of(key: bytes) -> str:
+    """The group that a key belongs to. Raises StorageError."""
+    name: str = read_key(key, GROUP, 1)[0] if key.startswith(GROUP) else read_key(key, STATE, 3)[0]
+    return name
+
+
+def state_at(key: bytes) -> tuple[str, int] | None:
+    """The topic and partition of a state's key; None: it is that of a group's settings. Raises StorageError."""
+    if key.startswith(GROUP):
+        return None
+    _, topic, partition = read_key(key, STATE, 3)
+    return topic, partition
 
 
 def group_key(kind: bytes, *parts: str | int) -> bytes:

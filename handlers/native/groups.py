@@ -24,7 +24,10 @@ MANY = 2000  # ranges of a request; more are settled in several turns
 
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
-    return session.find(handle, Membership).member
+    """Raises UnknownHandle; NotCoordinator when another broker coordinates the group by now."""
+    member = session.find(handle, Membership).member
+    member.check()
+    return member
 
 
 async def register_member(session: SessionPort, request: messages.ConsumerRegistration) -> messages.ConsumerRegistered:
@@ -126,7 +129,7 @@ async def _in_parts(
 def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], Awaitable[None]] | None:
     """Tells the group which events a leaving member has not looked at: at once, or what takes several turns to do it.
     Raises UnknownHandle when the handle is not a member's."""
-    member = _member(session, request.handle)
+    member = session.find(request.handle, Membership).member
     ranges = member.unseen(request.unseen or (), request.polls)
     settle = partial(member.uncount, polls=None)
     if len(ranges) > MANY:

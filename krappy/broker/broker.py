@@ -43,7 +43,7 @@ from krappy.broker.tables.view_keeper import ViewKeeper, open_views
 from krappy.broker.topics import deletion
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.cluster_topics import ClusterTopicChanges
-from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.broker.transactions.participant import TransactionParticipant
@@ -57,12 +57,11 @@ from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.placement import Placement
 from krappy.errors import UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
-from krappy.ports.cluster import FetcherPort, MembershipPort, TransactionPeersPort
+from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
 from krappy.store import identity
 from krappy.store.catalog import LocalCatalog, StoredTopic
-from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
@@ -82,7 +81,7 @@ class LocalBroker(Runtime):
         report: Report | None = None,
         cluster: MembershipPort | None = None,
         fetcher: FetcherPort | None = None,
-        peers: TransactionPeersPort | None = None,
+        peers: LogPeersPort | None = None,
     ) -> None:
         """`cluster`: None: this broker is alone. In a cluster `fetcher` copies what this broker follows, and `peers`
         asks other brokers for their part in transactions."""
@@ -194,9 +193,10 @@ class LocalBroker(Runtime):
             await self._open_in_cluster(local, self.replication)
         self.producer_ids = ProducerIds(self)
         await self.producer_ids.open()
-        self.groups = GroupCoordinator(self, GroupStore(self.meta), self.create_topic)
-        overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
         in_cluster = self.replication is not None
+        self.groups = GroupCoordinator(self, self.create_topic, self._peers)
+        self.coordinators.loaded[SHARES] = self.groups.storage
+        overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
         self.kafka_groups = KafkaGroups(self, overrides, self.groups, self.internal, self.latest, replicated=in_cluster)
         self.coordinators.loaded[OFFSETS] = self.kafka_groups.store
         self.groups.kafka = self.kafka_groups.native

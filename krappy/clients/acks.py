@@ -17,7 +17,7 @@ from krappy.clients import events
 from krappy.clients.backoff import Backoff
 from krappy.clients.events import EventBatch
 from krappy.clients.link import Link
-from krappy.errors import ConnectionLost, KrappyError, LeaseLost, RequestTimeout, UnknownHandle
+from krappy.errors import ConnectionLost, KrappyError, LeaseLost, NotCoordinator, RequestTimeout, UnknownHandle
 from krappy.types import Event
 from krappy.wire import messages
 
@@ -30,10 +30,14 @@ Run = tuple[str, int, int, int]  # topic, partition, first offset, last offset: 
 
 class Acks:
     """`registered`: registers the consumer if necessary, until a deadline, and returns (its handle, the generation of
-    the connection on which it is registered)."""
+    the connection on which it is registered). `outdated`: told when that broker does not know the registration any
+    more."""
 
-    def __init__(self, link: Link, registered: Callable[[float], Awaitable[tuple[int, int]]]) -> None:
+    def __init__(
+        self, link: Link, registered: Callable[[float], Awaitable[tuple[int, int]]], outdated: Callable[[], None]
+    ) -> None:
         self._link = link
+        self._outdated = outdated
         self._runtime = link.runtime
         self._registered = registered
         self._events: list[Event] = []  # noted, and not sent yet
@@ -47,6 +51,14 @@ class Acks:
         self._wanted = self._runtime.signal()
         self._woken = False
         self._begun = self._closed = False
+
+    def move(self, link: Link) -> None:
+        """From now on acks go over this link: another broker coordinates the group."""
+        with self._runtime.lock:
+            self._link.told_of_closing.discard(self._end)
+            self._link = link
+            if self._begun and not self._closed:
+                link.told_of_closing.add(self._end)
 
     def note(self, acknowledged: Acknowledged) -> None:
         """Raises the error for which earlier acks were given up, and ConnectionLost when nothing is sent any more."""
@@ -161,7 +173,9 @@ class Acks:
                 part = self._under_way.pop(number, None)
                 if part is None:
                     return
-                again = isinstance(result, ConnectionLost | UnknownHandle)
+                again = isinstance(result, ConnectionLost | UnknownHandle | NotCoordinator)
+                if isinstance(result, NotCoordinator):
+                    self._outdated()
                 refused = isinstance(result, KrappyError) and not isinstance(result, LeaseLost)
                 self._trouble = result if refused and result.retriable and not again else None
                 if again or self._trouble is not None:

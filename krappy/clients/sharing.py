@@ -6,7 +6,8 @@ waits for expire, and the broker counts their delivery. But a caller who was qui
 next ones ahead. Events whose lease has expired are not handed out, and the next poll asks for fewer events. When it is
 closed, it tells the broker which events it has not handed out, so that their delivery is not counted.
 
-A member asks one broker, which coordinates its group. Any broker tells which one that is.
+A member asks one broker, which coordinates its group. Any broker tells which one that is. When that broker is away for
+longer than `PATIENCE`, or says that it is another one now, the member asks again, and registers there.
 """
 
 from __future__ import annotations
@@ -24,19 +25,30 @@ from krappy.clients.events import EventBatch, LeaseEnd
 from krappy.clients.link import Link, PollSlot
 from krappy.clients.router import Router
 from krappy.clients.values import start
-from krappy.errors import ConnectionLost, KrappyError, NotCoordinator, RequestTimeout, UnknownHandle
+from krappy.errors import (
+    ConnectionLost,
+    CoordinatorNotAvailable,
+    KrappyError,
+    NotCoordinator,
+    RequestTimeout,
+    UnknownHandle,
+)
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
 QUICK, SLOW = 0.1, 1.0  # seconds for the last poll's events: after QUICK ones the next poll asks for more,
 QUICKLY_LEASED = 10_000  # by default up to so many; after SLOW ones for no more than `Choice.records`
+PATIENCE = 1.0  # seconds for which the connection to a coordinator may be lost before others are asked who it is
+HOPS = 2  # so many brokers may name each other without a pause
 SEEN_THROUGH = 1.0  # seconds that a member waits beyond its deadline for an answer that must be on its way
 
 
 class Sharing(Consuming):
     def __init__(self, router: Router, choice: Choice) -> None:
         super().__init__(router, choice)
-        self._ask(router.home)
+        self._link = router.home
+        self._acks = Acks(router.home, self._registered_as, self._outdated)
+        self.note = self._acks.note  # type: ignore[method-assign]
         self._generation = 0
         self._handle = 0
         self._poll: PollSlot | None = None
@@ -47,25 +59,29 @@ class Sharing(Consuming):
         self._most = choice.records  # records that the next poll asks for
         self._registering: Any = None
         self._stale = False  # the registration is outdated: register anew
+        self._hops = 0  # how often another broker was named, one after the other
         self._backoff = Backoff(lambda: 1.0)
 
-    def _ask(self, link: Link) -> None:
-        """Takes the broker that this link leads to for the coordinator, before anything is registered."""
-        self._link = link
-        self._acks = Acks(link, self._registered_as)
-        self.note = self._acks.note  # type: ignore[method-assign]
+    def _move(self, link: Link) -> None:
+        """Takes the broker that this link leads to for the coordinator."""
+        with self._runtime.lock:
+            if link is not self._link and not self._closed:
+                self._link.told_of_loss.discard(self._end_leases)
+                self._link, self._generation, self._poll = link, 0, None
+                self._end_leases()
+                link.told_of_loss.add(self._end_leases)
+                self._acks.move(link)
+
+    def _outdated(self) -> None:
+        """The broker does not know this registration any more."""
+        self._generation = 0
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        deadline = self._runtime.now() + self._link.timeout
-        try:
-            await self._registered(deadline)
-        except NotCoordinator as error:
-            self._ask(await self._router.coordinator(error, deadline))
-            await self._registered(deadline)
         with self._runtime.lock:
             self._link.told_of_loss.add(self._end_leases)
+        await self._registered(self._runtime.now() + self._link.timeout)
 
     def close(self, deadline: float | None = None) -> None:
         """Ends the registration. A member's leases go to other members at once. `deadline`: until when it waits for
@@ -125,7 +141,7 @@ class Sharing(Consuming):
                     raise ConnectionLost(self._link.trouble)
                 continue
             try:
-                await self._register(deadline)
+                await self._register_there(deadline)
             finally:
                 self._registering = None
                 mine.set()
@@ -133,6 +149,41 @@ class Sharing(Consuming):
     async def _registered_as(self, deadline: float) -> tuple[int, int]:
         generation = await self._registered(deadline)
         return self._handle, generation
+
+    async def _register_there(self, deadline: float) -> None:
+        """Registers at the broker that coordinates the group, if it is found; else the caller tries again."""
+        router = self._router
+        try:
+            if router.several:
+                await self._link.ready(min(deadline, self._runtime.now() + PATIENCE))
+            await self._register(deadline)
+            self._hops = 0
+            self._backoff.reset()
+        except NotCoordinator as error:
+            self._hops += 1
+            link: Link | None = None
+            if self._hops <= HOPS and error.details.get("coordinator", -1) >= 0:
+                with suppress(NotCoordinator, ConnectionLost):
+                    link = await router.coordinator(error, min(deadline, self._runtime.now() + PATIENCE))
+            if link is None:  # it is away, or brokers do not agree yet
+                await self._ask_again(deadline, error)
+            else:
+                self._move(link)
+        except CoordinatorNotAvailable as error:
+            await self._ask_again(deadline, error)
+        except ConnectionLost as error:
+            if self._link.closed or not router.several:
+                raise
+            await self._ask_again(deadline, error)
+
+    async def _ask_again(self, deadline: float, error: KrappyError) -> None:
+        """Has any broker told a little later who coordinates the group. Raises the error at the deadline."""
+        pause = self._backoff.pause()
+        if self._runtime.now() + pause >= deadline:
+            raise error
+        await self._runtime.sleep(pause)
+        self._hops = 0
+        self._move(self._router.home)
 
     async def _register(self, deadline: float) -> None:
         choice = self.choice
@@ -208,7 +259,7 @@ class Sharing(Consuming):
 
     async def _fetch(self, deadline: float | None) -> bool:
         """Waits for the poll in flight and takes its events, which may be none. Returns False at the deadline."""
-        if deadline is not None and not self._link.closed:
+        if deadline is not None and not self._link.closed and not self._router.several:
             try:
                 await self._link.ready(max(deadline, self._runtime.now()))
             except ConnectionLost:
@@ -240,8 +291,10 @@ class Sharing(Consuming):
         elif isinstance(result, ConnectionLost) and not self._closed:
             pass
         elif isinstance(result, UnknownHandle) and not self._closed:
-            self._generation = 0
+            self._outdated()
             raise result
+        elif isinstance(result, NotCoordinator) and not self._closed:
+            self._outdated()
         elif isinstance(result, KrappyError) and result.retriable and not self._closed:
             await self._runtime.sleep(self._backoff.pause())
         else:

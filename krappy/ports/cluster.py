@@ -61,6 +61,13 @@ class TransactionPeersPort(Protocol):
         it can't tell."""
 
 
+class LogPeersPort(TransactionPeersPort, Protocol):
+    """And appends to logs that they lead."""
+
+    async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
+        """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""
+
+
 class FetcherPort(Protocol):
     """Copies the partitions that this broker follows from their leaders. `quota`: of those that are throttled."""
 

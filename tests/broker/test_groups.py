@@ -467,17 +467,17 @@ async def test_an_ack_is_not_answered_before_the_disk_has_it(tmp_path: Path, mon
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await until(lambda: not broker.groups.writer._states)
-        put = broker.groups._store.put
+        put = broker.groups.storage.put
 
         def refuse(*args: Any) -> None:
             raise errors.StorageError("the disk is full")
 
-        monkeypatch.setattr(broker.groups._store, "put", refuse)
+        monkeypatch.setattr(broker.groups.storage, "put", refuse)
         with pytest.raises(errors.StorageError, match="full"):
             await member.ack([("t", 0, 0, 2)]).wait()
         later = member.ack([("t", 0, 0, 2)])
         assert not later.done
-        monkeypatch.setattr(broker.groups._store, "put", put)
+        monkeypatch.setattr(broker.groups.storage, "put", put)
         await later.wait()
         assert member.ack([("t", 0, 0, 2)]).done
     async with running(tmp_path) as broker:

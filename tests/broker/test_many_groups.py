@@ -91,7 +91,7 @@ async def test_a_topic_in_which_they_have_positions_is_deleted(tmp_path: Path, m
     async with running(tmp_path) as broker:
         await broker.create_topic("t", 1, {})
         await with_positions(broker)
-        count.of(monkeypatch, broker.groups._store, "delete_states")
+        count.of(monkeypatch, broker.groups.storage, "delete_states")
         count.of(monkeypatch, broker.kafka_groups.store, "write")
         async with count.watching():
             await broker.delete_topic("t")
@@ -110,7 +110,7 @@ async def test_a_topic_that_they_read_gains_a_partition(tmp_path: Path, monkeypa
         for name in names:
             await broker.groups.join(name, "a", ["t"])
         taken.of(monkeypatch, Group, "add")
-        kept.of(monkeypatch, broker.groups._store, "put")
+        kept.of(monkeypatch, broker.groups.storage, "put")
         async with taken.watching(), kept.watching():
             await broker.alter_topic("t", None, 2)
             await broker.alter_topic("t", None, 3)  # while the groups take up the one before

@@ -253,6 +253,9 @@ class Member:
         self.settled: list[tuple[str, int]] = []
         self.closed = False
 
+    def check(self) -> None:
+        """Its group is here."""
+
     def ack(self, ranges: Sequence[Any]) -> Later[None]:
         self.settled.append(("ack", len(ranges)))
         return resolved(None)

@@ -10,7 +10,7 @@ reported (`dead_letter_failed`), and is tried again each minute, until the topic
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,20 +20,22 @@ from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
 from krappy.broker.partition.pending import record_size
-from krappy.errors import KrappyError
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import KrappyError, NotLeader
 from krappy.partitioner import partition_for
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records import codecs
 from krappy.records.batch import Columns
-from krappy.types import NO_TIMESTAMP, Record
+from krappy.types import NO_TIMESTAMP, Record, TopicPartition
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.groups.shared import SharedPartition
-    from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
+    from krappy.broker.topics.topic import Topic
     from krappy.core.leases import Lease
+    from krappy.ports.cluster import LogPeersPort
 
 AT_A_TIME = 500  # events under way
 READ = 1 << 20
@@ -47,8 +49,10 @@ def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
 
 
 class Undertaker:
-    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]], peers: LogPeersPort | None) -> None:
+        """`peers`: None: this broker is alone."""
         self._runtime = runtime
+        self._peers = peers
         self._make_topic = make_topic
         self._closing = trio.Event()
         self._at_work = 0
@@ -108,11 +112,11 @@ class Undertaker:
         if trouble is not None:
             raise trouble
 
-    async def _bury_some(self, shared: SharedPartition, read: Read, target: Sequence[Partition]) -> KrappyError | None:
+    async def _bury_some(self, shared: SharedPartition, read: Read, target: Topic) -> KrappyError | None:
         """Publishes the dead events of a read. Refused ones stay dead; others do not wait for them, and are not written
         twice. Gives the last error."""
         trouble: KrappyError | None = None
-        under_way: list[tuple[int, Later[StoredAt]]] = []
+        under_way: list[tuple[int, Later[StoredAt] | Later[None]]] = []
         size = 0
         try:
             for piece, _ in group_reads.touching(read.pieces, shared.leases.graves()):
@@ -124,9 +128,11 @@ class Undertaker:
                     for row, grave in _rows(columns, some):
                         record = _record(shared, columns, row, grave)
                         offset = columns.offsets[row]
-                        place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
+                        place = (
+                            offset if record.key is None else partition_for(record.key, target.count)
+                        ) % target.count
                         try:
-                            under_way.append((offset, await _publish(target[place], record)))
+                            under_way.append((offset, await self._publish(target, place, record)))
                             size += len(record.value or b"")
                         except KrappyError as error:
                             trouble = error
@@ -140,14 +146,41 @@ class Undertaker:
             shared.group.stir(shared)
         return trouble
 
-    async def _topic(self, shared: SharedPartition) -> list[Partition]:
+    async def _publish(self, topic: Topic, place: int, record: Record) -> Later[StoredAt] | Later[None]:
+        """Publishes to the partition's leader, which may be another broker. Raises KrappyError."""
+        try:
+            partition = topic.led(place)
+        except NotLeader as error:
+            leader = error.details.get("leader", NOBODY)
+            if self._peers is None or leader == NOBODY:
+                raise
+            later: Later[None] = Later()
+            self._runtime.spawn(self._send, self._peers, leader, topic, place, record, later)
+            return later
+        if record_size(record) <= partition.config.max_message_bytes:
+            return partition.publish_record(record, taken=True)
+        return partition.publish(await large.opened(partial(_compressed, record)), taken=True)
+
+    async def _send(
+        self, peers: LogPeersPort, leader: int, topic: Topic, place: int, record: Record, later: Later[None]
+    ) -> None:
+        try:
+            plain = record_size(record) <= topic.config.max_message_bytes
+            batch = await large.opened(partial(_compressed, record, codecs.NONE if plain else codecs.ZSTD))
+            await peers.append(leader, TopicPartition(topic.name, place), topic.id, batch)
+        except KrappyError as error:
+            later.reject(error)
+        else:
+            later.resolve(None)
+
+    async def _topic(self, shared: SharedPartition) -> Topic:
         name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
         topics = self._runtime.topics
         if name not in topics:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
             await self._make_topic(name, 1, settings, if_absent=True, alike=True)
-        return topics.find(name).all_led()
+        return topics.find(name)
 
 
 def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Lease]]:
@@ -158,7 +191,9 @@ def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Leas
             yield row, grave
 
 
-async def _settle(shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt]]]) -> KrappyError | None:
+async def _settle(
+    shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt] | Later[None]]]
+) -> KrappyError | None:
     """Waits for these publishes, and settles the events, except for refused ones. Gives the last error."""
     trouble: KrappyError | None = None
     for offset, later in under_way:
@@ -172,16 +207,10 @@ async def _settle(shared: SharedPartition, under_way: list[tuple[int, Later[Stor
     return trouble
 
 
-async def _publish(partition: Partition, record: Record) -> Later[StoredAt]:
-    if record_size(record) <= partition.config.max_message_bytes:
-        return partition.publish_record(record, taken=True)
-    return partition.publish(await large.opened(partial(_compressed, record)), taken=True)
-
-
-def _compressed(record: Record) -> bytes:
-    """The record in a compressed batch of its own."""
+def _compressed(record: Record, codec: int = codecs.ZSTD) -> bytes:
+    """The record in a batch of its own."""
     headers, time = [record.headers], NO_TIMESTAMP if record.timestamp is None else record.timestamp
-    return batches.encode([record.key], [record.value], timestamps=time, headers=headers, codec=codecs.ZSTD)
+    return batches.encode([record.key], [record.value], timestamps=time, headers=headers, codec=codec)
 
 
 def _record(shared: SharedPartition, columns: Columns, row: int, grave: Lease) -> Record:

@@ -21,7 +21,7 @@ from krappy.broker.groups.shared import SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, KrappyError, StorageError
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ class Group:
         self.name = name
         self.settings = settings
         self.shared: dict[tuple[str, int], SharedPartition] = {}
+        self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
         self.gone = False
+        self.ended: KrappyError | None = None  # why: another broker coordinates it now
         self._names = Members(name, keeper.max_members)
         self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
         self._orders: dict[tuple[str, ...], list[SharedPartition]] = {}  # topics -> their partitions
@@ -63,6 +65,8 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
+        if self.ended is not None:
+            return
         for shared in self.shared.values():
             if shared.leases.leased:
                 shared.leases.release(member.name)
@@ -76,6 +80,18 @@ class Group:
                 self.keeper.reads.drop(shared)
         self.wake(member)
         self.stir()
+
+    def end(self, why: KrappyError) -> None:
+        """Another broker coordinates it now: its members learn so, and nothing of it is written here any more."""
+        self.gone, self.ended = True, why
+        for shared in self.shared.values():
+            shared.gone = True
+            shared.partition.moved.unsubscribe(shared.moved)
+            self.keeper.reads.drop(shared)
+        self.keeper.held_positions -= len(self.shared)
+        for member in self.members.values():
+            member.closed = True
+        self.wake_all()
 
     # --- partitions
 
@@ -92,6 +108,17 @@ class Group:
         """Raises ValueError for what `Leases.dump` did not give."""
         return self._kind.load(state, max_deliveries=self.settings.max_deliveries)
 
+    def load_away(self, partition: Partition) -> Leases:
+        """The leases of a partition in `away`, which it is no more. Raises StorageError for what can't be read."""
+        at = (partition.topic, partition.index)
+        try:
+            leases = self.load_leases(self.away[at])
+        except (ValueError, TypeError) as error:
+            what = f"the state of group '{self.name}' in {partition}"
+            raise StorageError(f"{what} can't be read: {error}") from error
+        del self.away[at]
+        return leases
+
     @property
     def _kind(self) -> type[Leases]:
         return KeyedLeases if self.settings.order == "key" else Leases
@@ -99,6 +126,7 @@ class Group:
     def add(self, partition: Partition, leases: Leases) -> SharedPartition:
         shared = SharedPartition(self, partition, leases)
         self.shared[shared.at] = shared
+        self.away.pop(shared.at, None)
         self.keeper.held_positions += 1
         self._orders.clear()
         if self.members:
@@ -108,6 +136,7 @@ class Group:
     def remove(self, topic: str) -> list[SharedPartition]:
         """Removes a deleted topic. Gives the partitions that the group had of it."""
         removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
+        self.away = {at: state for at, state in self.away.items() if at[0] != topic}
         for shared in removed:
             shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)

@@ -11,21 +11,28 @@ from krappy.broker.groups.group_reads import KeptReads
 from krappy.broker.groups.group_writer import GroupWriter
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.keeping import GroupStorage
     from krappy.broker.groups.shared import SharedPartition
     from krappy.broker.runtime import Runtime
-    from krappy.store.groups import GroupStore
+    from krappy.ports.cluster import LogPeersPort
 
 
 class GroupKeeper:
-    def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
-        """`make_topic`: as `Broker.create_topic`, for dead letters."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        storage: GroupStorage,
+        make_topic: Callable[..., Awaitable[Any]],
+        peers: LogPeersPort | None,
+    ) -> None:
+        """`make_topic`: as `Broker.create_topic`, for dead letters. `peers`: None: this broker is alone."""
         self._runtime = runtime
         self.max_members = runtime.config.group_max_members
         self.held_positions = 0  # how many positions all groups have in memory
         self.reads = KeptReads()
-        self.writer = GroupWriter(runtime, store)
+        self.writer = GroupWriter(runtime, storage)
         self.alarms = Alarms(self.now_ms)
-        self.undertaker = Undertaker(runtime, make_topic)
+        self.undertaker = Undertaker(runtime, make_topic, peers)
 
     @property
     def stopped(self) -> bool:

@@ -1,8 +1,8 @@
 """Writes groups to disk: changed states are marked, and one task writes many at a time.
 
-It writes them without waiting for the disk. Requests that need durability (acks, commits, joins, resets) wait for the
-sync after that write; one sync serves all requests of all groups that came meanwhile. A state is written as it is when
-its turn comes, so a partition that was marked ten times is written once.
+It writes them without waiting until that is durable. Requests that need durability (acks, commits, joins, resets) wait
+for the sync after that write; one sync serves all requests of all groups that came meanwhile. A state is written as it
+is when its turn comes, so a partition that was marked ten times is written once.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import trio
 
+from krappy.broker.groups.shared import SharedSettings
 from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.keeping import GroupStorage
     from krappy.broker.groups.shared import Owner, SharedPartition
     from krappy.broker.runtime import Runtime
-    from krappy.store.groups import GroupStore
 
 BETWEEN_TURNS = 100  # groups that are written in one turn
 RETRY_S = 1.0  # pause after a write that the disk refused
 
 
 class GroupWriter:
-    def __init__(self, runtime: Runtime, store: GroupStore) -> None:
+    def __init__(self, runtime: Runtime, storage: GroupStorage) -> None:
         self._runtime = runtime
-        self._store = store
+        self._storage = storage
         self._groups: dict[Owner, None] = {}  # whose settings are to be written
         self._states: dict[SharedPartition, None] = {}
-        self._waiting: list[Later[None]] = []
+        self._waiting: list[tuple[Later[None], frozenset[Owner]]] = []
         self._work = trio.Event()
 
     def mark(self, shared: SharedPartition) -> None:
@@ -45,16 +46,20 @@ class GroupWriter:
         self._groups[group] = None
         self._work.set()
 
-    def durable(self, states: Iterable[SharedPartition] = (), *, always: bool = False) -> Later[None]:
-        """A Later that is set once these states, as they are now, are on disk. `always`: all marked ones too."""
+    def durable(
+        self, states: Iterable[SharedPartition] = (), *, group: Owner | None = None, always: bool = False
+    ) -> Later[None]:
+        """A Later that is set once these states, as they are now, are durable. `group`: its settings, too. `always`:
+        all that is marked. Rejected when another broker coordinates the group meanwhile: then they may be, or not."""
         later: Later[None] = Later()
         unsynced = [shared for shared in states if shared.durable != shared.version]
-        if not unsynced and not always:
+        if not unsynced and not always and group is None:
             later.resolve(None)
             return later
         for shared in unsynced:
             self._states[shared] = None
-        self._waiting.append(later)
+        groups = {shared.group for shared in unsynced}
+        self._waiting.append((later, frozenset(groups if group is None else {*groups, group})))
         self._work.set()
         return later
 
@@ -68,10 +73,9 @@ class GroupWriter:
             waiting, self._waiting = self._waiting, []
             written = [(shared, shared.version) for shared in states]
             try:
-                await self._write(groups, states)
+                writes = await self._write(groups, states)
                 if waiting:
-                    if self._runtime.fsync:
-                        await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
+                    await self._storage.synced(writes)
                     for shared, version in written:
                         shared.durable = version
             except Exception as error:
@@ -79,27 +83,34 @@ class GroupWriter:
                 self._states = {**states, **self._states}
                 known = error if isinstance(error, KrappyError) else StorageError(f"writing groups: {error!r}")
                 self._runtime.report("group_write_failed", error=str(known))
-                for later in waiting:
+                for later, _ in waiting:
                     later.reject(known)
                 await trio.sleep(RETRY_S)
                 self._work.set()
             else:
-                for later in waiting:
-                    later.resolve(None)
+                for later, of in waiting:
+                    ended = next((group.ended for group in of if group.ended is not None), None)
+                    if ended is None:
+                        later.resolve(None)
+                    else:
+                        later.reject(ended)
                 if not waiting:
                     await trio.lowlevel.checkpoint()
 
-    async def _write(self, groups: dict[Owner, None], states: Iterable[SharedPartition]) -> None:
-        """Writes each group in one go, and gives other tasks their turn between. Skips what was deleted meanwhile."""
+    async def _write(self, groups: dict[Owner, None], states: Iterable[SharedPartition]) -> list[Later[None] | None]:
+        """Writes each group in one go, and gives other tasks their turn between. Skips what was deleted meanwhile, or
+        is another broker's now."""
         changed: dict[Owner, list[SharedPartition]] = {group: [] for group in groups}
         for shared in states:
             changed.setdefault(shared.group, []).append(shared)
+        writes = []
         for number, (group, some) in enumerate(changed.items(), 1):
             if number % BETWEEN_TURNS == 0:
                 await trio.lowlevel.checkpoint()
             if not group.gone:
                 packed = {each.at: pack_state(each, self._runtime.clock.ahead_ms) for each in some if not each.gone}
-                self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
+                writes.append(self._storage.put(group.name, pack_settings(group) if group in groups else None, packed))
+        return writes
 
 
 def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
@@ -111,6 +122,14 @@ def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
 def pack_settings(group: Owner) -> bytes:
     packed: bytes = msgpack.packb(group.settings._asdict())
     return packed
+
+
+def unpack_settings(name: str, packed: bytes) -> SharedSettings:
+    """Raises StorageError for what `pack_settings` did not give."""
+    try:
+        return SharedSettings(**unpack(f"the settings of group '{name}'", packed))
+    except TypeError as error:
+        raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error
 
 
 def unpack(what: str, data: bytes) -> Any:

@@ -8,27 +8,32 @@ Groups and their positions are bounded in number. A group that nobody has used f
 new one when there is no room; until then it is kept.
 
 After a restart nothing is leased: connections end with the broker, and an event whose member has lost its connection
-goes to the next member that polls. What was leased counts as delivered.
+goes to the next member that polls. What was leased counts as delivered. It is so, too, where another broker of a
+cluster takes the coordinator's place (replicated.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.broker.groups.dead_letters import topic_for
 from krappy.broker.groups.group import Group
 from krappy.broker.groups.group_keeper import GroupKeeper
-from krappy.broker.groups.group_writer import unpack
+from krappy.broker.groups.group_writer import unpack, unpack_settings
+from krappy.broker.groups.keeping import GroupStorage, LocalGroups
 from krappy.broker.groups.member import Member
+from krappy.broker.groups.refusals import check_dead_letter, check_empty, check_group_name
+from krappy.broker.groups.replicated import ReplicatedGroups
 from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.name_locks import NameLocks
+from krappy.core.cluster.roles import Role
 from krappy.errors import (
-    GroupNotEmpty,
+    CoordinatorNotAvailable,
     InvalidRequest,
-    InvalidTopic,
+    NotCoordinator,
     OffsetOutOfRange,
     Overloaded,
     StorageError,
@@ -37,27 +42,34 @@ from krappy.errors import (
     WrongGroupKind,
 )
 from krappy.ports import GroupFacts
-from krappy.settings.topic import check_topic_name
+from krappy.store.groups import GroupStore, StoredGroup
+from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.native import NativeView
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
-    from krappy.store.groups import GroupStore
+    from krappy.ports.cluster import LogPeersPort
 
 MEMORY_SHARE = 2  # groups and their positions may take 1/MEMORY_SHARE of the memory budget, in addition to it
 EACH = 1300  # bytes that count for each group, and for each position
-LONGEST_NAME = 249  # characters of a group's name, as of a topic's
 BETWEEN_TURNS = 100  # groups that are checked in one turn
 
 Position = tuple[str, int, int]  # topic, partition, offset
 
 
 class GroupCoordinator(GroupKeeper):
-    def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
-        super().__init__(runtime, store, make_topic)
+    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]], peers: LogPeersPort | None) -> None:
+        """`peers`: None: this broker is alone."""
+        replicated = peers is not None
+        self.storage: GroupStorage = (
+            ReplicatedGroups(runtime, self._take, self._give_up)
+            if replicated
+            else LocalGroups(runtime, GroupStore(runtime.meta), self._take)
+        )
+        super().__init__(runtime, self.storage, make_topic, peers)
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
-        self._store = store
+        self._replicated = replicated
         self._groups: dict[str, Group] = {}
         self._unused: dict[str, int] = {}  # without members: when each was used last; the longest ago first
         self._locks = NameLocks()  # by group: one join, reset or delete at a time
@@ -69,35 +81,48 @@ class GroupCoordinator(GroupKeeper):
     # --- life
 
     async def open(self) -> None:
-        """Loads all groups. Raises StorageError for a state that can't be read."""
-        for name, stored in self._store.load_all().items():
-            group = self._groups[name] = Group(self, name, _settings(name, stored.settings))
-            lost: list[tuple[str, int]] = []
-            for (topic, index), packed in stored.states.items():
-                what = f"the state of group '{name}' in {topic}-{index}"
-                found = self._runtime.topics.get(topic)
-                if found is None or index >= found.count:
-                    lost.append((topic, index))
-                    continue
-                partition = found.local.get(index)
-                if partition is None:  # in a cluster: other brokers have it now
-                    continue
-                try:
-                    leases = group.load_leases(unpack(what, packed))
-                except (ValueError, TypeError) as error:
-                    raise StorageError(f"{what} can't be read: {error}") from error
-                if leases.frontier > partition.end_offset and not partition.offline:
-                    self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
-                    leases.cut(partition.end_offset)
-                group.add(partition, leases).attend()
-            self.note_use(group.name)
-            if lost:
-                self._store.delete_states(name, lost)
+        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
+        that can't be read."""
+        self.storage.begin()
         self._opened = True
         self._runtime.spawn(self.writer.run)
         self._runtime.spawn(self.alarms.run)
         self._runtime.topics.changed.subscribe(self._find_new_partitions)
         self._runtime.stopping.subscribe(self._wake_all)
+
+    def _take(self, groups: Mapping[str, StoredGroup]) -> None:
+        """Goes on with these, which this broker coordinates from now on."""
+        for name, stored in groups.items():
+            group = self._groups[name] = Group(self, name, unpack_settings(name, stored.settings))
+            lost: list[tuple[str, int]] = []
+            for (topic, index), packed in stored.states.items():
+                found = self._runtime.topics.get(topic)
+                if not self._replicated and (found is None or index >= found.count):
+                    lost.append((topic, index))
+                    continue
+                group.away[topic, index] = unpack(f"the state of group '{name}' in {topic}-{index}", packed)
+                partition = None if found is None else found.local.get(index)
+                if partition is not None:
+                    self._take_up_partition(group, partition)
+            self.note_use(group.name)
+            if lost:
+                self.storage.delete_states(name, lost)
+
+    def _take_up_partition(self, group: Group, partition: Partition) -> None:
+        """Goes on with the state that the group has in this partition."""
+        leases = group.load_away(partition)
+        ahead = leases.frontier > partition.end_offset and partition.role is Role.LEADER  # a follower may be behind
+        if ahead and not partition.offline:
+            self._runtime.report("group_ahead_of_log", group=group.name, partition=str(partition))
+            leases.cut(partition.end_offset)
+        group.add(partition, leases).attend()
+
+    def _give_up(self, is_in: Callable[[str], bool]) -> None:
+        """Forgets the groups with these names, which another broker coordinates now."""
+        for group in [each for each in self._groups.values() if is_in(each.name)]:
+            self._unused.pop(group.name, None)
+            del self._groups[group.name]
+            group.end(NotCoordinator(f"this broker does not coordinate the group '{group.name}' any more"))
 
     async def close(self) -> None:
         """Answers what waits, and writes every state to disk. After the next start nothing is leased."""
@@ -105,6 +130,8 @@ class GroupCoordinator(GroupKeeper):
             return
         self._wake_all()
         await self.undertaker.close()
+        if self._replicated:
+            return  # what is to be durable was waited for, and nobody may be left to commit the rest
         if self._runtime.clock.was_set:
             for group in self._groups.values():
                 for shared in group.shared.values():
@@ -124,17 +151,16 @@ class GroupCoordinator(GroupKeeper):
     async def forget_topic(self, topic: str) -> None:
         """Deletes all groups' positions in a deleted topic. No new ones come meanwhile: a join or reset that waited for
         the disk finds that the topic is gone."""
-        with trio.CancelScope(shield=True):
+        writes: list[Later[None] | None] = []
+        with trio.CancelScope(shield=True), suppress(NotCoordinator, CoordinatorNotAvailable):  # then others do it
             for number, group in enumerate([*self._groups.values()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
                 gone = [at for at in group.shared if at[0] == topic]
                 if gone and not group.gone:
-                    self._store.delete_states(
-                        group.name, gone
-                    )  # first: if the disk refuses, all of this is tried again
+                    writes.append(self.storage.delete_states(group.name, gone))  # first: if refused, it is tried again
                     group.remove(topic)
-            await self._runtime.sync_meta()
+            await self.storage.synced(writes)
 
     def _find_new_partitions(self) -> None:
         """Begins to give groups with members the partitions added to their topics, from the first event on. A member of
@@ -167,7 +193,10 @@ class GroupCoordinator(GroupKeeper):
         there = self._partitions(sorted(topic for topic in topics if topic in self._runtime.topics))
         fresh = [each for each in there if (each.topic, each.index) not in group.shared]
         for partition in fresh:
-            group.add(partition, group.new_leases(partition.start_offset)).changed()
+            if (partition.topic, partition.index) in group.away:
+                self._take_up_partition(group, partition)
+            else:
+                group.add(partition, group.new_leases(partition.start_offset)).changed()
         if fresh:
             group.stir()
 
@@ -213,15 +242,16 @@ class GroupCoordinator(GroupKeeper):
         self._runtime.report("group_forgotten", group=name)
         return True
 
-    def _forget(self, group: Group) -> None:
-        """Removes a group without members from the store and from memory. Not synced."""
-        self._store.delete(group.name)
+    def _forget(self, group: Group) -> Later[None] | None:
+        """Removes a group without members from the store and from memory. Gives what it wrote, for `synced`."""
+        write = self.storage.delete(group.name)
         group.gone = True
         for shared in group.shared.values():
             shared.gone = True
         self.held_positions -= len(group.shared)
         self._unused.pop(group.name, None)
         del self._groups[group.name]
+        return write
 
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
@@ -254,7 +284,7 @@ class GroupCoordinator(GroupKeeper):
             raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
         for topic in wanted:
             self._runtime.topics.find(topic)
-            _check_dead_letter(topic, name, wanted, dead_letter)
+            check_dead_letter(topic, name, wanted, dead_letter)
         async with self._locks.of(name):
             starts = await self._starts(name, wanted, start, start_at)
             # Nothing is awaited from here until the group and its positions are marked to be written. Commit and
@@ -269,13 +299,16 @@ class GroupCoordinator(GroupKeeper):
             member = group.join(client, wanted, lease_ms)
             try:
                 changed = group.adopt(settings)
+                for partition in [each for each in starts if (each.topic, each.index) in group.away]:
+                    self._take_up_partition(group, partition)
+                    del starts[partition]
                 added = [group.add(partition, group.new_leases(offset)) for partition, offset in starts.items()]
                 self._groups[name] = group
                 for shared in added:
                     shared.changed()
                 if is_new or changed:
                     self.writer.mark_group(group)
-                await self.writer.durable(added, always=is_new or changed).wait()
+                await self.writer.durable(added, group=group if is_new or changed else None).wait()
             except BaseException:
                 member.close()
                 raise
@@ -341,7 +374,7 @@ class GroupCoordinator(GroupKeeper):
             found.append((partition, offset))
         group = self._groups.get(name)
         if group is not None:
-            _check_empty(group)
+            check_empty(group)
         self._check_room(group, {partition for partition, _ in found})
         if group is None:
             group = self._groups[name] = Group(self, name, SharedSettings("positions"))
@@ -389,7 +422,7 @@ class GroupCoordinator(GroupKeeper):
         if not self._kafka.has(name):
             group = self._find(name)
             if not dry_run:
-                _check_empty(group)
+                check_empty(group)
         elif not dry_run:
             self._kafka.check_empty(name)
         return {(topic, index): floor for topic, index, floor in self.positions(name)}
@@ -418,7 +451,7 @@ class GroupCoordinator(GroupKeeper):
             shared.changed()
             moved.append(shared)
         self.note_use(group.name)
-        await self.writer.durable(moved, always=True).wait()
+        await self.writer.durable(moved, group=group).wait()
 
     async def delete(self, name: str) -> None:
         """Raises UnknownGroup, GroupNotEmpty, StorageError."""
@@ -427,17 +460,17 @@ class GroupCoordinator(GroupKeeper):
             return
         async with self._locks.of(name):
             group = self._find(name)
-            _check_empty(group)
-            self._forget(group)
-            await self._runtime.sync_meta()
+            check_empty(group)
+            await self.storage.synced([self._forget(group)])
 
     @property
     def _kafka(self) -> NativeView:
         return self.kafka
 
     def _check_kind(self, name: str) -> None:
-        """Raises InvalidRequest, WrongGroupKind."""
+        """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable: not here, or not any more."""
         check_group_name(name)
+        self.storage.check_here(name)
         if self._kafka.has(name):
             raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
 
@@ -453,35 +486,3 @@ async def _target(partition: Partition, start: str, start_at: int | None) -> int
     if start == "offset" and start_at is not None:
         return min(max(start_at, partition.start_offset), partition.high_watermark)
     return await partition.offset_for(start, start_at)
-
-
-def check_group_name(name: str) -> None:
-    """Raises InvalidRequest."""
-    if not 1 <= len(name) <= LONGEST_NAME:
-        raise InvalidRequest(f"a group's name has 1 to {LONGEST_NAME} characters, not {len(name)}", field="group")
-
-
-def _check_empty(group: Group) -> None:
-    if group.members:
-        raise GroupNotEmpty(
-            f"the group '{group.name}' has {len(group.members)} members; they must leave first",
-            group=group.name,
-            members=len(group.members),
-        )
-
-
-def _check_dead_letter(topic: str, group: str, topics: Sequence[str], dead_letter: str | None) -> None:
-    name = topic_for(topic, group, dead_letter)
-    if name in topics:
-        raise InvalidRequest("the dead-letter topic is one that the group reads", field="dead_letter")
-    try:
-        check_topic_name(name)
-    except InvalidTopic as error:
-        raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None
-
-
-def _settings(name: str, packed: bytes) -> SharedSettings:
-    try:
-        return SharedSettings(**unpack(f"the settings of group '{name}'", packed))
-    except TypeError as error:
-        raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error

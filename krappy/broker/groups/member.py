@@ -48,6 +48,11 @@ class Member:
             "bytes": self.bytes,
         }
 
+    def check(self) -> None:
+        """Raises NotCoordinator when another broker coordinates the group now."""
+        if self.group.ended is not None:
+            raise self.group.ended
+
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what can be read at once. None when it must wait for the disk. Raises UnknownTopic, CorruptBatch, …"""
         began = self.group.keeper.now_ms()
@@ -72,6 +77,7 @@ class Member:
                 return polled
             if cold is None:
                 await group.wait(self, left)
+        self.check()
         return GroupPolled([], [])
 
     def _begin(self, max_records: int, max_bytes: int) -> GroupPoll:

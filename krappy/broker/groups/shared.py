@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import trio
 
 from krappy.core.leases import Leases
+from krappy.errors import KrappyError
 from krappy.ports import PositionFacts
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Owner(Protocol):
     name: str
     settings: SharedSettings
     gone: bool
+    ended: KrappyError | None  # why: another broker coordinates it now
 
     def stir(self, shared: SharedPartition | None = None) -> None: ...
     def changed(self, shared: SharedPartition) -> None: ...

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from krappy.settings.server import ServerConfig
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-SHARES, JOBS = "__share_group_state", "__staged_jobs"  # they say who coordinates the native groups, and staged jobs
+SHARES, JOBS = "__share_group_state", "__staged_jobs"  # of native groups, and of staged jobs
 PARTITIONS = 50  # of each, as of Kafka's; transaction.state.log.num.partitions may tell another number in a cluster
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
@@ -38,7 +38,7 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
 # In a cluster these have what is kept of groups and of transactional ids, and are replicated as any topic. A write
 # about one name is one batch. All is loaded from the views, whatever the default for other topics is.
 _KEPT = {"max.message.bytes": str(16 << 20), "view.enable": "true"}
-REPLICATED = {OFFSETS: _KEPT, TRANSACTIONS: _KEPT}
+REPLICATED = {OFFSETS: _KEPT, TRANSACTIONS: _KEPT, SHARES: _KEPT}
 
 
 class ShapeInCluster(NamedTuple):

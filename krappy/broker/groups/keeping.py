@@ -1,0 +1,65 @@
+"""Where native groups are kept: in the meta database of a broker that is alone. In a cluster: replicated.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from krappy.store.groups import GroupStore, StoredGroup
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+At = tuple[str, int]  # topic, partition
+
+
+class GroupStorage(Protocol):
+    def begin(self) -> None:
+        """Loads what is kept. Raises StorageError for what it can't read."""
+
+    def check_here(self, name: str) -> None:
+        """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
+
+    def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None] | None:
+        """Writes a group's settings (the first write of a group must have them) and the states given. Give the result
+        to `synced`. Raises StorageError; NotCoordinator, CoordinatorNotAvailable unless this broker keeps it."""
+
+    def delete(self, group: str) -> Later[None] | None:
+        """As `put`."""
+
+    def delete_states(self, group: str, partitions: list[At]) -> Later[None] | None:
+        """As `put`."""
+
+    async def synced(self, writes: Iterable[Later[None] | None]) -> None:
+        """Returns once these writes are durable. Raises as `put`: then they may be, or not."""
+
+
+class LocalGroups:
+    """Implements `GroupStorage`. `loaded(groups)` is called once."""
+
+    def __init__(
+        self, runtime: Runtime, store: GroupStore, loaded: Callable[[Mapping[str, StoredGroup]], None]
+    ) -> None:
+        self._runtime, self._store, self._loaded = runtime, store, loaded
+
+    def begin(self) -> None:
+        self._loaded(self._store.load_all())
+
+    def check_here(self, name: str) -> None:
+        """Does nothing."""
+
+    def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> None:
+        self._store.put(group, settings, states)
+
+    def delete(self, group: str) -> None:
+        self._store.delete(group)
+
+    def delete_states(self, group: str, partitions: list[At]) -> None:
+        self._store.delete_states(group, partitions)
+
+    async def synced(self, writes: Iterable[Later[None] | None]) -> None:
+        if self._runtime.fsync:
+            await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)

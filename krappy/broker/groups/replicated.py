@@ -1,0 +1,123 @@
+"""Native groups of a cluster: events of `__share_group_state`, each a key as `store/groups.py` has them. The value of a
+group's settings is what is stored of them alone; that of its state in a partition is the id of the topic, then the
+state. The leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to when.
+
+Another broker that takes a coordinator's place finds which events are settled, and how often the others were delivered.
+Nothing is leased there, as after a restart: members come to it, and events that were leased are delivered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
+from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.groups.keeping import At
+from krappy.broker.topics.internal_topics import SHARES
+from krappy.store.groups import GROUP, STATE, GroupStore, StoredGroup, group_key, group_of, state_at, stored_groups
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+ID = 16  # bytes of a topic's id
+Groups = dict[str, StoredGroup]
+
+
+class ReplicatedGroups(InternalTables[Groups]):
+    """Implements `GroupStorage`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
+    `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        loaded: Callable[[Mapping[str, StoredGroup]], None],
+        unloaded: Callable[[Callable[[str], bool]], None],
+    ) -> None:
+        super().__init__(runtime, SHARES, InternalKeys(group_of, lambda key: (key.startswith(GROUP), key)))
+        self._loaded, self._unloaded = loaded, unloaded
+        # What the folder has of groups from its time alone.
+        self._own = GroupStore(runtime.meta)
+        self._left = self._own.load_all()
+
+    # --- GroupStorage
+
+    def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None]:
+        return self._write(self.table_of(group), group, settings, states)
+
+    def delete(self, group: str) -> Later[None]:
+        table = self.table_of(group)
+        table.delete(group)
+        return table.written()
+
+    def delete_states(self, group: str, partitions: list[At]) -> Later[None]:
+        table = self.table_of(group)
+        table.write(group, {}, [group_key(STATE, group, *at) for at in partitions])
+        return table.written()
+
+    async def synced(self, writes: Iterable[Later[None] | None]) -> None:
+        for each in writes:
+            if each is not None:
+                await each.wait()
+
+    def _write(
+        self, table: InternalTable, group: str, settings: bytes | None, states: Mapping[At, bytes]
+    ) -> Later[None]:
+        table.write(group, self._rows_of(group, settings, states), [])
+        return table.written()
+
+    def _rows_of(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> dict[bytes, bytes]:
+        topics = self._runtime.image.topics
+        puts = {
+            group_key(STATE, group, *at): topics[at[0]].id + state for at, state in states.items() if at[0] in topics
+        }
+        if settings is not None:
+            puts[group_key(GROUP, group)] = settings
+        return puts
+
+    # --- InternalTables
+
+    async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
+        kept: list[tuple[bytes, bytes]] = []
+        gone: dict[str, list[bytes]] = {}
+        for key, value in rows:
+            at = state_at(key)
+            if at is None:
+                kept.append((key, value))
+            elif self._is_there(at, value[:ID]):
+                kept.append((key, value[ID:]))
+            else:  # its topic was deleted while nobody coordinated the group
+                gone.setdefault(group_of(key), []).append(key)
+        for name, keys in gone.items():
+            table.write(name, {}, keys)
+        groups = stored_groups(kept)
+        groups |= await self._take_in(index, table, groups)
+        await table.written().wait()
+        return groups
+
+    def _is_there(self, at: At, topic_id: bytes) -> bool:
+        """Whether a state is of a partition that is there. The image is as new as this broker's leadership, so it has
+        all topics that groups had states in before that."""
+        found = self._runtime.image.topics.get(at[0])
+        return found is not None and found.id == topic_id and at[1] < len(found.partitions)
+
+    async def _take_in(self, index: int, table: InternalTable, there: Groups) -> Groups:
+        """Moves what the folder has of groups from its time alone into the topic: those of this partition that are not
+        `there`. If this is interrupted, the next load goes on."""
+        mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
+        fresh = {name: kept for name, kept in mine.items() if name not in there}
+        for name, kept in fresh.items():
+            await table.move_in(name, self._rows_of(name, kept.settings, kept.states))
+        for name in mine:
+            self._own.delete(name)
+            del self._left[name]
+        if mine:
+            await self._runtime.sync_meta()
+        return fresh
+
+    def take(self, index: int, table: InternalTable, kept: Groups) -> None:
+        self._loaded(kept)
+
+    def give_up(self, is_in: Callable[[str], bool]) -> None:
+        self._unloaded(is_in)

@@ -1,0 +1,184 @@
+"""Native groups in a cluster: what members acknowledged, and how often the rest was delivered, survives a failover."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from krappy import blocking
+from krappy.broker.topics.internal_topics import SHARES
+from krappy.core.cluster.coordinators import partition_of
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import KrappyError
+from krappy.types import Event
+from tests.cluster.brokers import ClusterProcesses
+from tests.process import PATIENCE, wait_until
+
+LONG = 120.0
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as made:
+        yield made
+
+
+def coordinator(cluster: ClusterProcesses, group: str) -> int:
+    """The broker that coordinates a group, as all running ones know it."""
+    found = cluster.partitions(SHARES)
+    return found[partition_of(group, len(found))].leader
+
+
+def kill_coordinator(cluster: ClusterProcesses, group: str) -> int:
+    killed = coordinator(cluster, group)
+    cluster.brokers[killed].kill()
+    return killed
+
+
+def until_another(cluster: ClusterProcesses, group: str, killed: int) -> None:
+    """Returns once another broker coordinates the group."""
+    wait_until(lambda: coordinator(cluster, group) not in (killed, NOBODY), "another broker coordinates", LONG)
+
+
+def fill(client: blocking.Client, topic: str, count: int, partitions: int = 3, keys: int = 50) -> None:
+    client.create_topic(topic, partitions)
+    with client.producer(topic) as producer:
+        producer.send_columns([b"%d" % (n % keys) for n in range(count)], [b"%d" % n for n in range(count)])
+
+
+class Worker:
+    """A member in a thread, which acknowledges everything, until it is stopped."""
+
+    def __init__(self, cluster: ClusterProcesses, topic: str, group: str, order: str = "none") -> None:
+        self.taken: list[Event] = []
+        self.error: BaseException | None = None
+        self._over = threading.Event()
+        self._with = cluster.native, topic, group, order
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        addresses, topic, group, order = self._with
+        try:
+            with (
+                blocking.connect(addresses, timeout=LONG) as client,
+                client.consumer(topic, group=group, order=order) as consumer,  # type: ignore[arg-type]
+            ):
+                while not self._over.is_set():
+                    for event in consumer.poll(0.5):
+                        self.taken.append(event)
+                        consumer.ack(event)
+                        time.sleep(0.001)
+        except BaseException as error:
+            self.error = error
+
+    def stop(self) -> list[Event]:
+        self._over.set()
+        self._thread.join(LONG)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.taken
+
+
+def test_every_event_is_delivered_through_three_coordinators(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    fill(client, "orders", 3_000)
+    cluster.until_in_sync("orders")
+    workers = [Worker(cluster, "orders", "mail") for _ in range(2)]
+    for round in range(1, 4):
+        wait_until(lambda enough=500 * round: sum(len(each.taken) for each in workers) >= enough, "events", LONG)  # type: ignore[misc]
+        killed = kill_coordinator(cluster, "mail")
+        until_another(cluster, "mail", killed)
+        cluster.brokers[killed].start()
+        cluster.until_in_sync(SHARES)
+        cluster.until_in_sync("orders")
+    wanted = {b"%d" % n for n in range(3_000)}
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    times = Counter(event.value for each in workers for event in each.stop())
+    assert set(times) == wanted
+    assert sum(times.values()) < 3 * 3_000, "what was acknowledged came again and again"
+    wait_until(lambda: sum(each.lag for each in client.group("mail").partitions) == 0, "the group has no lag")
+
+
+def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    fill(client, "acked", 60)
+    cluster.until_in_sync("acked")
+    seen: set[bytes | None] = set()
+    for _ in range(3):
+        with client.consumer("acked", group="sure", max_records=20) as consumer:
+            some = consumer.poll(LONG)[:20]
+            consumer.ack(some, wait=True)
+            assert not seen & {event.value for event in some}
+            seen |= {event.value for event in some}
+        killed = kill_coordinator(cluster, "sure")
+        until_another(cluster, "sure", killed)
+        cluster.brokers[killed].start()
+        cluster.until_in_sync(SHARES)
+        cluster.until_in_sync("acked")
+
+
+def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """An event that nobody acknowledges is dead after so many deliveries, whoever coordinated them."""
+    fill(client, "poison", 9, partitions=1)
+    cluster.until_in_sync("poison")
+
+    def refuse(times: int) -> None:
+        """Takes the first event, and gives it back; another one is acknowledged, so both are durable."""
+        with client.consumer("poison", group="sick", max_deliveries=3, max_records=2) as consumer:
+            first, *others = consumer.poll(LONG)
+            assert (first.value, first.deliveries) == (b"0", times)
+            consumer.nack(first)
+            while not others and times < 3:
+                others = consumer.poll(1)
+            consumer.ack(others, wait=True)
+
+    refuse(1)
+    refuse(2)
+    killed = kill_coordinator(cluster, "sick")
+    until_another(cluster, "sick", killed)
+    refuse(3)
+    wait_until(lambda: "poison.sick.dead" in {each.name for each in client.topics()}, "the dead-letter topic", LONG)
+    with client.consumer("poison.sick.dead", end="now") as dead:
+        end = time.monotonic() + PATIENCE
+        while not (found := dead.poll(1)):
+            assert time.monotonic() < end
+    assert [event.value for event in found] == [b"0"]
+
+
+def test_events_of_a_key_stay_in_order_through_a_failover(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    fill(client, "keyed", 1_000, keys=7)
+    cluster.until_in_sync("keyed")
+    workers = [Worker(cluster, "keyed", "inorder", "key") for _ in range(3)]
+    wait_until(lambda: sum(len(each.taken) for each in workers) >= 200, "events", LONG)
+    kill_coordinator(cluster, "inorder")
+    wanted = {b"%d" % n for n in range(1_000)}
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    for worker in workers:
+        last: dict[bytes | None, int] = {}
+        for event in worker.stop():
+            number = int(event.value or b"")
+            assert event.deliveries > 1 or number > last.get(event.key, -1)
+            last[event.key] = max(number, last.get(event.key, -1))
+
+
+def test_a_group_is_moved_and_deleted_at_its_next_coordinator(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    fill(client, "moved", 30)
+    client.commit("hand", {("moved", 0): 3})  # type: ignore[dict-item]
+    killed = kill_coordinator(cluster, "hand")
+    until_another(cluster, "hand", killed)
+    assert {at.partition: floor for at, floor in client.positions("hand").items()} == {0: 3}
+    client.delete_group("hand")
+    cluster.brokers[killed].start()
+    cluster.until_in_sync(SHARES)
+    last = kill_coordinator(cluster, "hand")
+    until_another(cluster, "hand", last)
+    with pytest.raises(KrappyError, match="no group"):
+        client.group("hand")
