@@ -47,7 +47,11 @@ class Cluster(Protocol):
     def processes(self) -> list[int]:
         """The ids of all its processes."""
 
-    def kill(self, broker: int) -> None: ...
+    def kill(self, broker: int) -> None:
+        """SIGKILL."""
+
+    def stop(self, broker: int) -> None:
+        """SIGTERM."""
 
     def restart(self, broker: int) -> None: ...
 
@@ -62,6 +66,9 @@ class KrappyCluster:
 
     def kill(self, broker: int) -> None:
         self._made.brokers[broker].kill()
+
+    def stop(self, broker: int) -> None:
+        self._made.brokers[broker].stop()
 
     def restart(self, broker: int) -> None:
         self._made.brokers[broker].start()
@@ -89,6 +96,9 @@ class KafkaCluster:
 
     def kill(self, broker: int) -> None:
         self._nodes[broker].kill()
+
+    def stop(self, broker: int) -> None:
+        self._nodes[broker].stop()
 
     def restart(self, broker: int) -> None:
         self._nodes[broker].start()
@@ -192,21 +202,25 @@ class Measured:
         one(self._admin.delete_topics([topic]))
 
     def failover(self, kills: int) -> None:
-        """Seconds for which a partition's writes wait after the SIGKILL of its leader: the longest of all partitions,
-        the median of some kills. The client is librdkafka, idempotent, with its own defaults."""
+        """Seconds for which a partition's writes wait after a SIGKILL of its leader, and after a SIGTERM: the longest
+        of all partitions, the median of some. The client is librdkafka, idempotent, with its own defaults."""
         topic = self.topic(PARTITIONS)
-        longest: list[float] = []
         with Pauses(self._cluster.address, topic, PARTITIONS) as pauses:
-            for _ in range(kills):
-                self.until_in_sync(topic, PARTITIONS)
-                time.sleep(CALM_S)
-                leader = self.leader(topic)
-                pauses.begin()
-                self._cluster.kill(leader)
-                time.sleep(LOOK_S)
-                longest.append(pauses.longest())
-                self._cluster.restart(leader)
-        self.note("failover after SIGKILL (s)", median(longest))
+            for measure, end in (
+                ("failover after SIGKILL (s)", self._cluster.kill),
+                ("failover after SIGTERM (s)", self._cluster.stop),
+            ):
+                longest: list[float] = []
+                for _ in range(kills):
+                    self.until_in_sync(topic, PARTITIONS)
+                    time.sleep(CALM_S)
+                    leader = self.leader(topic)
+                    pauses.begin()
+                    end(leader)
+                    time.sleep(LOOK_S)
+                    longest.append(pauses.longest())
+                    self._cluster.restart(leader)
+                self.note(measure, median(longest))
         one(self._admin.delete_topics([topic]))
 
 
