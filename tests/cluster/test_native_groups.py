@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
 from krappy.broker.topics.internal_topics import SHARES
@@ -182,3 +183,76 @@ def test_a_group_is_moved_and_deleted_at_its_next_coordinator(
     until_another(cluster, "hand", last)
     with pytest.raises(KrappyError, match="no group"):
         client.group("hand")
+
+
+def make_at(cluster: ClusterProcesses, topic: str, replicas: list[int]) -> None:
+    """A topic of one partition, led by the first of these brokers."""
+    [made] = cluster.admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])]).values()
+    made.result(30)
+    wait_until(lambda: (found := cluster.topic(topic)) is not None and found.partitions[0].leader == replicas[0], topic)
+
+
+def take_all(client: blocking.Client, topic: str, group: str, values: list[bytes]) -> None:
+    """Publishes these, and takes no others."""
+    with client.producer(topic) as producer:
+        producer.send_columns([b"k"] * len(values), values)
+    with client.consumer(topic, group=group) as consumer:
+        taken: list[Event] = []
+        end = time.monotonic() + PATIENCE
+        while len(taken) < len(values):
+            assert time.monotonic() < end, f"only {len(taken)} events came"
+            taken += consumer.poll(1)
+        consumer.ack(taken, wait=True)
+    assert [event.value for event in taken] == values
+
+
+def test_a_topic_made_anew_is_read_from_its_start_by_a_coordinator_that_had_no_replica(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    fill(client, "other", 1)
+    client.commit("elsewhere", {("other", 0): 0})  # type: ignore[dict-item]
+    make_at(cluster, "anew", [coordinator(cluster, "elsewhere")])
+    take_all(client, "anew", "elsewhere", [b"old %d" % n for n in range(20)])
+    killed = kill_coordinator(cluster, "elsewhere")
+    until_another(cluster, "elsewhere", killed)
+    client.delete_topic("anew")
+    wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
+    make_at(cluster, "anew", [coordinator(cluster, "elsewhere")])
+    take_all(client, "anew", "elsewhere", [b"new %d" % n for n in range(20)])
+
+
+def test_a_topic_is_deleted_while_the_coordinator_is_away(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """It learns of the deletion when it comes back, and then that it does not lead the group's partition any more."""
+    fill(client, "gone", 20, partitions=1)
+    with client.consumer("gone", group="zombie") as consumer:
+        consumer.ack(consumer.poll(LONG), wait=True)
+    away = coordinator(cluster, "zombie")
+    other = next(id for id in cluster.running if id != away)
+    with cluster.paused(away):
+        with blocking.connect(str(cluster.brokers[other].settings["listen_native"]), timeout=LONG) as there:
+            there.delete_topic("gone")
+        until_another(cluster, "zombie", away)
+    wait_until(lambda: len(cluster.events(away, "topic_deleted")) == 1, "the deletion is followed")
+    cluster.until_in_sync(SHARES)
+
+
+def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """Too few replicas of the groups' topic are in sync, so positions in the deleted topic stay there for a while."""
+    fill(client, "other", 1)
+    client.commit("lonely", {("other", 0): 0})  # type: ignore[dict-item]
+    alone = coordinator(cluster, "lonely")
+    make_at(cluster, "anew", [alone])
+    take_all(client, "anew", "lonely", [b"old %d" % n for n in range(20)])
+    others = [id for id in cluster.running if id != alone]
+    for id in others:
+        cluster.brokers[id].kill()
+    wait_until(lambda: all(each.isrs == [alone] for each in cluster.partitions(SHARES).values()), "the rest left", LONG)
+    client.delete_topic("anew")
+    wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
+    make_at(cluster, "anew", [alone])
+    for id in others:
+        cluster.brokers[id].start()
+    cluster.until_in_sync(SHARES)
+    take_all(client, "anew", "lonely", [b"new %d" % n for n in range(20)])

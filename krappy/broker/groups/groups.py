@@ -150,17 +150,22 @@ class GroupCoordinator(GroupKeeper):
 
     async def forget_topic(self, topic: str) -> None:
         """Deletes all groups' positions in a deleted topic. No new ones come meanwhile: a join or reset that waited for
-        the disk finds that the topic is gone."""
+        the disk finds that the topic is gone.
+
+        In a cluster it does not wait until that is committed. The caller follows the cluster: while it waited, this
+        broker would not learn that others lead what it writes to. What is left there names the topic's id."""
         writes: list[Later[None] | None] = []
-        with trio.CancelScope(shield=True), suppress(NotCoordinator, CoordinatorNotAvailable):  # then others do it
+        with trio.CancelScope(shield=True):
             for number, group in enumerate([*self._groups.values()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
-                gone = [at for at in group.shared if at[0] == topic]
+                gone = [at for at in (*group.shared, *group.away) if at[0] == topic]
                 if gone and not group.gone:
-                    writes.append(self.storage.delete_states(group.name, gone))  # first: if refused, it is tried again
+                    with suppress(NotCoordinator, CoordinatorNotAvailable):  # then it is found at the next load
+                        writes.append(self.storage.delete_states(group.name, gone))  # first: if refused, tried again
                     group.remove(topic)
-            await self.storage.synced(writes)
+            if not self._replicated:
+                await self.storage.synced(writes)
 
     def _find_new_partitions(self) -> None:
         """Begins to give groups with members the partitions added to their topics, from the first event on. A member of

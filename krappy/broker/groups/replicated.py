@@ -44,7 +44,11 @@ class ReplicatedGroups(InternalTables[Groups]):
     # --- GroupStorage
 
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None]:
-        return self._write(self.table_of(group), group, settings, states)
+        # The ids of the topics whose partitions this broker has: the image may have newer ones of the same names.
+        ids = {at[0]: topic.id for at in states if (topic := self._runtime.topics.get(at[0])) is not None}
+        table = self.table_of(group)
+        table.write(group, self._rows_of(group, settings, states, ids), [])
+        return table.written()
 
     def delete(self, group: str) -> Later[None]:
         table = self.table_of(group)
@@ -61,17 +65,11 @@ class ReplicatedGroups(InternalTables[Groups]):
             if each is not None:
                 await each.wait()
 
-    def _write(
-        self, table: InternalTable, group: str, settings: bytes | None, states: Mapping[At, bytes]
-    ) -> Later[None]:
-        table.write(group, self._rows_of(group, settings, states), [])
-        return table.written()
-
-    def _rows_of(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> dict[bytes, bytes]:
-        topics = self._runtime.image.topics
-        puts = {
-            group_key(STATE, group, *at): topics[at[0]].id + state for at, state in states.items() if at[0] in topics
-        }
+    def _rows_of(
+        self, group: str, settings: bytes | None, states: Mapping[At, bytes], ids: Mapping[str, bytes]
+    ) -> dict[bytes, bytes]:
+        """`ids`: of topics. States in others are left out."""
+        puts = {group_key(STATE, group, *at): ids[at[0]] + state for at, state in states.items() if at[0] in ids}
         if settings is not None:
             puts[group_key(GROUP, group)] = settings
         return puts
@@ -107,8 +105,9 @@ class ReplicatedGroups(InternalTables[Groups]):
         `there`. If this is interrupted, the next load goes on."""
         mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
         fresh = {name: kept for name, kept in mine.items() if name not in there}
+        ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
         for name, kept in fresh.items():
-            await table.move_in(name, self._rows_of(name, kept.settings, kept.states))
+            await table.move_in(name, self._rows_of(name, kept.settings, kept.states, ids))
         for name in mine:
             self._own.delete(name)
             del self._left[name]
