@@ -383,8 +383,9 @@ class Sharing(Consuming):
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
         """Sends an Ack, Nack or Extend (`kind`). Raises LeaseLost when another member has some of the events by now.
 
-        After a lost connection it is sent again under the member's new name: the broker accepts a late ack for events
-        that no other member got in the meantime, and answers LEASE_LOST for the others.
+        After a lost connection, or to the group's next coordinator, it is sent again under the member's new name: the
+        broker accepts a late ack for events that no other member got in the meantime, and answers LEASE_LOST for the
+        others.
         """
         ranges = runs(acknowledged)
         if not ranges:
@@ -400,3 +401,7 @@ class Sharing(Consuming):
             except ConnectionLost:
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
+            except NotCoordinator:
+                if self._runtime.now() >= deadline:
+                    raise
+                self._outdated()

@@ -256,3 +256,28 @@ def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(
         cluster.brokers[id].start()
     cluster.until_in_sync(SHARES)
     take_all(client, "anew", "lonely", [b"new %d" % n for n in range(20)])
+
+
+def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """The paused one still has the member's connection, and refuses: the member asks the next one by itself."""
+    fill(client, "paused", 60)
+    cluster.until_in_sync("paused")
+    with client.consumer("paused", group="patient", max_records=20, lease_ms=60_000) as consumer:
+        some = consumer.poll(LONG)[:20]
+        late = some[10:]
+        consumer.ack(some[:10], wait=True)
+        before = coordinator(cluster, "patient")
+        with cluster.paused(before):
+            until_another(cluster, "patient", before)
+        consumer.nack(late[5:])
+        consumer.ack(late[:5], wait=True)
+    settled = {(event.partition, event.offset) for event in [*some[:10], *late[:5]]}
+    with client.consumer("paused", group="patient") as consumer:
+        found: list[Event] = []
+        while len(found) < 45:
+            found += (polled := consumer.poll(LONG))
+            consumer.ack(polled, wait=True)
+    assert not settled & {(event.partition, event.offset) for event in found}
+    assert len(found) == 45

@@ -9,6 +9,7 @@ Nothing is leased there, as after a restart: members come to it, and events that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
@@ -77,30 +78,27 @@ class ReplicatedGroups(InternalTables[Groups]):
     # --- InternalTables
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
-        kept: list[tuple[bytes, bytes]] = []
         gone: dict[str, list[bytes]] = {}
         for key, value in rows:
-            at = state_at(key)
-            if at is None:
-                kept.append((key, value))
-            elif self._is_there(at, value[:ID]):
-                kept.append((key, value[ID:]))
-            else:  # its topic was deleted while nobody coordinated the group
+            if not self._is_there(key, value):  # its topic was deleted while nobody coordinated the group
                 gone.setdefault(group_of(key), []).append(key)
         for name, keys in gone.items():
             table.write(name, {}, keys)
-        groups = stored_groups(kept)
-        groups |= await self._take_in(index, table, groups)
+        fresh = await self._take_in(index, table, {group_of(key) for key, _ in rows if state_at(key) is None})
         await table.written().wait()
-        return groups
+        there = [row for row in rows if self._is_there(*row)]  # once more: a topic may have been deleted meanwhile
+        return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
 
-    def _is_there(self, at: At, topic_id: bytes) -> bool:
-        """Whether a state is of a partition that is there. The image is as new as this broker's leadership, so it has
-        all topics that groups had states in before that."""
+    def _is_there(self, key: bytes, value: bytes) -> bool:
+        """Whether this is a group's settings, or a state in a partition that is there. The image is as new as this
+        broker's leadership, so it has all topics that groups had states in before that."""
+        at = state_at(key)
+        if at is None:
+            return True
         found = self._runtime.image.topics.get(at[0])
-        return found is not None and found.id == topic_id and at[1] < len(found.partitions)
+        return found is not None and found.id == value[:ID] and at[1] < len(found.partitions)
 
-    async def _take_in(self, index: int, table: InternalTable, there: Groups) -> Groups:
+    async def _take_in(self, index: int, table: InternalTable, there: AbstractSet[str]) -> Groups:
         """Moves what the folder has of groups from its time alone into the topic: those of this partition that are not
         `there`. If this is interrupted, the next load goes on."""
         mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
