@@ -91,6 +91,7 @@ async def filled(data: Path, *, scattered: bool) -> AsyncIterator[LocalBroker]:
             await publish(partition, len(some), some)
             assert await partition.view_wait(None, 30)
         assert topic.scattered is scattered
+        broker.views.write()  # so that lookups are RocksDB's
         yield broker
 
 
@@ -192,6 +193,7 @@ async def test_large_entries_are_not_looked_up_together(
         for key in keys:
             await partition.publish(batch.encode([key], [bytes(size)], timestamps=1, codec=codecs.ZSTD)).wait()
         assert await partition.view_wait(None, 30)
+        broker.views.write()
         session: Any = Session(broker, None)
         held = arrow_layout.binary(keys)
         look = Views._get
@@ -202,7 +204,7 @@ async def test_large_entries_are_not_looked_up_together(
         ):
             with pytest.raises(RecordTooLarge):
                 await answered(ask())
-            assert sum(read) < table.MAX_ANSWER + 2 * size
+            assert 0 < sum(read) < table.MAX_ANSWER + 2 * size
             read.clear()
         heads = await columns.get_columns(session, m.GetColumns("t", held.offsets, held.data, columns=["offset"]))
         assert (heads.rows, heads.found) == (8, None)
