@@ -317,7 +317,7 @@ class Applier:
             kept = self.strays.applying(entries.keys(), applied)
             self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events)
             self.strays.applied(applied)
-        self.applied = applied
+        self.applied, self.failed = applied, None  # together: what was in the way is over
 
     async def _room(self) -> None:
         """Waits while RocksDB's flushes are behind, so that its write does not block: long, on a full disk."""
