@@ -25,6 +25,7 @@ from krappy.errors import StorageError
 from krappy.store.disk import Disk
 from krappy.store.meta import Meta
 from krappy.store.unsynced import Unsynced
+from krappy.store.unwritten import Unwritten
 from krappy.store.views import Views
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
@@ -249,14 +250,17 @@ def test_tables_that_take_no_events_are_told_until_they_are_open_again(
         with monkeypatch.context() as patch:
             patch.setattr(Views, "_commit", refuse)
             patch.setattr(ViewKeeper, "_disk_takes", not_yet)  # so that they are not opened anew yet
+            patch.setattr(Unwritten, "full", True)  # so that the second event has the first one written
             web.publish(path, "k", "v")
+            assert web.get(f"{path}/table/entry", key="k")["offset"] == 0
+            web.publish(path, "k", "w")
             wait_until(lambda: "refused" in web.get("/readyz"), "the probe tells")
             [why] = web.get("/readyz")["refused"]
             assert why.startswith("tables: ")
             assert "injected" in why
-            assert [each["offset"] for each in web.get(f"{path}/events")["events"]] == [0]
+            assert [each["offset"] for each in web.get(f"{path}/events")["events"]] == [0, 1]
         wait_until(lambda: web.get("/readyz") == {"status": "ready"}, "the tables are open again")
-        assert web.get(f"{path}/table/entry", key="k")["offset"] == 0
+        assert web.get(f"{path}/table/entry", key="k")["offset"] == 1
 
 
 def test_syncs_are_timed(tmp_path: Path) -> None:
