@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-import trio
-
 from krappy.store.groups import GroupStore, StoredGroup
 from krappy.waiting import Later
 
@@ -61,5 +59,4 @@ class LocalGroups:
         self._store.delete_states(group, partitions)
 
     async def synced(self, writes: Iterable[Later[None] | None]) -> None:
-        if self._runtime.fsync:
-            await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
+        await self._runtime.sync_meta()

@@ -9,11 +9,11 @@ Nothing is leased there, as after a restart: members come to it, and events that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.groups.keeping import At
 from krappy.broker.topics.internal_topics import SHARES
 from krappy.store.groups import GROUP, STATE, GroupStore, StoredGroup, group_key, group_of, state_at, stored_groups
@@ -38,9 +38,7 @@ class ReplicatedGroups(InternalTables[Groups]):
     ) -> None:
         super().__init__(runtime, SHARES, InternalKeys(group_of, lambda key: (key.startswith(GROUP), key)))
         self._loaded, self._unloaded = loaded, unloaded
-        # What the folder has of groups from its time alone.
-        self._own = GroupStore(runtime.meta)
-        self._left = self._own.load_all()
+        self._own = OwnFolder(runtime, GroupStore(runtime.meta))
 
     # --- GroupStorage
 
@@ -84,8 +82,13 @@ class ReplicatedGroups(InternalTables[Groups]):
                 gone.setdefault(group_of(key), []).append(key)
         for name, keys in gone.items():
             table.write(name, {}, keys)
-        fresh = await self._take_in(index, table, {group_of(key) for key, _ in rows if state_at(key) is None})
-        await table.written().wait()
+        known = {group_of(key) for key, _ in rows if state_at(key) is None}
+        ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
+
+        async def write(name: str, kept: StoredGroup) -> None:
+            await table.move_in(name, self._rows_of(name, kept.settings, kept.states, ids))
+
+        fresh = await self._own.move(table, lambda name: self.index_of(name) == index, known.__contains__, write)
         there = [row for row in rows if self._is_there(*row)]  # once more: a topic may have been deleted meanwhile
         return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
 
@@ -97,21 +100,6 @@ class ReplicatedGroups(InternalTables[Groups]):
             return True
         found = self._runtime.image.topics.get(at[0])
         return found is not None and found.id == value[:ID] and at[1] < len(found.partitions)
-
-    async def _take_in(self, index: int, table: InternalTable, there: AbstractSet[str]) -> Groups:
-        """Moves what the folder has of groups from its time alone into the topic: those of this partition that are not
-        `there`. If this is interrupted, the next load goes on."""
-        mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
-        fresh = {name: kept for name, kept in mine.items() if name not in there}
-        ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
-        for name, kept in fresh.items():
-            await table.move_in(name, self._rows_of(name, kept.settings, kept.states, ids))
-        for name in mine:
-            self._own.delete(name)
-            del self._left[name]
-        if mine:
-            await self._runtime.sync_meta()
-        return fresh
 
     def take(self, index: int, table: InternalTable, kept: Groups) -> None:
         self._loaded(kept)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS
 from krappy.core.kafka.offset import Offset
 from krappy.errors import CoordinatorNotAvailable, KrappyError
@@ -35,9 +36,7 @@ class ReplicatedKeeper(InternalTables[Groups]):
     ) -> None:
         super().__init__(runtime, OFFSETS, InternalKeys(name_in, _head_last))
         self._loaded, self._unloaded = loaded, unloaded
-        # What the folder has of groups from its time alone.
-        self._own = GroupOffsets(runtime.meta)
-        self._left = self._own.load_all()
+        self._own = OwnFolder(runtime, GroupOffsets(runtime.meta))
 
     # --- Keeper
 
@@ -73,7 +72,16 @@ class ReplicatedKeeper(InternalTables[Groups]):
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
         groups = kept_groups(rows)
-        groups |= await self._take_in(index, table, groups)
+
+        def is_there(name: str) -> bool:
+            """Whether all of a group is."""
+            return name in groups and groups[name].head is not None
+
+        async def write(name: str, kept: KeptGroup) -> None:
+            puts, _ = GroupChange(name, kept.head, kept.members, kept.offsets, kept.pending).rows()
+            await table.move_in(name, puts)
+
+        groups |= await self._own.move(table, lambda name: self.index_of(name) == index, is_there, write)
         await self._forget_gone(table, groups)
         return groups
 
@@ -105,21 +113,6 @@ class ReplicatedKeeper(InternalTables[Groups]):
         if found is None:
             return topic not in INTERNAL
         return bool(offset.topic_id) and offset.topic_id != found.id
-
-    async def _take_in(self, index: int, table: InternalTable, there: Groups) -> Groups:
-        """Moves what the folder has of groups from its time alone into the topic: those of this partition that are not
-        `there`, or not wholly. If this is interrupted, the next load goes on."""
-        mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
-        fresh = {name: kept for name, kept in mine.items() if name not in there or there[name].head is None}
-        for name, kept in fresh.items():
-            puts, _ = GroupChange(name, kept.head, kept.members, kept.offsets, kept.pending).rows()
-            await table.move_in(name, puts)
-        for name in mine:
-            self._own.delete(name)
-            del self._left[name]
-        if mine:
-            await self._runtime.sync_meta()
-        return fresh
 
 
 def _head_last(key: bytes) -> tuple[bool, bytes]:

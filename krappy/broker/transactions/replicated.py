@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.topics.internal_topics import TRANSACTIONS
 from krappy.broker.transactions.keeper import Term, as_kept
 from krappy.core.transactions import Transaction
@@ -63,9 +64,7 @@ class ReplicatedTransactions(InternalTables[Ids]):
         super().__init__(runtime, TRANSACTIONS, InternalKeys(name_in, lambda key: (False, key)))
         self._loaded, self._unloaded = loaded, unloaded
         self._terms: dict[int, LeaderTerm] = {}
-        # What the folder has of ids from its time alone.
-        self._own = TransactionStore(runtime.meta)
-        self._left = self._own.load_all()
+        self._own = OwnFolder(runtime, TransactionStore(runtime.meta))
 
     def term(self, name: str) -> Term:
         self.check_here(name)
@@ -75,16 +74,11 @@ class ReplicatedTransactions(InternalTables[Ids]):
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Ids:
         ids = {found.name: found for found in (unpacked(*row) for row in rows)}
-        mine = {name: kept for name, kept in self._left.items() if self.index_of(name) == index}
-        fresh = {name: kept for name, kept in mine.items() if name not in ids}
-        for name, kept in fresh.items():
+
+        async def write(name: str, kept: Transaction) -> None:
             table.write(name, {key_of(name): packed(kept)}, [])
-        await table.written().wait()
-        for name in mine:
-            self._own.delete(name)
-            del self._left[name]
-        if mine:
-            await self._runtime.sync_meta()
+
+        fresh = await self._own.move(table, lambda name: self.index_of(name) == index, ids.__contains__, write)
         return ids | fresh
 
     def take(self, index: int, table: InternalTable, kept: Ids) -> None:
