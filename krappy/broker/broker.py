@@ -55,6 +55,7 @@ from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine, make_folders
 from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.placement import Placement
+from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.errors import UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
 from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
@@ -359,8 +360,8 @@ class LocalBroker(Runtime):
         (`__transaction_state`); −1: it is away. From now on that internal topic is listed."""
         return await self.coordinators.find(topic, key)
 
-    def access(self) -> Access:
-        """The door for one connection."""
+    def access(self, principal: Principal = ANONYMOUS) -> Access:
+        """The door for a principal."""
         return Access(self)
 
     async def _forget_positions(self, topic: str, id: bytes) -> None:

@@ -27,6 +27,7 @@ from krappy.console.problems import HttpError
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import Need
+from krappy.core.security.principal import Principal
 from krappy.ports import AccessPort, BrokerPort, GatewayPort, LookoutPort, ServerPort
 
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -152,8 +153,14 @@ class Call:
         return self.console.broker  # type: ignore[no-any-return]
 
     @property
+    def principal(self) -> Principal:
+        """Who asks: what proved it puts it into the scope."""
+        host = self.request.scope["client"][0]
+        return self.request.scope.get("principal") or Principal(listener="HTTP", host=host)
+
+    @property
     def access(self) -> AccessPort:
-        return self.broker.access()
+        return self.broker.access(self.principal)
 
     @property
     def lookout(self) -> LookoutPort:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
+from krappy.core.security.principal import Principal
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
@@ -67,6 +68,7 @@ class SessionPort(PacedPort, Protocol):
     max_frame: int
     address: str
 
+    principal: Principal  # who the peer is; `access` is for it
     access: AccessPort  # to whatever has a name
 
     @property
@@ -136,6 +138,7 @@ class KafkaSessionPort(PacedPort, Protocol):
     listener: str  # the name of the listener that the peer connected to
     state: dict[str, Any]  # what handlers keep for the connection
     closed: bool  # the peer has left
+    principal: Principal
     access: AccessPort
     on_close: list[Callable[[], None]]  # called once when it ends
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from krappy.core.cluster.image import Registration
-from krappy.ports import AccessPort, BrokerPort, NodeInfo, PacedPort, SessionFacts
-from krappy.server.session import Paced
+from krappy.ports import BrokerPort, NodeInfo, PacedPort, SessionFacts
+from krappy.server.session import Identified
 from krappy.waiting import Later
 
 T = TypeVar("T")
@@ -15,14 +15,12 @@ S = TypeVar("S")
 UNANSWERED = AssertionError("not answered yet")
 
 
-class KafkaSession(Paced):
+class KafkaSession(Identified):
     """`state`: what handlers keep for the connection."""
 
     def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: PacedPort) -> None:
         """`listener`: the name of the listener that the peer used. `own`: this broker as the peer sees it."""
-        super().__init__(peer)
-        self.broker = broker
-        self.access: AccessPort = broker.access()
+        super().__init__(broker, peer, client.rpartition(":")[0], listener)
         self.client = client
         self.client_host = client.rpartition(":")[0]
         self.client_id: str | None = None  # of the request being handled

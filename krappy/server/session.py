@@ -7,10 +7,12 @@ from typing import TypeVar
 
 import trio
 
+from krappy.core.security.principal import Principal
 from krappy.errors import Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership
 from krappy.ports import AccessPort, BrokerPort, PacedPort, Registered, SessionFacts
 from krappy.server.budget import FAIR
+from krappy.settings.listeners import NATIVE
 
 MAX_HANDLES = 10_000
 FEW = 16  # members that leave in one turn: each may hold leases in all of the group's partitions
@@ -44,7 +46,28 @@ class Paced:
         return self._peer.answer_bytes
 
 
-class Session(Paced):
+class Identified(Paced):
+    """A session that belongs to somebody. `host`: the peer's address; `listener`: the name of the one it came to."""
+
+    access: AccessPort
+
+    def __init__(self, broker: BrokerPort, peer: PacedPort, host: str, listener: str) -> None:
+        super().__init__(peer)
+        self.broker = broker
+        self.principal = Principal(host=host.strip("[]"), listener=listener)
+
+    @property
+    def principal(self) -> Principal:
+        return self._principal
+
+    @principal.setter
+    def principal(self, principal: Principal) -> None:
+        """Set once the peer has proved who it is."""
+        self._principal = principal
+        self.access = self.broker.access(principal)
+
+
+class Session(Identified):
     """A `SessionPort`. `client`: the peer's name for people."""
 
     def __init__(
@@ -55,10 +78,9 @@ class Session(Paced):
         max_frame: int,
         allowance: Allowance,
         address: str = "",
+        listener: str = NATIVE,
     ) -> None:
-        super().__init__(peer)
-        self.broker = broker
-        self.access: AccessPort = broker.access()
+        super().__init__(broker, peer, client.rpartition(":")[0], listener)
         self.max_frame = max_frame
         self.address = address
         self._allowance = allowance

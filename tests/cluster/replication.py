@@ -12,6 +12,7 @@ import trio
 
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.epochs import Epochs
+from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
 from krappy.errors import CorruptBatch, KrappyError, NotLeader, OffsetOutOfRange, UnknownPartition
 from krappy.handlers.kafka.api_versions import what_is_served
@@ -246,7 +247,7 @@ class MemoryBroker:
         self.quotas = ReplicationQuotas()
         self.clock = SimpleNamespace(steady_ms=lambda: int(trio.current_time() * 1000))
 
-    def access(self) -> Any:
+    def access(self, principal: Principal) -> Any:
         by_name = {each.name: each for each in self.topics.values()}
         return SimpleNamespace(
             find_topic_by_id=lambda id, op: self.topics.get(id), find_topic=lambda name, op: by_name.get(name)

@@ -1,0 +1,30 @@
+"""Who sends a request, as the connection that it came on has proved (KIP-11, KIP-189)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Principal:
+    """`groups`: of a token's claims; ACLs may name them (`Group:ops`). `mechanism`: of SASL, or "mTLS"; None: it was
+    not asked. `listener`: its name. `host`: the peer's address. `expires_ms`: when the proof ends, in ms since 1970;
+    None: never."""
+
+    kind: str = "User"
+    name: str = "ANONYMOUS"
+    groups: tuple[str, ...] = ()
+    mechanism: str | None = None
+    listener: str = ""
+    host: str = ""
+    expires_ms: int | None = None
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)  # as ACLs name it, with its groups
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", (str(self), *(f"Group:{name}" for name in self.groups)))
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal()  # of whom nobody asked who it is
