@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -31,8 +32,9 @@ from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
 from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
+from krappy.server.tls import ServerTls
 from krappy.settings import server as settings
-from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, parse_address
+from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, ListenerSetting, parse_address
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import inherited
 
@@ -47,6 +49,7 @@ STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless t
 EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
+OTHERS = {NATIVE: "native", HTTP: "http"}  # listeners that are not Kafka's, and their names among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
 CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
 
@@ -104,6 +107,7 @@ class Broker:
         self._stack = AsyncExitStack()
         self.engine: Engine
         self.server: Server
+        self.tls: ServerTls | None = None  # if a listener has it
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
         self.gateway: Gateway | None = None  # to the partitions that others lead, in a cluster
@@ -158,9 +162,11 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
-            for name, address in (("native", config.listen_native), ("http", config.listen_http)):
-                if address is not None:
-                    sockets[name] = bind(address, f"listen_{name}")
+            if any(each.has_tls for each in config.listeners):
+                self.tls = ServerTls(config, self._report)
+            for name, key in OTHERS.items():
+                if (served := config.listener(name)) is not None:
+                    sockets[key] = bind(served.address, f"listen_{key}")
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address, "listen_kafka")
             self.engine = self._make_engine()
@@ -168,14 +174,18 @@ class Broker:
             if self._stopped:
                 self.engine.begin_stop()
             self.server = self._make_server()
+            self.server.tls = self.tls
             self.lookout = self._make_lookout()
             await nursery.start(self._serve, [])
+            if self.tls is not None:
+                nursery.start_soon(self.tls.watch)
             if "http" in sockets:  # first: its probes tell how far the start is
                 from krappy.console.history import FigureHistory  # without the console, which takes more memory
 
                 self.history = FigureHistory()
                 self.http_address = self.engine.http_address = _address(sockets["http"])
-                self.server.listen(Listener(sockets.pop("http"), http.Http(self._load_console)))
+                console = http.Http(self._load_console)
+                self.server.listen(Listener(sockets.pop("http"), console, self._tls_of(config.listener(HTTP))))
             await nursery.start(self.engine.run)
             if self.http_address:
                 self.engine.spawn(self.history.record, self.engine, self.server)
@@ -188,7 +198,9 @@ class Broker:
             raise
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
-            self.server.listen(Listener(sockets["native"], Native(native.registry(), config.advertised(NATIVE))))
+            told = config.listener(NATIVE)
+            speech = Native(native.registry(), told.advertised if told is not None else "")
+            self.server.listen(Listener(sockets["native"], speech, self._tls_of(told)))
             if self.engine.replication is not None:
                 from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
 
@@ -198,8 +210,13 @@ class Broker:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = _address(opened)
             advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
-            self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised)))
+            self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised), self._tls_of(listener)))
         self.listening = True
+
+    def _tls_of(self, listener: ListenerSetting | None) -> Callable[[], ssl.SSLContext] | None:
+        if self.tls is None or listener is None or not listener.has_tls:
+            return None
+        return self.tls.for_browsers if listener.name == HTTP else self.tls.for_clients
 
     def _make_engine(self) -> Engine:
         config = self.config
@@ -236,8 +253,9 @@ class Broker:
         machine's name."""
         config = self.config
         told = {each.name: (each.advertised, sockets[KAFKA + each.name]) for each in config.kafka_listeners}
-        others = {NATIVE: "native", HTTP: "http"}
-        told |= {name: (config.advertised(name), sockets[key]) for name, key in others.items() if key in sockets}
+        for name, key in OTHERS.items():
+            if (other := config.listener(name)) is not None:
+                told[name] = other.advertised, sockets[key]
         hosts = [parse_address(advertised)[0] for advertised, _ in told.values() if advertised]
         found = {}
         for name, (advertised, sock) in told.items():

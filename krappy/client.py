@@ -21,7 +21,7 @@ import importlib
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
@@ -32,6 +32,7 @@ from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.choice import End, Order
 from krappy.clients.link import Link
 from krappy.clients.router import Router
+from krappy.clients.security import ClientOptions
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import KeyRangeChoice
@@ -80,28 +81,27 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"krappy.clients.aio.{home}"), name)
 
 
-def connect(to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
+def connect(to: Addresses | None = None, **options: Unpack[ClientOptions]) -> Client:
     """A client, to be entered with `async with`.
 
     Args:
         to: `host:port` of a broker; of several brokers of a cluster as a list, or with commas between them: the first
             that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
-        timeout: seconds that any operation may take, with all its tries.
-        keepalive: after this many seconds of silence the client pings the broker; after as many more without an answer
-            the connection counts as lost.
+        timeout: seconds that any operation may take, with all its tries (30).
+        keepalive: seconds of silence after which the broker is pinged; after as many more the connection is lost (30).
+        tls, ca, cert, user, password: as `krappy.clients.security.ClientSecurity` explains them.
 
-    Raises ConfigError for a wrong address, timeout or keepalive. Entering raises ConnectionLost when no broker answers
-    there; connections that are lost later are made again in the background.
+    Raises ConfigError for a wrong argument. Entering raises ConnectionLost when no broker answers there; connections
+    that are lost later are made again in the background.
     """
-    return Client(to, timeout=timeout, keepalive=keepalive)
+    return Client(to, **options)
 
 
 class Client:
-    """Connections to a broker, or to those of a cluster, made again when they are lost. Any number of tasks may use
-    it."""
+    """Connections to a broker, or to those of a cluster, made again when lost. Any number of tasks may use it."""
 
-    def __init__(self, to: Addresses | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
-        self._connection = ClientConnection(to, timeout, keepalive)
+    def __init__(self, to: Addresses | None = None, **options: Unpack[ClientOptions]) -> None:
+        self._connection = ClientConnection(to, **options)
 
     async def __aenter__(self) -> Client:
         await self._connection.open()

@@ -59,6 +59,7 @@ LAYERS = [
     Layer("wire", ["wire"], VALUES, {"msgpack"}, IMPURE),
     Layer("core", ["core"], VALUES, {"pyroaring", "re2"}, IMPURE),
     Layer("descriptors", ["descriptors"], [], set(), IMPURE - {"os"}),
+    Layer("tls", ["tls"], [], set(), IMPURE - {"os", "socket", "ssl"}),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
     Layer("ports", ["ports"], [*VALUES, "settings", "core", "wire", "waiting"], set(), IMPURE),
     Layer("settings", ["settings"], ["errors"], set(), SOCKETS | PROCESSES | CHANCE),
@@ -80,7 +81,7 @@ LAYERS = [
     Layer(
         "server",
         ["server"],
-        [*VALUES, "core", "wire", "handlers", "waiting", "descriptors", "ports", "settings"],
+        [*VALUES, "core", "wire", "handlers", "waiting", "descriptors", "tls", "ports", "settings"],
         {"trio", "structlog", "msgpack", "h11"},
         FILES - {"os"},
     ),
@@ -98,7 +99,7 @@ LAYERS = [
         {"trio", "starlette", "msgspec", "prometheus_client"},
         (SOCKETS - {"http", "urllib"}) | FILES | PROCESSES | CHANCE,
     ),
-    Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
+    Layer("clients", CLIENTS, [*VALUES, "wire", "tls"], {"anyio", "msgpack"}, FILES - {"os"}),
     Layer(
         "spark",
         ["spark"],

@@ -19,7 +19,8 @@ from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.core.cluster import paths
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, KrappyError, StorageError
 from krappy.ports import Layer
-from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
+from krappy.settings.kafka_names import KAFKA_NAMES
+from krappy.settings.server import ServerConfig, default_of, read_value
 from krappy.settings.topic_table import FOREVER, OF_BROKER, Changes, Given, Setting, changes_of, integer
 from krappy.waiting import wait_any
 

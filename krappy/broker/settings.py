@@ -15,8 +15,8 @@ from typing import Any
 from krappy.broker.dynamic import RATES, THREADS
 from krappy.broker.runtime import DISK_THREADS
 from krappy.ports import BrokerSetting
-from krappy.settings.listeners import PLAINTEXT
-from krappy.settings.server import KAFKA_NAMES, ServerConfig
+from krappy.settings.kafka_names import KAFKA_NAMES
+from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import OF_BROKER
 
 SECRET = "console_token"  # its value is never shown
@@ -42,15 +42,15 @@ def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting
     if not config.zookeeper_connect:
         rows.append(BrokerSetting("default.replication.factor", "1", "INT", "there is one broker", False))
     rows += [BrokerSetting(each.name, each.default, each.kind, each.doc, False) for each in RATES]
-    security = ",".join(f"{each.name}:{PLAINTEXT}" for each in config.kafka_listeners)
-    map_doc = "listeners have no encryption yet"
+    security = ",".join(f"{each.name}:{each.protocol}" for each in config.kafka_listeners)
+    map_doc = "the security protocol of each listener"
     rows.append(BrokerSetting("listener.security.protocol.map", security, "STRING", map_doc, False))
     return sorted({row.name: row for row in rows}.values())
 
 
 def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
     for spec in fields(config):
-        if spec.name == "topic_defaults":
+        if spec.name in ("topic_defaults", "listener_security_protocol_map"):
             continue
         value, doc = getattr(config, spec.name), spec.metadata["doc"]
         given = value != spec.default

@@ -9,6 +9,7 @@ most `timeout`; after that, `ask` raises the broker's last error, if there was o
 from __future__ import annotations
 
 import itertools
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
+from krappy.clients.security import ClientSecurity
 from krappy.clients.values import Address
 from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotCoordinator, NotLeader, RequestTimeout
 from krappy.wire.frames import DEFAULT_LIMIT
@@ -23,6 +25,7 @@ from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
+TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
 NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
 PATIENCE = 1.0  # seconds that `tell` waits for room to send
@@ -82,8 +85,10 @@ class Link:
         random: Callable[[], float],
         timeout: float = 30.0,
         keepalive: float = 30.0,
+        security: ClientSecurity | None = None,
     ) -> None:
         self.runtime = runtime
+        self._security = security or ClientSecurity()
         self.addresses = addresses  # another sequence may be put here at any time
         self.address = addresses[0]  # of the connection, or of the last try
         self.timeout = timeout
@@ -183,7 +188,9 @@ class Link:
         while not self.closed:
             before = self.generation
             try:
-                stream = await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS)
+                stream = await self._dial()
+            except ssl.SSLError as error:
+                self._tell(f"{self.address}: no TLS with it ({_reason(error)})")
             except OSError as error:
                 self._tell(_no_broker(self.addresses if tried + 1 >= len(self.addresses) else [self.address], error))
             else:
@@ -201,6 +208,9 @@ class Link:
                 self._tried.set()
                 if not self.closed:
                     await self._closing.wait(self._backoff.pause())
+
+    async def _dial(self) -> ClientStream:
+        return await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS, self._security.context)
 
     def _next_address(self) -> Address:
         """The one after that of the last try."""
@@ -228,6 +238,9 @@ class Link:
                     await self._paused.wait()
                 greeted = self._conversation is conversation
                 data = await stream.receive(self._keepalive if greeted else greeting_ends - self.runtime.now())
+                if data and not greeted and data.startswith(TLS_ALERT):
+                    self._tell(f"{self.address} speaks TLS: connect with ca=, or with tls=True")
+                    return
                 if data:
                     pinged, self._probed = False, None
                     self._heard = self.runtime.now()
@@ -450,6 +463,8 @@ class Link:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -90,8 +91,8 @@ class ClientRuntime(Protocol):
         """Lets other tasks run. Does nothing on threads."""
         ...
 
-    async def dial(self, host: str, port: int, seconds: float) -> ClientStream:
-        """A new connection. Raises OSError (TimeoutError is one)."""
+    async def dial(self, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None) -> ClientStream:
+        """A new connection, after the handshake if it has TLS. Raises OSError (TimeoutError and ssl.SSLError are)."""
         ...
 
     def spawn(self, work: Callable[[], Work[None]], name: str) -> None:

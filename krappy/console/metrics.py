@@ -150,6 +150,11 @@ class MetricsSnapshot:
             ("memory_budget_used_bytes", "Bytes of requests in progress and of answers not taken", t.budget_used_bytes),
             ("memory_parked_bytes", "Bytes of requests that wait for events", t.parked_bytes),
             ("console_live_views", "Tails and watches that are open in the console", self._live),
+            (
+                "tls_certificate_expiry_seconds",
+                "When the certificate of TLS expires, in seconds since the epoch; 0: no listener has TLS",
+                t.certificate_expires or 0,
+            ),
         ):
             yield GaugeMetricFamily(P + name, about, value)
         views = GaugeMetricFamily(P + "views", "RocksDB's numbers of the tables", labels=["property"])
@@ -162,6 +167,7 @@ class MetricsSnapshot:
             ("appends_failed", "Writes to logs that the disk refused; their producers try again", t.appends_failed),
             ("connections_accepted", "Connections accepted", t.accepted),
             ("connections_refused", "Connections refused because there were too many", t.refused),
+            ("tls_handshakes_failed", "Handshakes of TLS that came to nothing", t.handshakes_failed),
             ("back_pressure_stalls", "Times that a connection had to wait for memory or for its peer", t.stalls),
         ):
             yield CounterMetricFamily(P + name, about, value)

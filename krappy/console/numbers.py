@@ -34,8 +34,8 @@ class RequestNumbers(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """Counters: accepted, refused, appended_…, appends_failed, received_…, sent_…, stalls, and the latencies. The other
-    numbers are those of now."""
+    """Counters: accepted, refused, handshakes_failed, appended_…, appends_failed, received_…, sent_…, stalls, and the
+    latencies. The other numbers are those of now."""
 
     now_ms: int
     started_ms: int
@@ -49,6 +49,10 @@ class Totals(msgspec.Struct):
     connections: dict[str, int]
     accepted: int
     refused: int
+    handshakes_failed: Annotated[int, Meta(description="handshakes of TLS that came to nothing")]
+    certificate_expires: Annotated[
+        float | None, Meta(description="when the certificate of TLS does, in seconds since the epoch")
+    ]
     appended_events: int
     appended_bytes: int
     appends_failed: int
@@ -130,6 +134,8 @@ async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> 
         connections=told.connections,
         accepted=told.accepted,
         refused=told.refused,
+        handshakes_failed=told.handshakes_failed,
+        certificate_expires=told.certificate_expires,
         appended_events=broker.measures.appended_events,
         appended_bytes=broker.measures.appended_bytes,
         appends_failed=broker.measures.appends_failed,

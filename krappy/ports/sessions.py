@@ -96,7 +96,8 @@ class RequestTimesPort(Protocol):
 
 class ServerNumbers(NamedTuple):
     """Counts since the server started, and the use of its memory. By protocol: `connections`, which are open now, and
-    the bytes that were received and sent. `parked_bytes`: of requests that wait."""
+    the bytes that were received and sent. `parked_bytes`: of requests that wait. `certificate_expires`: when that of
+    TLS does, in seconds since the epoch; None: no listener has TLS. `handshakes_failed`: of TLS."""
 
     connections: dict[str, int]
     accepted: int
@@ -107,6 +108,8 @@ class ServerNumbers(NamedTuple):
     budget_used_bytes: int
     parked_bytes: int
     stalls: int
+    handshakes_failed: int
+    certificate_expires: float | None
 
 
 class ServerPort(Protocol):

@@ -31,7 +31,8 @@ from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
 from krappy.server.pace import OUTBOX, PROOF, SMALL, TURN, Pace
-from krappy.server.sockets import has_left
+from krappy.server.sockets import has_left, readable
+from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
 from krappy.wire.frames import SIZE, refusal
 
@@ -53,6 +54,7 @@ class Channel(DescribedConnection, Pace):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock
+        self._tls = sock if isinstance(sock, TlsSocket) else None
         self.client = client
         self._rest = bytearray()  # bytes that were read and not dispatched: an incomplete frame, or `_held_back` ones
         self._kept = 0  # how many of them count against the budget
@@ -126,6 +128,8 @@ class Channel(DescribedConnection, Pace):
         reads. When the broker stops, waiting requests are answered.
         """
         try:
+            if self._tls is not None and not await self._greet(self._tls):
+                return
             async with trio.open_nursery() as nursery:
                 if self._life.cancel_called:  # `give_way` was called before
                     nursery.cancel_scope.cancel()
@@ -154,6 +158,12 @@ class Channel(DescribedConnection, Pace):
             self._keep(0)
             self._outbox.clear()
             self._sock.close()
+
+    async def _greet(self, sock: TlsSocket) -> bool:
+        """The handshake of TLS; whether it was done."""
+        with self._life:
+            return await self._server.handshakes.greet(sock, self.client)
+        return False
 
     def finish(self) -> None:
         """Stops gracefully: reads no more, answers the requests in flight, then ends the connection."""
@@ -234,7 +244,10 @@ class Channel(DescribedConnection, Pace):
 
     async def _bytes_come(self) -> None:
         self._silent_since = trio.current_time()
-        await trio.lowlevel.wait_readable(self._sock)
+        if self._tls is None:
+            await trio.lowlevel.wait_readable(self._sock)
+        else:
+            await readable(self._tls)
         self._silent_since = math.inf
 
     def look(self, now: float) -> None:

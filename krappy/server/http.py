@@ -10,9 +10,9 @@ A peer can affect only its own connection:
 - A peer that has closed its sending side still gets its answers; but a live view, which would never end, ends then.
 - When the broker stops, requests in progress may end, and idle connections are closed.
 
-h11 is used because it is the protocol alone, without a server or an event loop. HTTP/2 is left to proxies: browsers
-speak it over TLS only. The first connection imports h11 and the application, in a thread, so a broker whose console is
-not used does not hold them in memory.
+h11 is used because it is the protocol alone, without a server or an event loop. HTTP/2 is left to proxies. The first
+connection imports h11 and the application, in a thread, so a broker whose console is not used does not hold them in
+memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import trio
 from krappy.errors import KrappyError
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
+from krappy.tls import TlsSocket
 from krappy.waiting import wait_any
 from krappy.wire import mistaken
 
@@ -115,6 +116,10 @@ class HttpConnection:
     async def serve(self) -> None:
         try:
             with self._life:
+                if isinstance(self._sock, TlsSocket) and not await self._server.handshakes.greet(
+                    self._sock, self.client
+                ):
+                    return
                 application = await self._speech.loaded()
                 await self._talk(application)
         finally:

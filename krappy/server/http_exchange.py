@@ -83,7 +83,7 @@ class HttpExchange:
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": request.http_version.decode("ascii"),
             "method": request.method.decode("ascii"),
-            "scheme": "http",
+            "scheme": self._wire.scheme,
             "path": path.decode("latin-1"),
             "raw_path": path,
             "query_string": query,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.server.sockets import has_left
+from krappy.server.sockets import has_left, readable
+from krappy.tls import TlsSocket
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -19,12 +20,43 @@ GRACE = 3.0  # seconds that a peer may take for an answer while memory is short
 SLOWEST = 256 << 10  # bytes per second at which it has to take a large answer then, after `GRACE`
 
 
+class TlsStream:
+    """A TlsSocket with the methods of trio's sockets that `Wire` uses."""
+
+    def __init__(self, sock: TlsSocket) -> None:
+        self._sock = sock
+
+    async def recv(self, size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while True:
+            try:
+                return self._sock.recv(size)
+            except BlockingIOError:
+                await readable(self._sock)
+
+    async def send(self, data: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        while True:
+            try:
+                return self._sock.send(data)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._sock)
+
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()
+
+
 class Wire:
     """Bytes from and to the peer. An OSError counts as the peer having left: it raises none."""
 
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._stdlib = sock
-        self._socket = trio.socket.from_stdlib_socket(sock)
+        self._socket = TlsStream(sock) if isinstance(sock, TlsSocket) else trio.socket.from_stdlib_socket(sock)
+        self.scheme = "https" if isinstance(sock, TlsSocket) else "http"
         self._budgets = (server.budget, server.pages)
         self._stall_seconds = server.stall_seconds
         self._deadline = math.inf

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
+from functools import partial
 
 from krappy.server.budget import Budget
+from krappy.tls import TlsSocket
 from krappy.types import FilePart
 
 Part = bytes | memoryview | FilePart
@@ -21,6 +23,7 @@ MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: the system may jo
 class Outbox:
     def __init__(self, sock: socket.socket, budget: Budget) -> None:
         self._sock = sock
+        self._send_from = sock.send_file if isinstance(sock, TlsSocket) else partial(os.sendfile, sock.fileno())
         self._budget = budget
         self._parts: deque[Part] = deque()
         self.size = 0  # bytes that wait
@@ -85,9 +88,9 @@ class Outbox:
         return b"".join(parts)
 
     def _send_file(self, part: FilePart) -> bool:
-        """Sends from the file to the socket without copying. Whether all of it was sent. Raises OSError."""
+        """Sends from the file, without TLS without copying. Whether all of it was sent. Raises OSError."""
         try:
-            sent = os.sendfile(self._sock.fileno(), part.file.fd, part.position, part.size)
+            sent = self._send_from(part.file.fd, part.position, part.size)
         except BlockingIOError:
             self._parts.appendleft(part)
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,9 @@ from krappy.server.pace import Turns
 from krappy.server.places import HTTP, Places
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
+from krappy.server.tls import Handshakes, ServerTls
 from krappy.settings.listeners import parse_address
+from krappy.tls import wrapped
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS
@@ -78,8 +81,11 @@ class Speech(Protocol):
 
 
 class Listener(NamedTuple):
+    """`tls`: gives the context of a new connection; None: the listener has no TLS."""
+
     socket: socket.socket
     speech: Speech
+    tls: Callable[[], ssl.SSLContext] | None = None
 
 
 class InternalError(KrappyError):
@@ -103,6 +109,8 @@ class Server:
         self.report = report
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
+        self.handshakes = Handshakes(self.turns.next, report)
+        self.tls: ServerTls | None = None  # if a listener has it
         self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
         self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = min(max_frame, memory_bytes // 2)  # a larger frame might never find room
@@ -145,6 +153,7 @@ class Server:
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener)
                 nursery.start_soon(self._look_after)
+                nursery.start_soon(self.handshakes.run)
                 task_status.started()
 
     def listen(self, listener: Listener) -> None:
@@ -203,6 +212,8 @@ class Server:
         try:
             while True:
                 await trio.lowlevel.wait_readable(listener.socket)
+                if listener.tls is not None:
+                    await self.handshakes.room()
                 for _ in range(TOGETHER):
                     try:
                         sock, address = listener.socket.accept()
@@ -215,14 +226,15 @@ class Server:
                         await trio.sleep(0.1)
                         break
                     try:
-                        self._start(listener.speech, sock, address)
+                        self._start(listener, sock, address)
                     except OSError:  # the peer left meanwhile
                         sock.close()
         finally:
             listener.socket.close()
 
-    def _start(self, speech: Speech, sock: socket.socket, address: tuple[str, int]) -> None:
+    def _start(self, listener: Listener, sock: socket.socket, address: tuple[str, int]) -> None:
         assert self._nursery is not None
+        speech = listener.speech
         prepare(sock)
         host, port = address[0].removeprefix("::ffff:"), address[1]
         client = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -230,10 +242,13 @@ class Server:
         if refusal is not None:
             self.refused += 1
             self.report("connection_refused", client=client, protocol=speech.protocol, reason=refusal.text)
-            with contextlib.suppress(OSError):
-                sock.send(speech.refusal(refusal))
+            if listener.tls is None:
+                with contextlib.suppress(OSError):
+                    sock.send(speech.refusal(refusal))
             sock.close()
             return
+        if listener.tls is not None:
+            sock = wrapped(listener.tls(), sock)
         connection = speech.connect(self, sock, client)
         self.accepted += 1
         self.connections.add(connection)
@@ -287,6 +302,8 @@ class Server:
             budget_used_bytes=self.budget.used,
             parked_bytes=self.budget.parked,
             stalls=self.budget.stalls,
+            handshakes_failed=self.handshakes.failed,
+            certificate_expires=None if self.tls is None else self.tls.contexts.expires,
         )
 
     def request_times(self) -> Iterator[tuple[str, str, Histogram]]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 
+import trio
+
+from krappy.tls import TlsSocket
+
 _ESTABLISHED = 1  # the first byte of Linux's tcp_info is the state (include/net/tcp_states.h)
 _INFO = getattr(socket, "TCP_INFO", None)
 # A host that vanishes without closing is noticed after a minute and a half, however long its requests may wait.
@@ -29,3 +33,13 @@ def has_left(sock: socket.socket) -> bool:
     with contextlib.suppress(OSError):
         return _INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, _INFO, 1)[0] != _ESTABLISHED
     return True
+
+
+async def readable(sock: TlsSocket) -> None:
+    """Waits until reading from it may give something."""
+    if sock.pending():  # of a record whose beginning was read
+        await trio.lowlevel.checkpoint()
+    elif sock.wants_write:
+        await trio.lowlevel.wait_writable(sock)
+    else:
+        await trio.lowlevel.wait_readable(sock)

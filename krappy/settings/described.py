@@ -17,6 +17,7 @@ SECTIONS = {
     "group_max_members": "Groups",
     "max_transactional_ids": "Transactions, staged writes and producers",
     "log_level": "The log",
+    "listener_security_protocol_map": "TLS and users",
     next(iter(TOPICS)): "Defaults of topics",
 }
 

@@ -4,22 +4,34 @@ them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from krappy.errors import ConfigError
 
 PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
+PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's security protocols: with TLS, and with users
 NATIVE, HTTP = "NATIVE", "HTTP"  # the names under which a broker tells the cluster of its other listeners
 _LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
-_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's names of what this broker does not have
 
 
-class KafkaListener(NamedTuple):
-    """`address`: HOST:PORT to bind to. `advertised`: HOST:PORT that clients are told; empty: the one they used."""
+class ListenerSetting(NamedTuple):
+    """`address`: HOST:PORT to bind to. `advertised`: HOST:PORT that clients are told; empty: the one they used.
+    `protocol`: one of PROTOCOLS."""
 
     name: str
     address: str
     advertised: str
+    protocol: str = PLAINTEXT
+
+    @property
+    def has_tls(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_users(self) -> bool:
+        """Whether its clients log in, by SASL or what their protocol has instead."""
+        return self.protocol.startswith("SASL_")
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -41,14 +53,36 @@ def read_listeners(text: str) -> list[tuple[str, str]]:
         match = _LISTENER.fullmatch(each.strip())
         assert match is not None
         name = (match[1] or PLAINTEXT).upper()
-        if name in _NOT_YET:
-            raise ValueError(f"{name}: there is no TLS and no SASL yet; PLAINTEXT, or any other name, has neither")
         if name in found:
             raise ValueError(
                 f"two listeners are called {name}: write NAME://HOST:PORT, with a name of its own for each"
             )
         found[name] = checked_address(match[2])
     return list(found.items())
+
+
+def read_listener(text: str) -> tuple[str, str]:
+    """(security protocol, HOST:PORT) of "HOST:PORT" or "PROTOCOL://HOST:PORT". Raises ValueError."""
+    [(protocol, address), *more] = read_listeners(text) or [("", "")]
+    if protocol not in PROTOCOLS or more:
+        raise ValueError(f"HOST:PORT is needed, or {', '.join(PROTOCOLS)} and :// before that")
+    return protocol, address
+
+
+def read_protocols(text: str) -> dict[str, str]:
+    """The security protocol of each listener that NAME:PROTOCOL,NAME:PROTOCOL names. Raises ValueError."""
+    found: dict[str, str] = {}
+    for each in text.split(",") if text else []:
+        name, _, protocol = (part.strip().upper() for part in each.partition(":"))
+        if not name or protocol not in PROTOCOLS:
+            raise ValueError(f"'{each.strip():.80}' is not NAME:PROTOCOL, with one of {', '.join(PROTOCOLS)}")
+        found[name] = protocol
+    return found
+
+
+def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
+    """The security protocol of a listener: as the map has it; else what its name says, if that is one; else none."""
+    return protocols.get(name, name if name in PROTOCOLS else PLAINTEXT)
 
 
 def joined(listeners: list[tuple[str, str]]) -> str:

@@ -27,15 +27,20 @@ from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
 from krappy.settings import units
+from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.listeners import (
     HTTP,
     NATIVE,
-    KafkaListener,
-    checked_address,
+    ListenerSetting,
     joined,
     parse_address,
+    protocol_of,
+    read_listener,
     read_listeners,
+    read_protocols,
 )
+from krappy.settings.security import SecuritySettings
+from krappy.settings.spec import facts, number, setting
 from krappy.settings.topic import TopicConfig
 from krappy.settings.topic_table import OF_BROKER, inherited, nearest
 
@@ -50,47 +55,9 @@ _SERVICE_LINK = re.compile(
 KINDS = {None: "number", units.BYTES: "size", units.MS: "duration", units.SECONDS: "duration"}
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
+LISTEN = ("listen_native", "listen_kafka", "listen_http")
 _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 CHROOT, ZOOKEEPER_PORT = "/krappy", 2181
-# Kafka's names ("Broker Configs"), in the unit of ours.
-KAFKA_NAMES = {
-    "advertised.listeners": "advertised_listeners",
-    "auto.create.topics.enable": "auto_create_topics",
-    "broker.id": "broker_id",
-    "broker.rack": "rack",
-    "default.replication.factor": "default_replication_factor",
-    "connections.max.idle.ms": "idle_timeout_ms",
-    "group.consumer.heartbeat.interval.ms": "group_consumer_heartbeat_interval_ms",
-    "group.consumer.migration.policy": "group_consumer_migration_policy",
-    "group.consumer.session.timeout.ms": "group_consumer_session_timeout_ms",
-    "group.initial.rebalance.delay.ms": "group_initial_rebalance_delay_ms",
-    "group.max.session.timeout.ms": "group_max_session_timeout_ms",
-    "group.min.session.timeout.ms": "group_min_session_timeout_ms",
-    "listeners": "listen_kafka",
-    "log.cleaner.backoff.ms": "cleaner_backoff_ms",
-    "log.cleaner.io.max.bytes.per.second": "cleaner_io_max_bytes_per_second",
-    "log.dir": "data",
-    "log.dirs": "data",
-    "log.retention.check.interval.ms": "retention_check_ms",
-    "max.connections": "max_connections",
-    "max.connections.per.ip": "max_connections_per_ip",
-    "max.connections.per.ip.overrides": "max_connections_per_ip_overrides",
-    "node.id": "broker_id",
-    "num.partitions": "default_partitions",
-    "replica.lag.time.max.ms": "replica_lag_time_max_ms",
-    "auto.leader.rebalance.enable": "auto_leader_rebalance_enable",
-    "leader.imbalance.check.interval.seconds": "leader_imbalance_check_interval_seconds",
-    "leader.imbalance.per.broker.percentage": "leader_imbalance_per_broker_percentage",
-    "producer.id.expiration.ms": "producer_id_expiration_ms",
-    "socket.request.max.bytes": "max_frame_bytes",
-    "transaction.max.timeout.ms": "transaction_max_timeout_ms",
-    "transaction.state.log.min.isr": "transaction_state_log_min_isr",
-    "transaction.state.log.num.partitions": "transaction_state_log_num_partitions",
-    "transaction.state.log.replication.factor": "transaction_state_log_replication_factor",
-    "transactional.id.expiration.ms": "transactional_id_expiration_ms",
-    "zookeeper.connect": "zookeeper_connect",
-    "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
-}
 TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
 _FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in TOPICS.items()}}
 
@@ -98,163 +65,150 @@ _FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in TOPICS.items()}}
 _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
 
 
-def _facts(
-    doc: str, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
-) -> dict[str, Any]:
-    return {"doc": doc, "low": low, "high": high, "choices": choices}
-
-
-def _setting(default: Any, doc: str, choices: tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata=_facts(doc, choices=choices))
-
-
-def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
-    return field(default=default, metadata=_facts(doc, low, high))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(SecuritySettings):
     """Every setting of a broker, checked."""
 
-    data: Path = field(default=Path("krappy-data"), metadata=_facts("folder that holds everything the broker stores"))
-    listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
-    listen_kafka: str | None = _setting(
+    data: Path = field(default=Path("krappy-data"), metadata=facts("folder that holds everything the broker stores"))
+    listen_native: str | None = setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
+    listen_kafka: str | None = setting(
         "127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none; or several as NAME://HOST:PORT,NAME://HOST:PORT"
     )
-    listen_http: str | None = _setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
+    listen_http: str | None = setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
     console_token: str = field(
         default="",
         repr=False,
-        metadata=_facts(
+        metadata=facts(
             "secret of 16 or more characters that the console asks for; without it other machines only get the probes"
         ),
     )
-    console_token_file: str = _setting("", "file that holds the console_token, to keep it off the command line")
-    advertised_listeners: str = _setting(
+    console_token_file: str = setting("", "file that holds the console_token, to keep it off the command line")
+    advertised_listeners: str = setting(
         "",
         "HOST:PORT that Kafka clients are told to connect to; empty: the one they used; for each listener by name: "
         "NAME://HOST:PORT,NAME://HOST:PORT; NATIVE and HTTP are the names of the other two",
     )
-    broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
-    rack: str = _setting("", "this broker's rack or zone, as Kafka clients see it")
-    zookeeper_connect: str = _setting(
+    broker_id: int = number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
+    rack: str = setting("", "this broker's rack or zone, as Kafka clients see it")
+    zookeeper_connect: str = setting(
         "",
         "HOST:PORT,HOST:PORT/PATH: the ZooKeeper of the cluster that this broker joins; empty: it is alone. The path "
         "is /krappy if none is given",
     )
-    zookeeper_session_timeout_ms: int = _number(
+    zookeeper_session_timeout_ms: int = number(
         6000, "ms without a word after which ZooKeeper ends this broker's session", 4000, 2**31 - 1
     )
-    default_replication_factor: int = _number(
+    default_replication_factor: int = number(
         -1, "replicas of a topic whose creator gives no number; -1: 3, or as many as there are brokers", -1, 1000
     )
-    replica_lag_time_max_ms: int = _number(
+    replica_lag_time_max_ms: int = number(
         10_000, "ms after which a follower that does not keep up leaves the in-sync replicas", 2500, 2**31 - 1
     )
-    auto_leader_rebalance_enable: bool = _setting(
+    auto_leader_rebalance_enable: bool = setting(
         True, "whether the controller gives partitions back to their first replicas, which are to lead them"
     )
-    leader_imbalance_check_interval_seconds: int = _number(
+    leader_imbalance_check_interval_seconds: int = number(
         300, "seconds between two looks of the controller at who leads what", 1, 2**31 - 1
     )
-    leader_imbalance_per_broker_percentage: int = _number(
+    leader_imbalance_per_broker_percentage: int = number(
         10, "% of the partitions that a broker is to lead, and does not, above which it gets them back", 0, 100
     )
-    durability: str = _setting(
+    durability: str = setting(
         "fsync",
         "when an event is acknowledged: fsync (it is on disk) or os (the operating system has it)",
         choices=("fsync", "os"),
     )
-    memory_bytes: int = _number(256 << 20, "bytes of requests in flight and replies waiting", low=1 << 20)
-    max_frame_bytes: int = _number(
+    memory_bytes: int = number(256 << 20, "bytes of requests in flight and replies waiting", low=1 << 20)
+    max_frame_bytes: int = number(
         64 << 20, "bytes of the largest request; at most half of memory_bytes", low=1024, high=2**31 - 1
     )
-    idle_timeout_ms: int = _number(600_000, "ms after which a silent connection is closed; 0: never")
-    max_connections: int = _number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
-    max_connections_per_ip: int = _number(
+    idle_timeout_ms: int = number(600_000, "ms after which a silent connection is closed; 0: never")
+    max_connections: int = number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
+    max_connections_per_ip: int = number(
         1000, "most connections from one address; this machine's own are not limited", low=1
     )
-    max_connections_per_ip_overrides: str = _setting(
+    max_connections_per_ip_overrides: str = setting(
         "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with another limit than max_connections_per_ip"
     )
-    auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
-    default_partitions: int = _number(1, "partitions of a topic whose creator gives no number", 1, 100_000)
-    view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
-    view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
-    ballast_bytes: int = _number(
+    auto_create_topics: bool = setting(True, "whether using a topic that does not exist creates it")
+    default_partitions: int = number(1, "partitions of a topic whose creator gives no number", 1, 100_000)
+    view_cache_bytes: int = number(64 << 20, "bytes of the view's block cache")
+    view_memtable_bytes: int = number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
+    ballast_bytes: int = number(
         64 << 20,
         "bytes of disk reserved for a full disk, so that a start and deletions still work then; at most an eighth of "
         "the disk; 0: none",
     )
-    table_file_bytes: int = _number(4 << 30, "bytes of disk that cache what TOPIC@latest was answered with")
-    latest_alias: str = _setting(
+    table_file_bytes: int = number(4 << 30, "bytes of disk that cache what TOPIC@latest was answered with")
+    latest_alias: str = setting(
         "",
         "a second suffix for TOPIC@latest, such as .latest, for clients that allow no @; empty: none",
     )
-    retention_check_ms: int = _number(300_000, "ms between two checks for segments to delete or to compact", low=1)
-    cleaner_backoff_ms: int = _number(15_000, "ms between two checks for logs to compact", low=1)
-    cleaner_io_max_bytes_per_second: int = _number(
+    retention_check_ms: int = number(300_000, "ms between two checks for segments to delete or to compact", low=1)
+    cleaner_backoff_ms: int = number(15_000, "ms between two checks for logs to compact", low=1)
+    cleaner_io_max_bytes_per_second: int = number(
         0, "most bytes a second that compaction reads and writes together; 0: no limit"
     )
-    group_max_members: int = _number(1000, "members of one group", 1, 1000)
-    group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
-    group_min_session_timeout_ms: int = _number(6000, "shortest session timeout of a Kafka group member", 1, 2**31 - 1)
-    group_max_session_timeout_ms: int = _number(
+    group_max_members: int = number(1000, "members of one group", 1, 1000)
+    group_initial_rebalance_delay_ms: int = number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
+    group_min_session_timeout_ms: int = number(6000, "shortest session timeout of a Kafka group member", 1, 2**31 - 1)
+    group_max_session_timeout_ms: int = number(
         1_800_000, "longest session timeout of a Kafka group member", 1, 2**31 - 1
     )
-    group_consumer_session_timeout_ms: int = _number(
+    group_consumer_session_timeout_ms: int = number(
         45_000, "ms without a heartbeat after which a KIP-848 member is out", 1, 2**31 - 1
     )
-    group_consumer_heartbeat_interval_ms: int = _number(
+    group_consumer_heartbeat_interval_ms: int = number(
         5_000, "ms between two heartbeats of a KIP-848 member", 1, 2**31 - 1
     )
-    group_consumer_migration_policy: str = _setting(
+    group_consumer_migration_policy: str = setting(
         "bidirectional",
         "in which direction a Kafka group with members may move between the classic protocol and KIP-848's",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
-    offsets_retention_ms: int = _number(
+    offsets_retention_ms: int = number(
         604_800_000,
         "ms that the offsets of an empty Kafka group are kept, and after which an unused native group gives way to a "
         "new one if there is no room",
         low=1,
     )
-    max_groups: int = _number(50_000, "most native groups, and most Kafka groups", low=1)
-    max_transactional_ids: int = _number(20_000, "most transactional ids that are remembered", low=1)
-    transactional_id_expiration_ms: int = _number(
+    max_groups: int = number(50_000, "most native groups, and most Kafka groups", low=1)
+    max_transactional_ids: int = number(20_000, "most transactional ids that are remembered", low=1)
+    transactional_id_expiration_ms: int = number(
         604_800_000, "ms after which an unused transactional id is forgotten", low=1
     )
-    transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
-    transaction_state_log_num_partitions: int = _number(
+    transaction_max_timeout_ms: int = number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
+    transaction_state_log_num_partitions: int = number(
         50, "partitions of __transaction_state; it counts when a cluster makes that topic", 1, 1000
     )
-    transaction_state_log_replication_factor: int = _number(
+    transaction_state_log_replication_factor: int = number(
         -1, "replicas of __transaction_state in a cluster; -1: as default_replication_factor", -1, 1000
     )
-    transaction_state_log_min_isr: int = _number(
+    transaction_state_log_min_isr: int = number(
         2,
         "replicas in sync that a write to __transaction_state needs; it counts when a cluster makes that topic",
         1,
         1000,
     )
-    staging_bytes: int = _number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
-    staging_outcome_ms: int = _number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
-    producer_id_expiration_ms: int = _number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
-    log_level: str = _setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
-    log_format: str = _setting(
+    staging_bytes: int = number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
+    staging_outcome_ms: int = number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
+    producer_id_expiration_ms: int = number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
+    log_level: str = setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
     topic_defaults: Mapping[str, str] = field(default_factory=dict)  # given settings of `OF_BROKER`, Kafka's names
 
     @property
-    def kafka_listeners(self) -> tuple[KafkaListener, ...]:
+    def kafka_listeners(self) -> tuple[ListenerSetting, ...]:
         """The listeners of Kafka's protocol. Raises ConfigError when advertised_listeners names one that does not
         exist."""
+        protocols = read_protocols(self.listener_security_protocol_map)
         told = dict(read_listeners(self.advertised_listeners))
         told.pop(NATIVE, None)
         told.pop(HTTP, None)
         found = tuple(
-            KafkaListener(name, address, told.pop(name, ""))
+            ListenerSetting(name, address, told.pop(name, ""), protocol_of(name, protocols))
             for name, address in read_listeners(self.listen_kafka or "")
         )
         if told and found:
@@ -265,9 +219,19 @@ class ServerConfig:
             )
         return found
 
-    def advertised(self, name: str) -> str:
-        """HOST:PORT that clients of the listener NATIVE or HTTP are told; empty: nothing is set."""
-        return dict(read_listeners(self.advertised_listeners)).get(name, "")
+    def listener(self, name: str) -> ListenerSetting | None:
+        """The listener NATIVE or HTTP; None if it is not served."""
+        given = self.listen_native if name == NATIVE else self.listen_http
+        if given is None:
+            return None
+        protocol, address = read_listener(given)
+        return ListenerSetting(name, address, dict(read_listeners(self.advertised_listeners)).get(name, ""), protocol)
+
+    @property
+    def listeners(self) -> tuple[ListenerSetting, ...]:
+        """All that are served."""
+        others = (self.listener(NATIVE), self.listener(HTTP))
+        return (*self.kafka_listeners, *(each for each in others if each is not None))
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its name, as `load` takes them."""
@@ -297,10 +261,14 @@ class ServerConfig:
     @property
     def console_is_local(self) -> bool:
         """Whether only this machine reaches the console."""
-        return self.listen_http is None or on_loopback(self.listen_http)
+        http = self.listener(HTTP)
+        return http is None or on_loopback(http.address)
 
 
-SPECS = {spec.name: spec for spec in fields(ServerConfig) if spec.metadata}
+_SECURITY = {spec.name for spec in fields(SecuritySettings)}
+SPECS = {
+    spec.name: spec for spec in sorted(fields(ServerConfig), key=lambda spec: spec.name in _SECURITY) if spec.metadata
+}
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:
@@ -445,15 +413,17 @@ def _read(spec: Field[Any], value: Any) -> Any:
         raise ValueError("text is needed")
     if choices is not None and value not in choices:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
-    if spec.name.startswith("listen_") and value in ("", "none"):
+    if spec.name in LISTEN and value in ("", "none"):
         return None
     if spec.name == "listen_kafka":
         listeners = read_listeners(value)
         if taken := {NATIVE, HTTP} & {name for name, _ in listeners}:
             raise ValueError(f"{', '.join(taken)}: a listener of this name is not Kafka's; choose another name")
         return joined(listeners)
-    if spec.name.startswith("listen_"):
-        return checked_address(value)
+    if spec.name in LISTEN:
+        return joined([read_listener(value)])
+    if spec.name == "listener_security_protocol_map":
+        read_protocols(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
     if spec.name == "max_connections_per_ip_overrides":

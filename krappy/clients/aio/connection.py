@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Unpack
 
 from krappy.clients.aio.io import AnyioRuntime, Tasks
 from krappy.clients.link import Link
 from krappy.clients.router import Router
+from krappy.clients.security import ClientSecurity, SecurityOptions
 from krappy.clients.values import Address, Addresses, addresses, seconds
 from krappy.errors import KrappyError
 
@@ -16,12 +18,20 @@ NOT_OPEN = "this client is not open: use `async with`"
 
 class ClientConnection:
     """The links of a client: one for its requests, and one more for each watch; of a cluster, one for each broker that
-    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them. Raises ConfigError."""
+    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them; `security`: as `ClientSecurity` has it.
+    Raises ConfigError."""
 
-    def __init__(self, to: Addresses | None, timeout: float, keepalive: float = 30.0) -> None:
+    def __init__(
+        self,
+        to: Addresses | None,
+        timeout: float = 30.0,
+        keepalive: float = 30.0,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
         self.addresses = addresses(to)
         self.timeout = seconds(timeout, "timeout")
         self.keepalive = seconds(keepalive, "keepalive")
+        self.security = ClientSecurity(**security)
         self._tasks: Tasks | None = None
         self._router: Router | None = None
         self._links: list[Link] = []
@@ -57,7 +67,7 @@ class ClientConnection:
         if self._tasks is None:
             raise KrappyError(NOT_OPEN)
         runtime = AnyioRuntime(self._tasks)
-        link = Link(runtime, to or self.addresses, random.random, self.timeout, self.keepalive)
+        link = Link(runtime, to or self.addresses, random.random, self.timeout, self.keepalive, self.security)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link

@@ -11,6 +11,7 @@ import errno
 import math
 import os
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -23,6 +24,7 @@ import anyio.lowlevel
 
 from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work
+from krappy.tls import TlsSocket, wrapped
 
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
@@ -336,9 +338,10 @@ class AnyioRuntime:
     def spawn(self, work: Callable[[], Work[None]], name: str) -> None:
         self._tasks.spawn(work, name)
 
-    async def dial(self, host: str, port: int, seconds: float) -> AnyioStream:
+    async def dial(self, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None) -> AnyioStream:
         with anyio.move_on_after(seconds):
-            stream = AnyioStream(await _connect(host, port), self)
+            sock = await _connect(host, port)
+            stream = AnyioStream(sock if tls is None else await _with_tls(sock, tls, host), self)
             self.spawn(stream.flush, "krappy send")
             return stream
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
@@ -367,6 +370,27 @@ async def _connect(host: str, port: int) -> socket.socket:
         else:
             return sock
     raise failure or OSError(errno.EADDRNOTAVAIL, "the host has no address")
+
+
+async def _with_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSocket:
+    """The connection with TLS, after the handshake. Raises OSError, having closed it."""
+    try:
+        found = wrapped(context, sock, host)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        while True:
+            try:
+                found.do_handshake()
+                return found
+            except ssl.SSLWantReadError:
+                await _while_open(anyio.wait_readable(found))
+            except ssl.SSLWantWriteError:
+                await _while_open(anyio.wait_writable(found))
+    except BaseException:
+        found.close()
+        raise
 
 
 async def _while_open(wait: Any) -> None:

@@ -7,10 +7,12 @@ import random
 import threading
 import weakref
 from collections.abc import Sequence
+from typing import Unpack
 
 from krappy.clients.link import Link
 from krappy.clients.router import Router
 from krappy.clients.runtime import run
+from krappy.clients.security import ClientSecurity, SecurityOptions
 from krappy.clients.sync.io import ThreadRuntime
 from krappy.clients.values import Address, Addresses, addresses, seconds
 from krappy.errors import KrappyError
@@ -23,12 +25,20 @@ PATIENCE = 1.0  # seconds that a fork waits for each client's lock
 
 class ClientConnection:
     """The links of a client: one for its requests, and one more for each watch; of a cluster, one for each broker that
-    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them. Raises ConfigError."""
+    leads what it uses. `timeout`, `keepalive`: seconds, as `Link` has them; `security`: as `ClientSecurity` has it.
+    Raises ConfigError."""
 
-    def __init__(self, to: Addresses | None, timeout: float, keepalive: float = 30.0) -> None:
+    def __init__(
+        self,
+        to: Addresses | None,
+        timeout: float = 30.0,
+        keepalive: float = 30.0,
+        **security: Unpack[SecurityOptions],
+    ) -> None:
         self.addresses = addresses(to)
         self.timeout = seconds(timeout, "timeout")
         self.keepalive = seconds(keepalive, "keepalive")
+        self.security = ClientSecurity(**security)
         self.runtime = ThreadRuntime()
         self._router: Router | None = None
         self._links: list[Link] = []
@@ -69,7 +79,7 @@ class ClientConnection:
             return self._add_link(to or self.addresses)
 
     def _add_link(self, to: Sequence[Address]) -> Link:
-        link = Link(self.runtime, to, random.random, self.timeout, self.keepalive)
+        link = Link(self.runtime, to, random.random, self.timeout, self.keepalive, self.security)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link

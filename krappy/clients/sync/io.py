@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import ssl
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work, run
+from krappy.tls import TlsSocket, wrapped
 
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
@@ -98,7 +100,7 @@ class Delivery(Future[T]):
 class ThreadStream:
     """A connection that one thread reads. Any thread may send on it."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket | SharedTls) -> None:
         self._sock = sock
         self._out = sock.dup()  # the same connection with its own timeout: a send may wait longer than a receive
         self._out.settimeout(0)
@@ -193,10 +195,71 @@ class ThreadStream:
             self._sock.close()
 
 
-def _has_room(sock: socket.socket, seconds: float) -> bool:
+class SharedTls:
+    """A connection with TLS that one thread reads while others send. OpenSSL's state of it is used by one at a time.
+    It has the methods of a socket that `ThreadStream` uses."""
+
+    def __init__(self, sock: TlsSocket, using: threading.RLock | None = None) -> None:
+        self._sock = sock
+        self._using = threading.RLock() if using is None else using
+        self._seconds = 0.0
+
+    def dup(self) -> SharedTls:
+        """The same connection, with its own timeout."""
+        return SharedTls(self._sock, self._using)
+
+    def settimeout(self, seconds: float) -> None:
+        """Of `recv` alone."""
+        self._seconds = seconds
+
+    def recv(self, size: int) -> bytes:
+        end = time.monotonic() + self._seconds
+        while True:
+            try:
+                with self._using:
+                    return self._sock.recv(size)
+            except BlockingIOError:
+                if not _ready(self._sock, select.POLLIN, end - time.monotonic()):
+                    raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from None
+
+    def send(self, data: memoryview) -> int:
+        with self._using:
+            return self._sock.send(data)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def _with_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> SharedTls:
+    """The connection with TLS, after the handshake. Raises OSError, having closed it."""
+    try:
+        found = wrapped(context, sock, host)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        found.do_handshake()
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return SharedTls(found)
+
+
+def _has_room(sock: socket.socket | SharedTls, seconds: float) -> bool:
     """Whether the socket takes bytes, or has an error, within so many seconds."""
+    return _ready(sock, select.POLLOUT, seconds)
+
+
+def _ready(sock: socket.socket | SharedTls, event: int, seconds: float) -> bool:
     poll = select.poll()
-    poll.register(sock, select.POLLOUT)
+    poll.register(sock, event)
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
@@ -246,10 +309,10 @@ class ThreadRuntime:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self.now()))
 
-    async def dial(self, host: str, port: int, seconds: float) -> ThreadStream:
+    async def dial(self, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None) -> ThreadStream:
         sock = socket.create_connection((host, port), timeout=seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = ThreadStream(sock)
+        stream = ThreadStream(sock if tls is None else _with_tls(sock, tls, host))
         with self.lock:
             self._streams.add(stream)
         return stream

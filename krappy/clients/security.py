@@ -1,0 +1,109 @@
+"""How a client trusts the broker and says who it is: TLS, a user's name and a password.
+
+What a program does not give is taken from the environment, so that programs need not know it: $KRAPPY_TLS (true),
+$KRAPPY_CA, $KRAPPY_CERT, $KRAPPY_USER and $KRAPPY_PASSWORD_FILE.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from typing import TypedDict
+
+from krappy.errors import ConfigError
+from krappy.tls import client_context, prepared
+
+Password = str | os.PathLike[str] | Callable[[], str]  # itself, the file that holds it, or what gives it
+Certificate = str | tuple[str, str]  # PEM file of a certificate and its key, or one of each
+TLS, CA, CERT = "KRAPPY_TLS", "KRAPPY_CA", "KRAPPY_CERT"
+USER, PASSWORD_FILE = "KRAPPY_USER", "KRAPPY_PASSWORD_FILE"
+
+
+class SecurityOptions(TypedDict, total=False):
+    """As `ClientSecurity` explains them."""
+
+    tls: bool | ssl.SSLContext | None
+    ca: str | os.PathLike[str] | None
+    cert: Certificate | None
+    user: str | None
+    password: Password | None
+
+
+class ClientOptions(SecurityOptions, total=False):
+    """Seconds, as `Link` has them."""
+
+    timeout: float
+    keepalive: float
+
+
+class ClientSecurity:
+    """Args:
+
+        tls: True: the connections have TLS; or a context of one's own. None: they have it if there is a `ca` or a
+            `cert`; else as $KRAPPY_TLS, $KRAPPY_CA and $KRAPPY_CERT say.
+        ca: PEM file of the authorities that may vouch for the broker's certificate; None: those of the system.
+        cert: PEM file of the client's own certificate and key, or (certificate, key).
+        user: who logs in; None: $KRAPPY_USER, with the password in the file $KRAPPY_PASSWORD_FILE.
+        password: itself, the path of the file that holds it, or a function that returns it. It is asked for with each
+            new connection.
+
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        tls: bool | ssl.SSLContext | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: Certificate | None = None,
+        user: str | None = None,
+        password: Password | None = None,
+    ) -> None:
+        if user is None and password is not None:
+            raise ConfigError("a password without a user: give both")
+        environ = os.environ
+        if tls is None and ca is None and cert is None:
+            tls = environ.get(TLS, "").lower() in ("1", "true", "yes") or None
+            ca, cert = environ.get(CA) or None, environ.get(CERT) or None
+        if user is None:
+            user = environ.get(USER) or None
+            file = environ.get(PASSWORD_FILE)
+            password = _File(file) if user is not None and file else None
+        if user is not None and password is None:
+            raise ConfigError(f"a user without a password: give password=, or name its file in ${PASSWORD_FILE}")
+        self.context: ssl.SSLContext | None = None
+        if isinstance(tls, ssl.SSLContext):
+            self.context = prepared(tls)
+        elif tls or (tls is None and (ca or cert)):
+            try:
+                self.context = prepared(client_context(None if ca is None else os.fspath(ca), cert))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"ca={ca!s}, cert={cert!s}: {error}") from None
+        self.user = user
+        self._password = password
+
+    def password(self) -> str:
+        """Raises ConfigError when its file can't be read."""
+        given = self._password
+        if given is None or isinstance(given, str):
+            return given or ""
+        if callable(given):
+            return given()
+        try:
+            with open(given, encoding="utf-8") as file:
+                return file.read().rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the password's file can't be read: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<ClientSecurity {'with' if self.context else 'without'} TLS, user {self.user!r}>"
+
+
+class _File:
+    """A path that is no text, which would be the password itself."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return self._path

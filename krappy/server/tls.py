@@ -1,0 +1,287 @@
+"""TLS of the listeners: the certificate, which is read again when its files change, and the handshakes.
+
+Rules, kept here:
+
+- Files that have changed make a new context, which takes the place of the old one once it has proved good. A
+  certificate without its key, or one that is not valid now, never does: the old one stays, and the log says so.
+- A handshake has `SECONDS`. When more than `MOST` wait for their peers, the one that has waited longest gives way: not
+  one whose peer is quick. The steps of handshakes, of up to some ms each, are made in turns; while as many wait for
+  that, listeners with TLS accept nobody.
+- TLS 1.2 and later; no compression, no renegotiation. Keys of session tickets are in memory only.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import NamedTuple
+
+import trio
+
+from krappy.core.security.certificates import distinguished_name, validity
+from krappy.core.security.name_rules import NameRules
+from krappy.errors import ConfigError
+from krappy.settings.security import SecuritySettings
+from krappy.tls import TlsSocket, prepared
+from krappy.waiting import Signal, wait_any
+from krappy.wire.mistaken import TLS_ALERT
+
+SECONDS = 10.0  # for a handshake
+MOST = 256  # handshakes that wait for their peers
+TURN = 0.005  # seconds for which steps of handshakes are made in a round of the event loop
+LOOK_SECONDS = 10.0  # between two looks at the files
+DEMANDS = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
+CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
+Report = Callable[..., None]
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
+class Contexts(NamedTuple):
+    """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `expires`:
+    when the certificate does, in seconds since the epoch."""
+
+    clients: ssl.SSLContext
+    browsers: ssl.SSLContext
+    expires: float
+
+
+class ServerTls:
+    """Raises ConfigError when the files are not good."""
+
+    def __init__(self, settings: SecuritySettings, report: Report) -> None:
+        self._settings = settings
+        self._report = report
+        self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
+        self._seen = self._look()
+        self.rules = _rules(settings)
+        self.contexts = self._load()
+        if self.contexts.expires < time.time():
+            report("tls_certificate_expired", file=settings.tls_certificate)
+
+    def for_clients(self) -> ssl.SSLContext:
+        return self.contexts.clients
+
+    def for_browsers(self) -> ssl.SSLContext:
+        return self.contexts.browsers
+
+    async def watch(self) -> None:
+        """Takes files that have changed. Until cancelled."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            await trio.to_thread.run_sync(self.look)
+
+    def look(self) -> None:
+        """Takes the files if they have changed since the last look."""
+        found = self._look()  # first: what changes while they are read is seen by the next look
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            contexts = self._load()
+            if not contexts.expires > time.time():
+                raise ConfigError(f"tls_certificate: the certificate in {self._settings.tls_certificate} has expired")
+        except ConfigError as error:
+            self._report("tls_reload_failed", error=error.text)
+            return
+        self.contexts = contexts
+        self._report("tls_reloaded", expires=_shown(contexts.expires))
+
+    def _look(self) -> Signature:
+        return tuple(_signature(file) for file in self._files)
+
+    def _load(self) -> Contexts:
+        settings = self._settings
+        if not settings.tls_certificate:
+            raise ConfigError(
+                "a listener with TLS needs a certificate: set tls_certificate (ssl.keystore.location), and tls_key if "
+                "the key is in a file of its own",
+                setting="tls_certificate",
+            )
+        if settings.ssl_client_auth != "none" and not settings.tls_client_ca:
+            raise ConfigError(
+                f"ssl_client_auth = {settings.ssl_client_auth} needs tls_client_ca (ssl.truststore.location): the "
+                "authorities whose certificates clients may show",
+                setting="tls_client_ca",
+            )
+        expires = _checked(settings.tls_certificate, settings.tls_key)
+        return Contexts(self._context(settings.ssl_client_auth), self._context("none"), expires)
+
+    def _context(self, client_auth: str) -> ssl.SSLContext:
+        settings = self._settings
+        context = prepared(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        try:
+            context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
+        except (OSError, ValueError) as error:
+            key = settings.tls_key or settings.tls_certificate
+            text = f"tls_certificate, tls_key: {settings.tls_certificate} and {key} are no certificate and its key"
+            raise ConfigError(f"{text}: {_reason(error)}", setting="tls_certificate") from None
+        context.verify_mode = DEMANDS[client_auth]
+        if context.verify_mode is not ssl.CERT_NONE:
+            try:
+                context.load_verify_locations(settings.tls_client_ca)
+            except (OSError, ValueError) as error:
+                text = f"tls_client_ca: {settings.tls_client_ca} has no certificates: {_reason(error)}"
+                raise ConfigError(text, setting="tls_client_ca") from None
+        return context
+
+
+class PeerCertificate(NamedTuple):
+    """What a client's certificate tells. `subject`: as RFC 2253 writes it; `expires`: seconds since the epoch."""
+
+    subject: str
+    expires: float
+
+    @classmethod
+    def of(cls, sock: TlsSocket) -> PeerCertificate | None:
+        """That of a client that has shown one."""
+        found = sock.getpeercert()
+        if not found:
+            return None
+        return cls(distinguished_name(found["subject"]), ssl.cert_time_to_seconds(str(found["notAfter"])))  # type: ignore[arg-type]
+
+
+class HandshakeStep:
+    """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`."""
+
+    __slots__ = ("done", "error", "sock")
+
+    def __init__(self, sock: TlsSocket) -> None:
+        self.sock = sock
+        self.done = trio.Event()
+        self.error: OSError | ValueError | None = None
+
+    def make(self) -> None:
+        try:
+            self.sock.do_handshake()
+        except (OSError, ValueError) as error:
+            self.error = error
+        self.done.set()
+
+
+class Handshakes:
+    """`turn`: waits for a turn on the event loop."""
+
+    def __init__(self, turn: Callable[[], Awaitable[None]], report: Report) -> None:
+        self._turn = turn
+        self._report = report
+        self._waiting: dict[TlsSocket, trio.CancelScope] = {}  # for their peers: the one that has waited longest first
+        self._steps: deque[HandshakeStep] = deque()  # to be made
+        self._changed = Signal()  # there is a step, or fewer of them
+        self.failed = 0
+
+    async def run(self) -> None:
+        """Makes the steps, for `TURN` seconds in a round of the event loop. Until cancelled."""
+        while True:
+            await wait_any([self._changed], lambda: bool(self._steps))
+            await self._turn()
+            end = perf_counter() + TURN
+            while self._steps and perf_counter() < end:
+                self._steps.popleft().make()
+            self._changed.fire()
+
+    async def room(self) -> None:
+        """Waits until few steps are to be made: until then nobody else should begin a handshake."""
+        if len(self._steps) >= MOST:
+            await wait_any([self._changed], lambda: len(self._steps) < MOST)
+
+    async def greet(self, sock: TlsSocket, client: str) -> bool:
+        """Whether the handshake was done."""
+        why = f"it was not done within {SECONDS:g} s, or gave way to others"
+        with trio.move_on_after(SECONDS) as scope:
+            try:
+                await self._shake_hands(sock, scope)
+                return True
+            except (OSError, ValueError) as error:
+                why = _reason(error)
+                sock.reject(TLS_ALERT)
+        self.failed += 1
+        self._report("tls_handshake_failed", client=client, reason=why)
+        return False
+
+    async def _shake_hands(self, sock: TlsSocket, scope: trio.CancelScope) -> None:
+        """Raises OSError, ValueError."""
+        wait = trio.lowlevel.wait_readable  # the peer speaks first
+        while True:
+            if len(self._waiting) >= MOST:
+                self._waiting.pop(next(iter(self._waiting))).cancel()
+            self._waiting[sock] = scope
+            try:
+                await wait(sock)
+            finally:
+                self._waiting.pop(sock, None)
+            step = HandshakeStep(sock)
+            self._steps.append(step)
+            self._changed.fire()
+            await step.done.wait()
+            if step.error is None:
+                return
+            if isinstance(step.error, ssl.SSLWantWriteError):
+                wait = trio.lowlevel.wait_writable
+            elif isinstance(step.error, ssl.SSLWantReadError):
+                wait = trio.lowlevel.wait_readable
+            else:
+                raise step.error
+
+
+def _rules(settings: SecuritySettings) -> NameRules:
+    try:
+        return NameRules(settings.ssl_principal_mapping_rules)
+    except ValueError as error:
+        text = f"ssl_principal_mapping_rules: {error}"
+        raise ConfigError(text, setting="ssl_principal_mapping_rules") from None
+
+
+def _checked(certificate: str, key: str) -> float:
+    """When the certificate expires. Raises ConfigError when the files can't be used, or others may read the key."""
+    try:
+        with open(certificate, "rb") as file:
+            pem = file.read()
+        mode = os.stat(key or certificate).st_mode
+    except OSError as error:
+        text = f"tls_certificate, tls_key: {error.filename} can't be read: {error.strerror}"
+        raise ConfigError(text, setting="tls_certificate") from None
+    if stat.S_IMODE(mode) & stat.S_IROTH:
+        raise ConfigError(f"everybody may read the private key: chmod o-r {key or certificate}", setting="tls_key")
+    kind = OTHER_FORMATS.get(pem[:4]) or ("PKCS12" if pem[:1] == b"\x30" else "")
+    if kind:
+        raise ConfigError(
+            f"tls_certificate: {certificate} is {kind}, and PEM is needed: {CONVERT} -in F.p12 -nodes -out F.pem",
+            setting="tls_certificate",
+        )
+    try:
+        return validity(pem)[1]
+    except ValueError as error:
+        raise ConfigError(f"tls_certificate: {certificate}: {error}", setting="tls_certificate") from None
+
+
+def _no_password() -> str:
+    """Instead of asking for it on the terminal."""
+    raise ValueError("the key has a password; write it without: openssl pkey -in KEY -out PLAIN")
+
+
+def _signature(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not good: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def _shown(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

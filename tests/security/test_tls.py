@@ -1,0 +1,459 @@
+"""TLS on each listener: who may talk, how certificates change, and what strangers can do to others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import krappy
+from krappy import blocking, errors
+from krappy.server import tls as server_tls
+from krappy.testing.running import RunningBroker, run_broker
+from tests.security.authority import Authority
+
+LISTENERS = {
+    "listen_native": "SSL://127.0.0.1:0",
+    "listen_kafka": "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+    "listen_http": "SSL://127.0.0.1:0",
+}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    certificate = authority.issue("127.0.0.1", "localhost")
+    folder = tmp_path_factory.mktemp("broker")
+    with run_broker(folder, durability="os", tls_certificate=certificate, **LISTENERS) as found:
+        yield found
+
+
+def raw(address: str, context: ssl.SSLContext, seconds: float = 20.0) -> ssl.SSLSocket:
+    """A connection after its handshake. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    sock = socket.create_connection((host, int(port)), seconds)
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+# --- clients
+
+
+def test_the_blocking_client(broker: RunningBroker, authority: Authority) -> None:
+    with broker.connect(ca=authority.ca) as client:
+        with client.producer("blocking") as producer:
+            deliveries = [producer.send(bytes(20_000), key=f"k{number}") for number in range(500)]
+            for each in deliveries:
+                each.result()
+        with client.consumer("blocking", end="now") as consumer:
+            assert sum(1 for _ in consumer) == 500
+        assert client.table("blocking").get("k7").value == bytes(20_000)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_the_async_client(broker: RunningBroker, authority: Authority, backend: str) -> None:
+    import anyio
+
+    topic = f"async-{backend}"
+
+    async def main() -> None:
+        async with krappy.connect(broker.address, ca=authority.ca) as client:
+            async with client.producer(topic) as producer:
+                for number in range(300):
+                    await producer.post(bytes(30_000), key=f"k{number}")
+                await producer.flush()
+            async with client.consumer(topic, end="now") as consumer:
+                assert [len(event.value or b"") async for event in consumer] == [30_000] * 300
+
+    anyio.run(main, backend=backend)
+
+
+def test_one_large_event_each_way(broker: RunningBroker, authority: Authority) -> None:
+    """Larger than what a socket takes at once: the rest of a refused send has to begin alike."""
+    value = os.urandom(900_000)
+    with broker.connect(ca=authority.ca) as client:
+        with client.producer("large", linger_ms=0) as producer:
+            deliveries = [producer.send(value, key=f"{number}") for number in range(40)]
+            for each in deliveries:
+                each.result()
+        with client.consumer("large", end="now", max_bytes=16 << 20) as consumer:
+            assert all(event.value == value for event in consumer)
+
+
+def test_the_environment_says_whom_to_trust(
+    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRAPPY_CA", authority.ca)
+    with broker.connect() as client:
+        assert client.ping().cluster
+
+
+def test_a_client_that_does_not_trust_the_authority_says_so(broker: RunningBroker, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    with pytest.raises(errors.ConnectionLost, match="its certificate is not trusted"), broker.connect(ca=other.ca):
+        pass
+
+
+def test_a_client_checks_the_name_of_the_broker(authority: Authority, tmp_path: Path) -> None:
+    settings = {**LISTENERS, "tls_certificate": authority.issue("elsewhere.example")}
+    with (
+        run_broker(tmp_path, **settings) as broker,
+        pytest.raises(errors.ConnectionLost, match="not trusted"),
+        broker.connect(ca=authority.ca),
+    ):
+        pass
+
+
+def test_a_client_without_tls_is_told(broker: RunningBroker) -> None:
+    with pytest.raises(errors.ConnectionLost, match="TLS"), broker.connect():
+        pass
+
+
+def test_a_client_with_tls_at_a_listener_without(tmp_path: Path, authority: Authority) -> None:
+    with (
+        run_broker(tmp_path) as broker,
+        pytest.raises(errors.ConnectionLost, match="no TLS with it"),
+        broker.connect(ca=authority.ca),
+    ):
+        pass
+
+
+def test_http_over_tls(broker: RunningBroker, authority: Authority) -> None:
+    with httpx.Client(verify=authority.context(), trust_env=False, base_url=f"https://{broker.http_address}") as http:
+        assert http.get("/healthz").status_code == 200
+        assert http.get("/api/v1/overview").json()["certificate_expires"] > time.time()
+        http.put("/api/v1/topics/over-http", headers={"Krappy-Request": "1"}, json={"partitions": 1})
+        page = http.get("/")
+        assert page.status_code == 200
+        assert len(page.content) > 100
+        assert "krappy_tls_certificate_expiry_seconds 0.0" not in http.get("/metrics").text
+
+
+def test_kafka_clients(broker: RunningBroker, authority: Authority) -> None:
+    confluent = pytest.importorskip("confluent_kafka")
+    python = pytest.importorskip("kafka")
+    where = {
+        "bootstrap.servers": broker.kafka_addresses["SSL"],
+        "security.protocol": "SSL",
+        "ssl.ca.location": authority.ca,
+    }
+    producer = confluent.Producer({**where, "linger.ms": 5})
+    failed: list[object] = []
+    for number in range(2000):
+        producer.produce(
+            "rd-tls", b"%d" % number * 100, on_delivery=lambda error, _: failed.append(error) if error else None
+        )
+    assert producer.flush(30) == 0
+    assert not failed
+    consumer = confluent.Consumer({**where, "group.id": "rd", "enable.auto.commit": False})
+    consumer.assign([confluent.TopicPartition("rd-tls", 0, 0)])
+    got = 0
+    while got < 2000:
+        messages = consumer.consume(2000, 20)
+        assert messages, f"{got} of 2000 came"
+        got += len(messages)
+    consumer.close()
+    options = {
+        "bootstrap_servers": broker.kafka_addresses["SSL"],
+        "security_protocol": "SSL",
+        "ssl_cafile": authority.ca,
+    }
+    sender = python.KafkaProducer(**options, enable_idempotence=False)
+    assert sender.send("kp-tls", b"value").get(30).offset == 0
+    sender.close()
+
+
+def test_aiokafka(broker: RunningBroker, authority: Authority) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+    import asyncio
+
+    async def main() -> list[bytes]:
+        options = {
+            "bootstrap_servers": broker.kafka_addresses["SSL"],
+            "security_protocol": "SSL",
+            "ssl_context": authority.context(),
+        }
+        producer = aiokafka.AIOKafkaProducer(**options)
+        await producer.start()
+        for number in range(100):
+            await producer.send_and_wait("aio-tls", b"%d" % number)
+        await producer.stop()
+        consumer = aiokafka.AIOKafkaConsumer("aio-tls", **options, auto_offset_reset="earliest")
+        await consumer.start()
+        found = [(await consumer.getone()).value for _ in range(100)]
+        await consumer.stop()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == [b"%d" % number for number in range(100)]
+
+
+# --- what is spoken
+
+
+def test_no_version_before_1_2(broker: RunningBroker) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    for address in (broker.address, broker.http_address, broker.kafka_addresses["SSL"]):
+        with pytest.raises(OSError, match=r"protocol|alert"):
+            raw(address, old).close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_are_spoken(broker: RunningBroker, authority: Authority, version: ssl.TLSVersion) -> None:
+    context = authority.context()
+    context.minimum_version = context.maximum_version = version
+    with raw(broker.address, context) as sock:
+        assert sock.compression() is None
+        assert sock.cipher() is not None
+    with broker.connect(tls=context) as client:
+        assert client.ping().cluster
+
+
+def test_nothing_is_ever_sent_in_the_clear(broker: RunningBroker) -> None:
+    """To one that speaks no TLS: an alert at the most, whatever it sends."""
+    for address in (broker.address, broker.http_address, broker.kafka_addresses["SSL"]):
+        for said in (b"\0\0\0\x05\0\0\0\x32\x80", b"GET / HTTP/1.1\r\n\r\n", bytes(100), os.urandom(1000)):
+            host, _, port = address.rpartition(":")
+            with socket.create_connection((host, int(port)), 20) as sock, contextlib.suppress(ConnectionError):
+                sock.sendall(said)
+                answer = b""
+                while piece := sock.recv(1000):
+                    answer += piece
+                assert answer[:2] in (b"", b"\x15\x03"), answer
+
+
+# --- client certificates
+
+
+def test_a_client_certificate_is_asked_for(authority: Authority, tmp_path: Path) -> None:
+    mine = authority.issue("client.example", subject="ada")
+    stranger = Authority(tmp_path).issue("client.example", subject="eve")
+    settings = {
+        **LISTENERS,
+        "tls_certificate": authority.issue("127.0.0.1"),
+        "tls_client_ca": authority.ca,
+        "ssl_client_auth": "required",
+    }
+    with run_broker(tmp_path / "data", **settings) as broker:
+        with broker.connect(ca=authority.ca, cert=mine) as client:
+            assert client.ping().cluster
+        for cert in (None, stranger):
+            with pytest.raises(errors.ConnectionLost), broker.connect(ca=authority.ca, cert=cert, timeout=5):
+                pass
+        with httpx.Client(verify=authority.context(), trust_env=False) as http:  # browsers show none
+            assert http.get(f"https://{broker.http_address}/healthz").status_code == 200
+
+
+# --- certificates that change
+
+
+def replace(path: str, by: str) -> None:
+    """As certificates are renewed: the new file takes the old one's name."""
+    other = Path(f"{path}.new")
+    other.write_bytes(Path(by).read_bytes())
+    other.chmod(0o600)
+    os.replace(other, path)
+
+
+def shown(address: str, context: ssl.SSLContext) -> int:
+    """The serial number of the certificate that is shown."""
+    with raw(address, context) as sock:
+        found = sock.getpeercert()
+        assert found
+        return int(str(found["serialNumber"]), 16)
+
+
+def until(done: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_certificate_is_exchanged_under_load_and_a_wrong_one_is_not_taken(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
+    certificate = authority.issue("127.0.0.1")
+    reported: list[tuple[str, dict[str, Any]]] = []
+    settings = {**LISTENERS, "tls_certificate": certificate, "durability": "os"}
+    with run_broker(
+        tmp_path / "data", **settings, report=lambda event, **facts: reported.append((event, facts))
+    ) as broker:
+        stop = threading.Event()
+        sent: list[int] = []
+        failures: list[BaseException] = []
+
+        def produce() -> None:
+            """Connects anew again and again, so that both certificates are met."""
+            try:
+                while not stop.is_set():
+                    with broker.connect(ca=authority.ca) as client, client.producer("load") as producer:
+                        for _ in range(20):
+                            sent.append(producer.send(f"{len(sent)}", key="k").result(30).offset)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        try:
+            context = authority.context()
+            until(lambda: len(sent) > 100)
+            for _ in range(5):
+                first = shown(broker.address, context)
+                replace(certificate, authority.issue("127.0.0.1"))
+                until(lambda first=first: shown(broker.address, context) != first)
+                count = len(sent)
+                until(lambda count=count: len(sent) > count + 40)
+            kept = shown(broker.address, context)
+            for wrong in (Path(authority.ca), Path(authority.issue("127.0.0.1", seconds=-5)), Path(os.devnull)):
+                count = sum(event == "tls_reload_failed" for event, _ in reported)
+                replace(certificate, str(wrong))
+                until(lambda count=count: sum(event == "tls_reload_failed" for event, _ in reported) > count)
+                assert shown(broker.address, context) == kept
+            replace(certificate, authority.issue("127.0.0.1"))
+            until(lambda: shown(broker.address, context) != kept)
+        finally:
+            stop.set()
+            thread.join(60)
+        assert not failures
+        assert sent == list(range(len(sent)))
+        with broker.connect(ca=authority.ca) as client, client.consumer("load", end="now") as consumer:
+            assert [event.value for event in consumer] == [b"%d" % number for number in range(len(sent))]
+
+
+# --- what is refused at the start
+
+
+def test_a_listener_with_tls_needs_a_certificate(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="tls_certificate"), run_broker(tmp_path, **LISTENERS):
+        pass
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, authority: Authority) -> None:
+    certificate = authority.issue("127.0.0.1")
+    Path(certificate).chmod(0o644)
+    with (
+        pytest.raises(errors.ConfigError, match="chmod o-r"),
+        run_broker(tmp_path, tls_certificate=certificate, **LISTENERS),
+    ):
+        pass
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path, authority: Authority) -> None:
+    pair = {"tls_certificate": authority.issue("a.example"), "tls_key": authority.issue("b.example")}
+    with pytest.raises(errors.ConfigError, match="key values mismatch"), run_broker(tmp_path, **pair, **LISTENERS):
+        pass
+
+
+def test_client_certificates_need_an_authority(tmp_path: Path, authority: Authority) -> None:
+    settings = {**LISTENERS, "tls_certificate": authority.issue("127.0.0.1"), "ssl_client_auth": "required"}
+    with pytest.raises(errors.ConfigError, match="tls_client_ca"), run_broker(tmp_path, **settings):
+        pass
+
+
+def test_java_key_stores_are_told_how_they_become_pem(tmp_path: Path) -> None:
+    store = tmp_path / "store.jks"
+    store.write_bytes(b"\xfe\xed\xfe\xed" + bytes(100))
+    store.chmod(0o600)
+    settings = {"tls_certificate": str(store), **LISTENERS}
+    with pytest.raises(errors.ConfigError, match="openssl pkcs12"), run_broker(tmp_path / "data", **settings):
+        pass
+
+
+# --- strangers
+
+
+def test_hostile_handshakes_harm_nobody(broker: RunningBroker, authority: Authority) -> None:
+    """Silent, slow, broken off and wrong ones, by the thousand; somebody else works meanwhile."""
+    stop = threading.Event()
+    opened: list[socket.socket] = []
+
+    def attack(seed: int) -> None:
+        hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+        number = seed
+        while not stop.is_set():
+            number += 1
+            host, _, port = (broker.address, broker.kafka_addresses["SSL"], broker.http_address)[number % 3].rpartition(
+                ":"
+            )
+            with contextlib.suppress(OSError):
+                sock = socket.create_connection((host, int(port)), 5)
+                kind = number % 4
+                if kind == 0:
+                    opened.append(sock)  # silent
+                    if len(opened) > 400:
+                        opened.pop(0).close()
+                    continue
+                sock.sendall((hello[: number % 11], hello + os.urandom(508), os.urandom(50))[kind - 1])
+                sock.close()
+
+    attackers = [threading.Thread(target=attack, args=(seed,)) for seed in range(3)]
+    worst = 0.0
+    with broker.connect(ca=authority.ca) as client:
+        for each in attackers:
+            each.start()
+        try:
+            end = time.monotonic() + 4
+            rounds = 0
+            while time.monotonic() < end:
+                began = time.monotonic()
+                client.ping()
+                worst = max(worst, time.monotonic() - began)
+                rounds += 1
+            with broker.connect(ca=authority.ca, timeout=10) as other:  # newcomers get in, too
+                assert other.ping().cluster
+        finally:
+            stop.set()
+            for each in attackers:
+                each.join()
+            for sock in opened:
+                sock.close()
+    assert rounds > 20
+    assert worst < 2.0, worst  # the attackers' threads hold this process's lock, too
+    with broker.connect(ca=authority.ca) as client:
+        assert client.ping().cluster
+
+
+def test_a_handshake_that_does_not_go_on_is_ended(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_tls, "SECONDS", 0.3)
+    for address in (broker.address, broker.kafka_addresses["SSL"], broker.http_address):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), 20) as sock:
+            sock.sendall(b"\x16\x03\x01")
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while sock.recv(100):
+                    pass
+            assert time.monotonic() - began < 10
+
+
+def test_the_oldest_of_too_many_handshakes_gives_way(
+    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_tls, "MOST", 20)
+    host, _, port = broker.address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(40)]
+        assert silent[0].recv(10) == b""
+        with blocking.connect(broker.address, ca=authority.ca) as client:
+            assert client.ping().cluster
