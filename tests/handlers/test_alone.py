@@ -140,7 +140,7 @@ def broker(access: Access, **parts: Any) -> Any:
 
     image = SimpleNamespace(brokers={}, controller=None)
     found = {"id": 0, "cluster_id": "c", "image": image, "wait_for_views": wait_for_views, "stopped": False, **parts}
-    return SimpleNamespace(access=lambda: access, **found)
+    return SimpleNamespace(access=lambda principal: access, **found)
 
 
 # --- events on their way in
