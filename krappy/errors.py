@@ -24,6 +24,7 @@
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry), CoordinatorFenced
     │   ├── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
+    │   ├── AuthenticationFailed, UnsupportedMechanism, IllegalLogin, UnknownUser
     │   └── StagingFenced, StagingExpired, StagingCommitted, UnknownStaging, StagingFull
     └── StorageError            retry    the disk refused; the request was not applied
         └── CorruptBatch                 bytes on disk or on the wire whose checksum or structure is wrong
@@ -294,6 +295,28 @@ class LeaseLost(BrokerError):
     """An ack, nack or extend named events that this member does not hold any more."""
 
     code, name = 1003, "LEASE_LOST"
+
+
+class AuthenticationFailed(BrokerError):
+    """The user, or the password, is not right, or nobody has logged in."""
+
+    code, name = 58, "SASL_AUTHENTICATION_FAILED"
+
+
+class UnsupportedMechanism(BrokerError):
+    """Of SASL; the text names those that there are."""
+
+    code, name = 33, "UNSUPPORTED_SASL_MECHANISM"
+
+
+class IllegalLogin(BrokerError):
+    """A message of logging in that does not belong here."""
+
+    code, name = 34, "ILLEGAL_SASL_STATE"
+
+
+class UnknownUser(BrokerError):
+    code, name = 91, "RESOURCE_NOT_FOUND"
 
 
 class StagingFenced(BrokerError):

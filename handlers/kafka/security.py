@@ -1,8 +1,6 @@
-"""Authentication, ACLs and quotas, which this broker does not have. The answers are Kafka's.
+"""ACLs and quotas, which this broker does not have. The answers are Kafka's.
 
-- SaslHandshake (17), SaslAuthenticate (36): the listener asks for no authentication.
 - DescribeAcls, CreateAcls, DeleteAcls (29 to 31): there is no authorizer.
-- DescribeUserScramCredentials (50, KIP-554): no user has any.
 - DescribeClientQuotas, AlterClientQuotas (48, 49, KIP-546): there are no quotas; back-pressure bounds clients.
 """
 
@@ -10,7 +8,7 @@ from __future__ import annotations
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, SHOWN
+from krappy.handlers.kafka.refusals import DONE
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
@@ -21,17 +19,6 @@ NO_AUTHORIZER: Message = {
 }
 NO_QUOTAS = "this broker has no quotas, so none can be set; its memory budget slows down clients that are too fast"
 QUOTAS_OF = ("user", "client-id", "ip")
-NOT_ASKED_WHO = "this listener asks for no authentication: connect to it with security.protocol=PLAINTEXT"
-
-
-@serves(ApiKey.SASL_HANDSHAKE, needs=needs.NOTHING)
-def sasl_handshake(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    return {"error_code": Code.ILLEGAL_SASL_STATE, "mechanisms": []}
-
-
-@serves(ApiKey.SASL_AUTHENTICATE, needs=needs.NOTHING)
-def sasl_authenticate(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    return {"error_code": Code.ILLEGAL_SASL_STATE, "error_message": NOT_ASKED_WHO}
 
 
 @serves(ApiKey.DESCRIBE_ACLS, needs=needs.cluster(Op.DESCRIBE))
@@ -47,19 +34,6 @@ def create_acls(session: KafkaSessionPort, request: Message, version: int) -> Me
 @serves(ApiKey.DELETE_ACLS, needs=needs.cluster(Op.ALTER))
 def delete_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
     return {"filter_results": [NO_AUTHORIZER for _ in request["filters"]]}
-
-
-@serves(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, needs=needs.cluster(Op.DESCRIBE))
-def describe_credentials(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    unknown = [
-        {
-            "user": user["name"],
-            "error_code": Code.RESOURCE_NOT_FOUND,
-            "error_message": f"there are no credentials of the user '{user['name']:.{SHOWN}}'",
-        }
-        for user in request["users"] or ()
-    ]
-    return {**DONE, "results": unknown}
 
 
 @serves(ApiKey.DESCRIBE_CLIENT_QUOTAS, needs=needs.cluster(Op.DESCRIBE_CONFIGS))

@@ -65,7 +65,9 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
 
 @serves(messages.Ping, needs=needs.NOTHING)
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
-    broker = session.broker
+    broker, login = session.broker, session.login
+    if login is not None and login.user is None:
+        return messages.Pong("", "", broker.now_ms(), session.max_frame, mechanisms=list(login.mechanisms))
     return messages.Pong(
         broker.version,
         broker.cluster_id,
@@ -73,6 +75,8 @@ def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
         session.max_frame,
         broker.http_address or None,
         max(1, len(broker.image.brokers)),
+        None if login is None else list(login.mechanisms),
+        str(session.principal),
     )
 
 

@@ -54,6 +54,7 @@ from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine, make_folders
 from krappy.broker.upkeep.room import Room
+from krappy.broker.users import Users
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.errors import UnknownTopic
@@ -105,6 +106,7 @@ class LocalBroker(Runtime):
         if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
             self.replication = Replication(self, self.changes, cluster, fetcher)
         self.dynamic: DynamicSettings
+        self.users: Users
         self.internal: InternalTopics
         self.producer_ids: ProducerIds
         self.groups: GroupCoordinator
@@ -224,6 +226,8 @@ class LocalBroker(Runtime):
         for partition in self.topics.local():
             partition.applier.start()
         await self.dynamic.take_static()
+        await self.users.look()
+        self.spawn(self.users.watch)
         if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
             text = (
                 "events go after 7 days, the default when these topics were made; see `krappy topic alter --retention`"
@@ -282,6 +286,7 @@ class LocalBroker(Runtime):
         self.dynamic = DynamicSettings(
             self, OverrideStore(self.store, self.meta, self.in_thread, "brokers"), self.changes.locks
         )
+        self.users = Users(self, OverrideStore(self.store, self.meta, self.in_thread, "users"))
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         changes = self.changes if isinstance(self.changes, ClusterTopicChanges) else None
         self.coordinators = Coordinators(self, self.internal, changes)

@@ -18,6 +18,24 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
+class LoginPort(Protocol):
+    """How a peer says who it is. What goes wrong ends the connection, once it is answered."""
+
+    user: str | None  # who has logged in
+
+    @property
+    def mechanisms(self) -> Sequence[str]: ...
+    @property
+    def lifetime_ms(self) -> int:
+        """After how long it has to log in again; 0: never."""
+
+    def begin(self, mechanism: str) -> None:
+        """Raises UnsupportedMechanism, IllegalLogin."""
+
+    async def step(self, data: bytes) -> tuple[bytes, bool]:
+        """(what the peer is sent, whether it has logged in). Raises AuthenticationFailed, IllegalLogin."""
+
+
 class SessionFacts(TypedDict):
     """What a connection's protocol tells of it. `client_id`: of Kafka's protocol."""
 
@@ -69,6 +87,7 @@ class SessionPort(PacedPort, Protocol):
     address: str
 
     principal: Principal  # who the peer is; `access` is for it
+    login: LoginPort | None  # None: nobody logs in at this listener
     access: AccessPort  # to whatever has a name
 
     @property
@@ -142,6 +161,7 @@ class KafkaSessionPort(PacedPort, Protocol):
     state: dict[str, Any]  # what handlers keep for the connection
     closed: bool  # the peer has left
     principal: Principal
+    login: LoginPort | None
     access: AccessPort
     on_close: list[Callable[[], None]]  # called once when it ends
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.errors import KrappyError, ProtocolError, RequestTimeout
+from krappy.server.authentication import Entrance
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
@@ -50,7 +51,7 @@ SLOWEST = 4 << 20  # bytes per second at which a large frame has to come then, a
 SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 
 
-class Channel(DescribedConnection, Pace):
+class Channel(DescribedConnection, Entrance, Pace):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock
@@ -162,7 +163,7 @@ class Channel(DescribedConnection, Pace):
     async def _greet(self, sock: TlsSocket) -> bool:
         """The handshake of TLS; whether it was done."""
         with self._life:
-            return await self._server.handshakes.greet(sock, self.client)
+            return await self._server.handshakes.greet(sock, self.client) and self._take_certificate(sock)
         return False
 
     def finish(self) -> None:
@@ -253,6 +254,8 @@ class Channel(DescribedConnection, Pace):
     def look(self, now: float) -> None:
         """Ends the connection when its peer is idle for too long, or too slow within a frame. Notices when a peer that
         is not read from has left. The server calls it regularly: that costs less than a timeout around each wait."""
+        if self._until <= now:
+            self._time_is_over()
         if self._blocked_since < now and not self._left and has_left(self._sock):
             self._leave()
         if self._silent_since == math.inf:
@@ -344,7 +347,7 @@ class Channel(DescribedConnection, Pace):
         else:
             data = chunk
         position, held = 0, len(data)
-        least, limit = self._least, self._server.max_frame
+        least, limit = self._least, self._limit()
         large = FAIR if self._server.budget.spent else LARGE
         turn = perf_counter() + seconds
         while held - position >= 4:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
+from krappy.errors import AuthenticationFailed, InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
 from krappy.ports import SessionFacts
+from krappy.server.authentication import Entry
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
+from krappy.settings.listeners import NATIVE
 from krappy.waiting import Later
 from krappy.wire import mistaken
-from krappy.wire.messages import REQUESTS, Answer, Request, error_frame, parse, take_id
+from krappy.wire.messages import REQUESTS, Answer, Authenticate, Ping, Request, error_frame, parse, take_id
 from krappy.wire.schema import unpack_request
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
+LOGGING_IN = (Ping, Authenticate)
 FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
 ELEMENT = 150  # about how many bytes an element of a request's array takes
@@ -40,13 +43,14 @@ class Native:
 
     protocol = "native"
 
-    def __init__(self, registry: Registry, advertised: str = "") -> None:
+    def __init__(self, registry: Registry, advertised: str = "", entry: Entry | None = None) -> None:
         """`advertised`: HOST:PORT that clients are told; empty: the one that they used."""
         self._registry = registry
         self._advertised = advertised
+        self._entry = entry or Entry(NATIVE)
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
-        return Connection(server, sock, client, self._registry, self._advertised or _used(sock))
+        return Connection(server, sock, client, self._registry, self._advertised or _used(sock), self._entry)
 
     def refusal(self, error: KrappyError) -> bytes:
         return error_frame(0, error)
@@ -56,10 +60,13 @@ class Connection(Channel):
     protocol = "native"
     _least = 4  # the message type
 
-    def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str) -> None:
+    def __init__(
+        self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str, entry: Entry
+    ) -> None:
         super().__init__(server, sock, client)
         self._served = registry.served
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance, address)
+        self._enter(entry)
         self._tasks = 0
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
@@ -87,6 +94,9 @@ class Connection(Channel):
                 raise InvalidRequest(f"unknown message type {kind:#x}", type=kind)
             if self._finishing:
                 raise ShuttingDown("the broker is shutting down")
+            if self._locked and cls not in LOGGING_IN:
+                self.finish()
+                raise AuthenticationFailed("log in first: this listener has users")
             request = parse(cls, values)
             handler, streams, _ = self._served[cls]
             answer = (

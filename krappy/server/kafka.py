@@ -23,6 +23,7 @@ from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTime
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo, SessionFacts
+from krappy.server.authentication import Entry
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 ELEMENT = 600  # about how many bytes an element of a request's arrays takes until the request is answered
 PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # the first bytes of a Produce request, whose records are not decoded
+LOGGING_IN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 MAX_PLAIN = 16 << 20  # bytes of any other request: decoded it takes many times as much memory
 
 
@@ -62,9 +64,10 @@ class Kafka:
 
     protocol = "kafka"
 
-    def __init__(self, registry: KafkaRegistry, advertised: Advertised) -> None:
+    def __init__(self, registry: KafkaRegistry, advertised: Advertised, entry: Entry | None = None) -> None:
         self.registry = registry
         self.advertised = advertised
+        self.entry = entry or Entry(advertised.listener)
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> KafkaConnection:
         return KafkaConnection(server, sock, client, self)
@@ -97,6 +100,7 @@ class KafkaConnection(Channel):
         self._speech = speech
         told = speech.advertised
         self.session = KafkaSession(server.broker, client, told.listener, told.node(sock), self)
+        self._enter(speech.entry)
         self._slots: deque[AnswerSlot] = deque()  # of requests whose answers were not passed on yet
         self._muted = False  # a request runs as a task
         self._early = 0  # bytes of answers that wait for those ahead of them
@@ -149,6 +153,8 @@ class KafkaConnection(Channel):
             raise ProtocolError(f"no request of Kafka's{mistaken.told(spoken)}", spoken=spoken)
         header = parse_header(frame)
         key, version = header.api_key, header.version
+        if self._locked and key not in LOGGING_IN:
+            raise ProtocolError("a request before its sender has logged in")
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
         handler = self._speech.registry.find(key, version)

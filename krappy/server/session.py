@@ -10,7 +10,7 @@ import trio
 from krappy.core.security.principal import Principal
 from krappy.errors import Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership
-from krappy.ports import AccessPort, BrokerPort, PacedPort, Registered, SessionFacts
+from krappy.ports import AccessPort, BrokerPort, LoginPort, PacedPort, Registered, SessionFacts
 from krappy.server.budget import FAIR
 from krappy.settings.listeners import NATIVE
 
@@ -50,6 +50,7 @@ class Identified(Paced):
     """A session that belongs to somebody. `host`: the peer's address; `listener`: the name of the one it came to."""
 
     access: AccessPort
+    login: LoginPort | None = None  # None: nobody logs in at this listener
 
     def __init__(self, broker: BrokerPort, peer: PacedPort, host: str, listener: str) -> None:
         super().__init__(peer)

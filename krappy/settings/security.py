@@ -1,14 +1,17 @@
-"""The settings of who may connect, and how: TLS."""
+"""The settings of who may connect, and how: TLS, and users."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from krappy.settings.spec import setting
+from krappy.settings.spec import number, setting
 
 # Kafka's names of them.
 SECURITY_NAMES = {
+    "connection.failed.authentication.delay.ms": "failed_authentication_delay_ms",
+    "connections.max.reauth.ms": "connections_max_reauth_ms",
     "listener.security.protocol.map": "listener_security_protocol_map",
+    "sasl.enabled.mechanisms": "sasl_enabled_mechanisms",
     "ssl.client.auth": "ssl_client_auth",
     "ssl.keystore.location": "tls_certificate",
     "ssl.keystore.type": "ssl_keystore_type",
@@ -45,3 +48,20 @@ class SecuritySettings:
     )
     ssl_keystore_type: str = setting("PEM", "the format of tls_certificate; there is one", choices=("PEM",))
     ssl_truststore_type: str = setting("PEM", "the format of tls_client_ca; there is one", choices=("PEM",))
+    sasl_enabled_mechanisms: str = setting(
+        "SCRAM-SHA-512",
+        "how users may log in at listeners of SASL_PLAINTEXT and SASL_SSL: SCRAM-SHA-512, SCRAM-SHA-256, PLAIN",
+    )
+    users_dir: str = setting(
+        "", "folder whose files are users, beside those that are stored: a file's name is the user's, it holds the password"
+    )
+    connections_max_reauth_ms: int = number(
+        0, "ms after which a client has to log in again, on the same connection (KIP-368); 0: never", 0, 2**53
+    )
+    failed_authentication_delay_ms: int = number(100, "ms until a wrong password is answered", 0, 60_000)
+    authentication_timeout_ms: int = number(10_000, "ms that a client may take to log in", 100, 600_000)
+    insecure_listeners: str = setting(
+        "refuse",
+        "what becomes of listeners that other machines reach and where nobody has to show who they are",
+        choices=("refuse", "allow"),
+    )

@@ -17,12 +17,13 @@ CONTROLLER_EPOCH = "/controller_epoch"
 DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
 LEASES = "/leases"
-Kind = Literal["topics", "brokers", "groups", "clients"]
+Kind = Literal["topics", "brokers", "groups", "clients", "users"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
 TOPIC_CONFIG: Kind = "topics"
+USER_CONFIG: Kind = "users"
 DEFAULT = "<default>"  # Kafka's name for the settings of all brokers
-KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients")
+KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users")
 ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED),

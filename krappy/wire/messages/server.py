@@ -9,7 +9,7 @@ from krappy.wire.schema import U32, Answer, Names, Offset, RangeList, Request
 
 class Ping(Request, kind=22):
     """Asks for a sign of life and the broker's version. Send it first on a connection, and when nothing has come for a
-    while.
+    while. Before the client has logged in, the answer tells only how it may do that.
     """
 
 
@@ -20,6 +20,49 @@ class Pong(Answer, kind=22):
     max_frame: int  # the largest frame that the broker takes, in bytes
     console: str | None = None  # host:port where it listens for HTTP; null: it has no console
     brokers: int = 1  # how many the cluster has. Ask for Metadata when there are several
+    mechanisms: list[str] | None = None  # of SASL, by which clients log in; null: nobody logs in at this listener
+    principal: str | None = None  # who the client is; null: it has to log in
+
+
+class Authenticate(Request, kind=64):
+    """Logs in, by a mechanism of SASL: SCRAM-SHA-512, SCRAM-SHA-256 (RFC 5802) or PLAIN (RFC 4616). The first message
+    of a client has the mechanism, each further one what the client says to the broker's last `data`, until the answer
+    is `done`. Where clients log in, nothing else but Ping is answered before; other requests, and a wrong password, end
+    the connection with the error SASL_AUTHENTICATION_FAILED.
+    """
+
+    mechanism: str
+    data: bytes
+
+
+class Authenticated(Answer, kind=64):
+    data: bytes  # for the client's half of the mechanism
+    done: bool  # whether it has logged in
+    lifetime: int = 0  # ms after which it has to log in again, on this connection; 0: never
+
+
+class AlterUser(Request, kind=65):
+    """Sets or removes credentials of a user. A password is never sent: the client makes the credential of it (RFC 5802,
+    section 3), with a random salt and at least 4,096 iterations.
+    """
+
+    user: str
+    # by mechanism: "salt=…,stored_key=…,server_key=…,iterations=8192", the first three in base64; nil: it is removed
+    credentials: dict[str, str | None]
+
+
+class UserAltered(Answer, kind=65):
+    pass
+
+
+class Users(Request, kind=66):
+    """Asks who may log in with a password."""
+
+
+class UsersFound(Answer, kind=66):
+    """A user is a map of `user` and `credentials`, which has the iterations by the mechanism."""
+
+    users: list[dict[str, Any]]
 
 
 class Metadata(Request, kind=61):

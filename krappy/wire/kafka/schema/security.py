@@ -5,7 +5,7 @@ from krappy.wire.kafka.notation import Shape, Versions
 
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.SASL_HANDSHAKE: Shape(
-        Versions(0, 1),
+        Versions(1, 1),  # version 0 has messages without a head behind it
         request="""
         mechanism  string
         """,
@@ -117,6 +117,27 @@ TABLE: dict[ApiKey, Shape] = {
           credential_infos  []
             mechanism       int8
             iterations      int32
+        """,
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Shape(
+        Versions(0, 0, flexible=0),
+        request="""
+        deletions          []
+          name             string
+          mechanism        int8
+        upsertions         []
+          name             string
+          mechanism        int8
+          iterations       int32
+          salt             bytes
+          salted_password  bytes
+        """,
+        response="""
+        throttle_time_ms  int32
+        results           []
+          user            string
+          error_code      int16
+          error_message   string?
         """,
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Shape(

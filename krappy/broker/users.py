@@ -1,0 +1,147 @@
+"""The users who log in with a password: their credentials for SCRAM, which all brokers of a cluster share.
+
+    /config/users/<name>     {"version":1,"config":{"SCRAM-SHA-512":"salt=…,stored_key=…,server_key=…,iterations=8192"}}
+
+as Kafka has them. The files of `users_dir` are users, too: a file's name is the user's, and its content the password.
+They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`.
+
+Nobody learns whether there is a user: an unknown one gets a credential that looks like another user's, each time the
+same, and checking a password takes as long.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import trio
+
+from krappy.broker.overrides import OverrideStore
+from krappy.broker.runtime import Runtime
+from krappy.core.security.sasl import LONGEST_NAME
+from krappy.core.security.scram import HASHES, ITERATIONS, ScramCredential
+from krappy.errors import ConfigError, InvalidRequest, UnknownUser
+from krappy.ports.users import Credentials
+
+LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
+SALT = 24  # bytes
+KEPT = 10_000  # passwords that proved right, whose hashes are kept
+LONGEST_PASSWORD = 4096  # bytes of a file
+
+
+class Users:
+    def __init__(self, runtime: Runtime, store: OverrideStore) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._folder = runtime.config.users_dir
+        self._of_files: Mapping[str, Credentials] = {}
+        self._seen: object = None  # the files as they were read
+        self._read: tuple[object, Mapping[str, Credentials]] = (None, {})  # the image's, and what was read of it
+        self._secret = os.urandom(32)
+        self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
+        self._checking = trio.CapacityLimiter(1)  # checks take a core each
+
+    @property
+    def all(self) -> Mapping[str, Credentials]:
+        return {**self._stored(), **self._of_files}
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential:
+        found = self._find(user).get(mechanism)
+        return self._unknown(user, mechanism) if found is None else found
+
+    def _find(self, user: str) -> Credentials:
+        return self._of_files.get(user) or self._stored().get(user, {})
+
+    def _stored(self) -> Mapping[str, Credentials]:
+        held = self._runtime.image.configs.get("users")
+        if self._read[0] is not held:
+            self._read = held, {name: _credentials(texts) for name, texts in (held or {}).items()}
+        return self._read[1]
+
+    def _unknown(self, user: str, mechanism: str) -> ScramCredential:
+        """As a credential of another user, by chance that the name decides."""
+        models = [each[mechanism] for _, each in sorted(self.all.items()) if mechanism in each]
+        key = models[0].server_key if models else self._secret  # secret, and the same in the whole cluster
+        seed = hmac.digest(key, user.encode(errors="replace"), HASHES[mechanism])
+        model = models[seed[0] % len(models)] if models else None
+        salt, iterations = (len(model.salt), model.iterations) if model else (SALT, ITERATIONS)
+        return ScramCredential(mechanism, seed[1 : 1 + salt], iterations, os.urandom(len(seed)), seed)
+
+    async def check(self, user: str, password: str) -> bool:
+        credentials = self._find(user)
+        credential = next(iter(credentials.values()), None) or self._unknown(user, "SCRAM-SHA-512")
+        proof = hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
+        if proof in self._right:
+            self._right.move_to_end(proof)
+            return True
+        right = await trio.to_thread.run_sync(credential.fits, password, limiter=self._checking)
+        if right and credentials:
+            self._right[proof] = None
+            if len(self._right) > KEPT:
+                self._right.popitem(last=False)
+        return right and bool(credentials)
+
+    async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
+        if not user or len(user) > LONGEST_NAME or not user.isprintable():
+            raise InvalidRequest(f"'{user:.80}' can't be the name of a user")
+        held = dict(self._store.load().get(user, {}))
+        for mechanism, credential in changes.items():
+            if credential is not None:
+                held[mechanism] = credential.text()
+            elif held.pop(mechanism, None) is None:
+                raise UnknownUser(f"the user '{user:.80}' has no credential for {mechanism}", user=user)
+        await self._store.save(user, held)
+
+    # --- files
+
+    async def watch(self) -> None:
+        """Follows the files of `users_dir`. Until cancelled."""
+        while self._folder:
+            await trio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except ConfigError as error:
+                self._runtime.report("users_not_read", error=error.text)
+
+    async def look(self) -> None:
+        """Reads the files if they have changed. Raises ConfigError: then the users stay as they were."""
+        if self._folder:
+            await self._runtime.in_thread(partial(self._look, Path(self._folder)))
+
+    def _look(self, folder: Path) -> None:
+        try:
+            files = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".") and each.is_file()]
+            found = [(each.name, _password(each)) for each in files]
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"users_dir: {folder} can't be read: {error}", setting="users_dir") from None
+        if empty := [name for name, password in found if not password]:
+            raise ConfigError(f"users_dir: the file {empty[0]} is empty", setting="users_dir")
+        seen = sha256(self._secret + repr(found).encode()).digest()
+        if seen == self._seen:
+            return
+        self._of_files = {
+            name: {each: ScramCredential.of(each, password, os.urandom(SALT)) for each in HASHES}
+            for name, password in found
+        }
+        self._seen = seen
+
+
+def _password(file: Path) -> str:
+    with file.open("rb") as opened:
+        return opened.read(LONGEST_PASSWORD).decode().rstrip("\r\n")
+
+
+def _credentials(texts: Mapping[str, str]) -> Credentials:
+    """What can be read of a user's znode."""
+    found = {}
+    for mechanism in HASHES:
+        try:
+            found[mechanism] = ScramCredential.read(mechanism, texts[mechanism])
+        except (KeyError, ValueError):
+            continue
+    return found

@@ -1,0 +1,92 @@
+"""SASL mechanisms as the server has them: messages go in; challenges, checks of passwords and users come out. Pure.
+
+A `SaslExchange` is one attempt to log in. Each message of the client gives one of:
+
+- Challenge: what the client is sent, and answers;
+- PasswordGiven: a user's name and password (PLAIN), which the caller has to check: it takes some ms;
+- Proved: it is this user. `data` is for the client.
+
+SaslRefused ends the attempt. Its text is for the log; the client is told the same whatever was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from krappy.core.security.scram import HASHES, ScramCredential, ScramRefused, ScramServer
+
+PLAIN = "PLAIN"
+MECHANISMS = (*HASHES, PLAIN)
+LONGEST_NAME = 255  # characters of a user's name
+
+
+class SaslRefused(Exception):
+    pass
+
+
+class Challenge(NamedTuple):
+    data: bytes
+
+
+class PasswordGiven(NamedTuple):
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"<PasswordGiven of {self.user!r}>"
+
+
+class Proved(NamedTuple):
+    user: str
+    data: bytes = b""
+
+
+SaslStep = Challenge | PasswordGiven | Proved
+
+
+class SaslExchange:
+    """`find`: the credential of a user for a mechanism of SCRAM, which may be one that no password fits."""
+
+    def __init__(self, mechanism: str, find: Callable[[str, str], ScramCredential], nonce: str) -> None:
+        self.mechanism = mechanism
+        self._scram = None
+        if mechanism != PLAIN:
+            self._scram = ScramServer(mechanism, lambda user: find(user, mechanism), nonce)
+
+    @property
+    def user(self) -> str:
+        """As the client has named itself so far."""
+        return "" if self._scram is None else self._scram.user
+
+    def step(self, data: bytes) -> SaslStep:
+        """Raises SaslRefused."""
+        if self._scram is None:
+            return _plain(data)
+        try:
+            answer = self._scram.step(data)
+        except ScramRefused as error:
+            raise SaslRefused(str(error)) from None
+        return Proved(self._scram.user, answer) if self._scram.proved else Challenge(answer)
+
+
+def _plain(data: bytes) -> PasswordGiven:
+    """RFC 4616: the user that it acts for (the same, or none), NUL, its name, NUL, its password."""
+    try:
+        parts = data.decode().split("\0")
+    except UnicodeDecodeError:
+        raise SaslRefused("no UTF-8") from None
+    if len(parts) != 3:
+        raise SaslRefused("not three parts")
+    identity, user, password = parts
+    if not user or not password or identity not in ("", user) or len(user) > LONGEST_NAME:
+        raise SaslRefused("no user, no password, or another authorization identity")
+    return PasswordGiven(user, password)
+
+
+def read_mechanisms(text: str) -> Sequence[str]:
+    """The mechanisms of "SCRAM-SHA-512,PLAIN", each once. Raises ValueError for one that is not served, and for none."""
+    found = list(dict.fromkeys(each.strip().upper() for each in text.split(",")))
+    if unknown := [each for each in found if each not in MECHANISMS]:
+        raise ValueError(f"'{unknown[0]:.40}' is no mechanism; there are {', '.join(MECHANISMS)}")
+    return found

@@ -1,0 +1,28 @@
+"""The port to the users who log in with a password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from krappy.core.security.scram import ScramCredential
+
+Credentials = Mapping[str, ScramCredential]  # by mechanism
+
+
+class UsersPort(Protocol):
+    """Users have a credential for each mechanism of SCRAM that they may log in with; PLAIN is checked against these."""
+
+    @property
+    def all(self) -> Mapping[str, Credentials]:
+        """Those in the tree and those of `users_dir`, by name."""
+
+    def credential(self, user: str, mechanism: str) -> ScramCredential:
+        """That of the user; for an unknown one one that no password fits, always the same."""
+
+    async def check(self, user: str, password: str) -> bool:
+        """Whether this is the user's password. It takes some ms, whether there is the user or not."""
+
+    async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
+        """Sets or removes (None) credentials, durably. Raises UnknownUser when one that is to be removed is not there,
+        InvalidRequest for a name that can't be one, StorageError, ConnectionLost."""

@@ -1,0 +1,217 @@
+"""Who a peer is: how far its connection is with logging in, and what it may do until then.
+
+Rules, kept here:
+
+- A connection to a listener with users is locked until its peer has logged in, which it has to within
+  `authentication_timeout_ms`. Locked, it takes small frames and the requests of logging in alone.
+- A wrong password and an unknown user are answered alike: the same text, after `failed_authentication_delay_ms`. Then
+  the connection ends.
+- A session may have an end (`connections_max_reauth_ms`): the connection is then locked again, until its peer has
+  logged in anew (KIP-368), as the same user.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from krappy.core.security.name_rules import NameRules
+from krappy.core.security.sasl import Challenge, PasswordGiven, SaslExchange, SaslRefused, read_mechanisms
+from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
+from krappy.ports.users import UsersPort
+from krappy.server.session import Identified
+from krappy.server.tls import PeerCertificate
+from krappy.settings.security import SecuritySettings
+from krappy.tls import TlsSocket
+
+if TYPE_CHECKING:
+    from krappy.server.server import Server
+
+LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
+MAX_STEPS = 8  # messages of one attempt
+Report = Callable[..., None]
+
+
+class Authenticator:
+    """Shared by all listeners. Raises ConfigError."""
+
+    def __init__(self, users: Callable[[], UsersPort], settings: SecuritySettings, report: Report) -> None:
+        try:
+            self.mechanisms: Sequence[str] = read_mechanisms(settings.sasl_enabled_mechanisms)
+        except ValueError as error:
+            raise ConfigError(f"sasl_enabled_mechanisms: {error}", setting="sasl_enabled_mechanisms") from None
+        self._users = users
+        self._report = report
+        self._delay = settings.failed_authentication_delay_ms / 1000
+        self.timeout = settings.authentication_timeout_ms / 1000
+        self.lifetime_ms = settings.connections_max_reauth_ms
+
+    def exchange(self, mechanism: str) -> SaslExchange:
+        """Raises UnsupportedMechanism."""
+        if mechanism not in self.mechanisms:
+            raise UnsupportedMechanism(f"the mechanisms here are {', '.join(self.mechanisms)}")
+        return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
+
+    async def step(self, exchange: SaslExchange, data: bytes, client: str) -> tuple[bytes, str | None]:
+        """(what the peer is sent, the user that it has proved to be; None: it is not yet known). Raises
+        AuthenticationFailed."""
+        try:
+            found = exchange.step(data)
+        except SaslRefused as error:
+            raise await self._refused(exchange.mechanism, exchange.user, str(error), client) from None
+        if isinstance(found, Challenge):
+            return found.data, None
+        if isinstance(found, PasswordGiven):
+            await self.check(found.user, found.password, client, exchange.mechanism)
+            return b"", found.user
+        return found.data, found.user
+
+    async def check(self, user: str, password: str, client: str, mechanism: str) -> None:
+        """Raises AuthenticationFailed if it is not the user's password."""
+        if not await self._users().check(user, password):
+            raise await self._refused(mechanism, user, "a wrong password", client)
+
+    async def _refused(self, mechanism: str, user: str, why: str, client: str) -> AuthenticationFailed:
+        self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
+        await trio.sleep(self._delay)
+        return AuthenticationFailed(
+            f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+        )
+
+
+class Login:
+    """How far one connection is with logging in (`LoginPort`). `proved` is called with the user's name and the mechanism,
+    `ended` when the connection has to end."""
+
+    def __init__(
+        self, shared: Authenticator, client: str, proved: Callable[[str, str], None], ended: Callable[[], None]
+    ) -> None:
+        self._shared = shared
+        self._client = client
+        self._proved = proved
+        self._ended = ended
+        self._exchange: SaslExchange | None = None
+        self._steps = 0
+        self._stepping = False
+        self.user: str | None = None
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        return self._shared.mechanisms
+
+    @property
+    def lifetime_ms(self) -> int:
+        return self._shared.lifetime_ms
+
+    def begin(self, mechanism: str) -> None:
+        try:
+            if self._exchange is not None:
+                raise IllegalLogin("a mechanism was named already")
+            self._exchange = self._shared.exchange(mechanism)
+        except BrokerError:
+            self._ended()
+            raise
+        self._steps = 0
+
+    async def step(self, data: bytes) -> tuple[bytes, bool]:
+        exchange = self._exchange
+        if exchange is None or self._stepping or self._steps == MAX_STEPS:
+            self._ended()
+            raise IllegalLogin("a mechanism has to be named first, and each answer to be waited for")
+        self._steps += 1
+        self._stepping = True
+        try:
+            answer, user = await self._shared.step(exchange, data, self._client)
+            if user is not None:
+                self._exchange = None
+                if self.user not in (None, user):
+                    raise AuthenticationFailed("a connection stays with the user who has logged in first")
+                self.user = user
+                self._proved(user, exchange.mechanism)
+        except BrokerError:
+            self._ended()
+            raise
+        finally:
+            self._stepping = False
+        return answer, user is not None
+
+
+class Entry(NamedTuple):
+    """How peers come in by a listener. `authenticator`: None: nobody logs in. `rules`: which user a certificate stands
+    for; None: certificates are not asked for."""
+
+    listener: str
+    authenticator: Authenticator | None = None
+    rules: NameRules | None = None
+
+
+class Entrance:
+    """The part of a connection that knows who its peer is. `_locked`: it takes the requests of logging in alone."""
+
+    client: str
+    session: Identified
+    _server: Server
+    _entry: Entry
+    _locked = False
+    _until = math.inf  # when it is locked, or ends, on trio's clock
+
+    def _stop_reading(self) -> None:
+        raise NotImplementedError
+
+    def _end_waiting(self, why: str) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+    def _enter(self, entry: Entry) -> None:
+        """Called once the session is there."""
+        self._entry = entry
+        shared = entry.authenticator
+        if shared is not None:
+            self._locked = True
+            self._until = trio.current_time() + shared.timeout
+            self.session.login = Login(shared, self.client, self._proved, self.finish)
+
+    def _limit(self) -> int:
+        """The size of the largest frame that it takes now."""
+        return LOCKED_FRAME if self._locked else self._server.max_frame
+
+    def _proved(self, user: str, mechanism: str) -> None:
+        assert self._entry.authenticator is not None
+        lifetime = self._entry.authenticator.lifetime_ms
+        self._locked = False
+        self._until = trio.current_time() + lifetime / 1000 if lifetime else math.inf
+        self.session.principal = replace(self.session.principal, name=user, mechanism=mechanism)
+
+    def _take_certificate(self, sock: TlsSocket) -> bool:
+        """Lets the peer be who its certificate says, unless it has to log in. False: it may not come in."""
+        if self._entry.rules is None or self._locked or (shown := PeerCertificate.of(sock)) is None:
+            return True
+        name = self._entry.rules.name_of(shown.subject)
+        if name is None:
+            why = f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}"
+            self._server.report("authentication_failed", client=self.client, mechanism="SSL", user="", reason=why)
+            return False
+        self._until = trio.current_time() + shown.expires - time.time()
+        self.session.principal = replace(
+            self.session.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
+        )
+        return True
+
+    def _time_is_over(self) -> None:
+        """Called when `_until` has come."""
+        login = self.session.login
+        if login is not None and login.user is not None and not self._locked:
+            self._locked = True
+            self._until = math.inf  # it may be idle as long as others
+        else:
+            self._until = math.inf
+            what = "the certificate has expired" if login is None else "nobody has logged in in time"
+            self._end_waiting(f"the connection ends: {what}")
