@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.clients.snapshots import KeyRange as KeyRange
     from krappy.clients.snapshots import Snapshot as Snapshot
     from krappy.clients.watch_progress import SnapshotEnd as SnapshotEnd
+    from krappy.errors import AuthenticationFailed as AuthenticationFailed
     from krappy.errors import BrokerError as BrokerError
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from krappy.errors import FrameTooLarge as FrameTooLarge
     from krappy.errors import GroupFull as GroupFull
     from krappy.errors import GroupNotEmpty as GroupNotEmpty
+    from krappy.errors import IllegalLogin as IllegalLogin
     from krappy.errors import InvalidConfig as InvalidConfig
     from krappy.errors import InvalidPartitions as InvalidPartitions
     from krappy.errors import InvalidRecord as InvalidRecord
@@ -81,7 +83,9 @@ if TYPE_CHECKING:
     from krappy.errors import UnknownProducerMapping as UnknownProducerMapping
     from krappy.errors import UnknownStaging as UnknownStaging
     from krappy.errors import UnknownTopic as UnknownTopic
+    from krappy.errors import UnknownUser as UnknownUser
     from krappy.errors import UnsupportedCompression as UnsupportedCompression
+    from krappy.errors import UnsupportedMechanism as UnsupportedMechanism
     from krappy.errors import ViewDisabled as ViewDisabled
     from krappy.errors import WrongGroupKind as WrongGroupKind
     from krappy.types import Entry as Entry
@@ -91,16 +95,16 @@ if TYPE_CHECKING:
     from krappy.types import TopicPartition as TopicPartition
 
 _ERRORS = (
-    "BrokerError ConfigError ConnectionLost CoordinatorFenced CoordinatorLoading CoordinatorNotAvailable "
-    "CorruptBatch FrameTooLarge GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
-    "InvalidReplicationFactor InvalidRequest "
-    "InvalidTimestamp InvalidTopic InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost "
-    "NotCoordinator NotEnoughReplicas NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange "
-    "OutOfOrderSequence Overloaded PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout "
-    "ShuttingDown SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StorageError "
-    "TopicDiffers TopicExists TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle "
-    "UnknownMember UnknownPartition UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic "
-    "UnsupportedCompression ViewDisabled WrongGroupKind"
+    "AuthenticationFailed BrokerError ConfigError ConnectionLost CoordinatorFenced CoordinatorLoading "
+    "CoordinatorNotAvailable CorruptBatch FrameTooLarge GroupFull GroupNotEmpty IllegalLogin InvalidConfig "
+    "InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest InvalidTimestamp InvalidTopic "
+    "InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost NotCoordinator NotEnoughReplicas "
+    "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
+    "PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
+    "StagingCommitted StagingExpired StagingFenced StagingFull StorageError TopicDiffers TopicExists "
+    "TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
+    "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnknownUser UnsupportedCompression "
+    "UnsupportedMechanism ViewDisabled WrongGroupKind"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),

@@ -28,6 +28,7 @@ from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
 from krappy.server import http
+from krappy.server.authentication import Admission, Authenticator
 from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
 from krappy.server.places import Places
@@ -108,6 +109,7 @@ class Broker:
         self.engine: Engine
         self.server: Server
         self.tls: ServerTls | None = None  # if a listener has it
+        self.authenticator: Authenticator
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
         self.gateway: Gateway | None = None  # to the partitions that others lead, in a cluster
@@ -162,6 +164,7 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
+            self.authenticator = Authenticator(lambda: self.engine.users, config, self._report)
             if any(each.has_tls for each in config.listeners):
                 self.tls = ServerTls(config, self._report)
             for name, key in OTHERS.items():
@@ -199,7 +202,8 @@ class Broker:
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
             told = config.listener(NATIVE)
-            speech = Native(native.registry(), told.advertised if told is not None else "")
+            assert told is not None
+            speech = Native(native.registry(), told.advertised, self._admission(told))
             self.server.listen(Listener(sockets["native"], speech, self._tls_of(told)))
             if self.engine.replication is not None:
                 from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
@@ -210,8 +214,13 @@ class Broker:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = _address(opened)
             advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
-            self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised), self._tls_of(listener)))
+            spoken = Kafka(kafka.registry(), advertised, self._admission(listener))
+            self.server.listen(Listener(opened, spoken, self._tls_of(listener)))
         self.listening = True
+
+    def _admission(self, listener: ListenerSetting) -> Admission:
+        authenticator = self.authenticator if listener.has_users else None
+        return Admission(listener.name, authenticator, None if self.tls is None else self.tls.rules)
 
     def _tls_of(self, listener: ListenerSetting | None) -> Callable[[], ssl.SSLContext] | None:
         if self.tls is None or listener is None or not listener.has_tls:

@@ -38,6 +38,7 @@ from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.items import Blocks
 from krappy.clients.sync.opened import Opened
+from krappy.clients.sync.security import Security
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import Addresses, StartAt, Text
@@ -382,8 +383,6 @@ class Client(Opened):
         """Every job that is neither committed nor aborted."""
         return run(staging.jobs(self._link))
 
-    # --- topics -------------------------------------------------------------------------------------------------
-
     def create_topic(
         self,
         topic: str,
@@ -400,9 +399,8 @@ class Client(Opened):
         With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
         of the given settings, a TopicDiffers tells: a warning, which Python prints.
 
-        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` also
-        TopicExists, and ConnectionLost when the connection is lost before the answer: then the topic may have been
-        created.
+        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` TopicExists,
+        and ConnectionLost when the connection is lost before the answer: the topic may have been created.
         """
         created, differs = run(
             admin.create_topic(self._router, topic, partitions, config, if_absent, replication_factor)
@@ -448,8 +446,6 @@ class Client(Opened):
         """
         return run(admin.delete_records(self._router, topic, before, partitions))
 
-    # --- groups -------------------------------------------------------------------------------------------------
-
     def groups(self) -> list[GroupInfo]:
         """Every group, without its members."""
         return run(admin.groups(self._router))
@@ -473,10 +469,8 @@ class Client(Opened):
 
     @contextmanager
     def hold_backup(self) -> Iterator[admin.HeldBackup]:
-        """Links the broker's files, as of now, into a folder on the broker's machine, to be copied within the `with`.
-
-        For `krappy backup`. Raises StorageError.
-        """
+        """Links the broker's files, as of now, into a folder on its machine, to be copied within the `with`, as `krappy
+        backup` does. Raises StorageError."""
         held = run(admin.hold_backup(self._link))
         try:
             yield held
@@ -494,6 +488,11 @@ class Client(Opened):
     def positions(self, group: str) -> dict[TopicPartition, int]:
         """A group's floor in each partition."""
         return run(admin.positions(self._router, group))
+
+    @property
+    def security(self) -> Security:
+        """Who may log in."""
+        return Security(self._connection)
 
     def ping(self) -> Pong:
         """The broker's .version .cluster .time .max_frame .console"""

@@ -27,6 +27,7 @@ from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.items import Blocks
+from krappy.clients.aio.security import Security
 from krappy.clients.aio.table import History, Scan, Table, Watch
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.choice import End, Order
@@ -378,8 +379,6 @@ class Client:
         """Every job that is neither committed nor aborted."""
         return await staging.jobs(self._link)
 
-    # --- topics -------------------------------------------------------------------------------------------------
-
     async def create_topic(
         self,
         topic: str,
@@ -396,9 +395,8 @@ class Client:
         With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
         of the given settings, a TopicDiffers tells: a warning, which Python prints.
 
-        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` also
-        TopicExists, and ConnectionLost when the connection is lost before the answer: then the topic may have been
-        created.
+        Raises InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor; unless `if_absent` TopicExists,
+        and ConnectionLost when the connection is lost before the answer: the topic may have been created.
         """
         created, differs = await admin.create_topic(
             self._router, topic, partitions, config, if_absent, replication_factor
@@ -444,8 +442,6 @@ class Client:
         """
         return await admin.delete_records(self._router, topic, before, partitions)
 
-    # --- groups -------------------------------------------------------------------------------------------------
-
     async def groups(self) -> list[GroupInfo]:
         """Every group, without its members."""
         return await admin.groups(self._router)
@@ -469,10 +465,8 @@ class Client:
 
     @asynccontextmanager
     async def hold_backup(self) -> AsyncIterator[admin.HeldBackup]:
-        """Links the broker's files, as of now, into a folder on the broker's machine, to be copied within the `with`.
-
-        For `krappy backup`. Raises StorageError.
-        """
+        """Links the broker's files, as of now, into a folder on its machine, to be copied within the `with`, as `krappy
+        backup` does. Raises StorageError."""
         held = await admin.hold_backup(self._link)
         try:
             yield held
@@ -490,6 +484,11 @@ class Client:
     async def positions(self, group: str) -> dict[TopicPartition, int]:
         """A group's floor in each partition."""
         return await admin.positions(self._router, group)
+
+    @property
+    def security(self) -> Security:
+        """Who may log in."""
+        return Security(self._connection)
 
     async def ping(self) -> Pong:
         """The broker's .version .cluster .time .max_frame .console"""

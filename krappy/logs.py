@@ -56,6 +56,7 @@ WARNING = {
     "accept_failed",
     "append_failed",
     "assignment_waits",
+    "authentication_failed",
     "broker_id_in_use",
     "catalog_failed",
     "connection_gave_way",
@@ -86,6 +87,7 @@ WARNING = {
     "transaction_orphaned",
     "transaction_timed_out",
     "transaction_waits",
+    "users_not_read",
     "view_ahead_of_log",
     "view_not_reclaimed",
     "view_older_than_log",
@@ -136,6 +138,7 @@ LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING
 ENDLESS = {  # events that a peer, or a disk that stays full, could cause without end
     "accept_failed",
     "append_failed",
+    "authentication_failed",
     "connection_gave_way",
     "connection_refused",
     "dead_letter_failed",

@@ -163,7 +163,10 @@ def test_the_variables_of_a_kubernetes_service_are_not_settings(variable: str) -
 
 
 # Settings that may be any text; what it says is looked at when the broker starts.
-TEXTS = ("data", "rack", "tls_certificate", "tls_key", "tls_client_ca", "ssl_principal_mapping_rules")
+TEXTS = (
+    *("data", "rack", "tls_certificate", "tls_key", "tls_client_ca", "ssl_principal_mapping_rules"),
+    *("sasl_enabled_mechanisms", "users_dir"),
+)
 
 
 def test_no_setting_looks_like_such_a_variable() -> None:

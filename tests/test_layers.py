@@ -99,7 +99,7 @@ LAYERS = [
         {"trio", "starlette", "msgspec", "prometheus_client"},
         (SOCKETS - {"http", "urllib"}) | FILES | PROCESSES | CHANCE,
     ),
-    Layer("clients", CLIENTS, [*VALUES, "wire", "tls"], {"anyio", "msgpack"}, FILES - {"os"}),
+    Layer("clients", CLIENTS, [*VALUES, "wire", "tls", "core.security.scram"], {"anyio", "msgpack"}, FILES - {"os"}),
     Layer(
         "spark",
         ["spark"],
@@ -128,7 +128,7 @@ FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 BEHIND_THE_DOOR = {
     *("topics", "topics.by_id", "topic", "topic_for_producer", "create_topic", "alter_topic", "delete_topic", "led"),
     *("groups", "kafka_groups", "transactions", "staging", "snapshots", "internal", "names", "catalog"),
-    *("dynamic", "settings", "hold_backup", "log_dir", "new_producer_id", "table_topic", "table_of"),
+    *("dynamic", "settings", "users", "hold_backup", "log_dir", "new_producer_id", "table_topic", "table_of"),
 }
 
 

@@ -1,4 +1,4 @@
-"""How clients of Kafka log in: SaslHandshake (17) names a mechanism, SaslAuthenticate (36) carries its messages (KIP-43,
+"""How Kafka's clients log in: SaslHandshake (17) names a mechanism, SaslAuthenticate (36) carries its messages (KIP-43,
 KIP-152), again before the session ends (KIP-368)."""
 
 from __future__ import annotations

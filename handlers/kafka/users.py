@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.core.security.scram import HASHES, LEAST, ScramCredential
+from krappy.core.security.scram import LEAST, ScramCredential
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.refusals import DONE, SHOWN
 from krappy.handlers.kafka.registry import Message, serves
@@ -28,10 +29,13 @@ def describe_credentials(session: KafkaSessionPort, request: Message, version: i
     return {**DONE, "results": [_described(name, users, asked[name]) for name in asked or sorted(users)]}
 
 
-def _described(name: str, users: dict[str, Credentials], times: int) -> Message:
+def _described(name: str, users: Mapping[str, Credentials], times: int) -> Message:
     found = users.get(name)
     if times > 1:
-        code, text = Code.DUPLICATE_RESOURCE, f"Cannot describe SCRAM credentials for the same user twice: {name:.{SHOWN}}"
+        code, text = (
+            Code.DUPLICATE_RESOURCE,
+            f"Cannot describe SCRAM credentials for the same user twice: {name:.{SHOWN}}",
+        )
     elif not found:
         code, text = (
             Code.RESOURCE_NOT_FOUND,

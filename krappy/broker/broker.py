@@ -52,7 +52,7 @@ from krappy.broker.transactions.producer_ids import ProducerIds
 from krappy.broker.transactions.transactions import TransactionCoordinator
 from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
-from krappy.broker.upkeep.machine import Machine, make_folders
+from krappy.broker.upkeep.machine import Machine, make_folders, report_unclaimed
 from krappy.broker.upkeep.room import Room
 from krappy.broker.users import Users
 from krappy.core.cluster.placement import Placement
@@ -62,8 +62,7 @@ from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
 from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
-from krappy.store import identity
-from krappy.store.catalog import LocalCatalog, StoredTopic
+from krappy.store.catalog import LocalCatalog
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
@@ -226,8 +225,7 @@ class LocalBroker(Runtime):
         for partition in self.topics.local():
             partition.applier.start()
         await self.dynamic.take_static()
-        await self.users.look()
-        self.spawn(self.users.watch)
+        await self.users.open()
         if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
             text = (
                 "events go after 7 days, the default when these topics were made; see `krappy topic alter --retention`"
@@ -247,7 +245,7 @@ class LocalBroker(Runtime):
         await self.catalog.forget_unmade()
         listed = self.catalog.list()
         await self._open_views([number for stored in listed for number in stored.numbers])
-        await self.in_thread(lambda: self._check_folders([*listed, *self.catalog.deleting()]))
+        await self.in_thread(lambda: report_unclaimed(self, [*listed, *self.catalog.deleting()]))
         if lost := self.meta.lost:
             self.report("catalog_lost", changes=lost)
             await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
@@ -294,12 +292,6 @@ class LocalBroker(Runtime):
     def _tell_of_migration(self, records: int) -> None:
         text = "the catalog becomes one of this version's format; versions before it do not open it any more"
         self.report("catalog_migrated", records=records, text=text)
-
-    def _check_folders(self, topics: Sequence[StoredTopic]) -> None:
-        """Reports folders with events of none of these topics."""
-        known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
-        for folder in identity.unclaimed(self.config.data / "topics", known):
-            self.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
 
     async def _keep_house(self) -> None:
         try:

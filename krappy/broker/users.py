@@ -24,12 +24,11 @@ import trio
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.runtime import Runtime
 from krappy.core.security.sasl import LONGEST_NAME
-from krappy.core.security.scram import HASHES, ITERATIONS, ScramCredential
+from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
 from krappy.errors import ConfigError, InvalidRequest, UnknownUser
 from krappy.ports.users import Credentials
 
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
-SALT = 24  # bytes
 KEPT = 10_000  # passwords that proved right, whose hashes are kept
 LONGEST_PASSWORD = 4096  # bytes of a file
 
@@ -99,9 +98,15 @@ class Users:
 
     # --- files
 
-    async def watch(self) -> None:
+    async def open(self) -> None:
+        """Reads the files, and follows them from now on. Raises ConfigError."""
+        await self.look()
+        if self._folder:
+            self._runtime.spawn(self._watch)
+
+    async def _watch(self) -> None:
         """Follows the files of `users_dir`. Until cancelled."""
-        while self._folder:
+        while True:
             await trio.sleep(LOOK_SECONDS)
             try:
                 await self.look()

@@ -316,6 +316,24 @@ def release_backup(link: Link, held: HeldBackup) -> None:
     link.tell(messages.Unregister(held.handle), messages.Unregistered, held.generation)
 
 
+class UserInfo(NamedTuple):
+    """`iterations`: of the user's credentials, by mechanism."""
+
+    name: str
+    iterations: dict[str, int]
+
+
+async def users(link: Link) -> list[UserInfo]:
+    """Those who may log in with a password, by name."""
+    answer = await link.ask(messages.Users(), messages.UsersFound)
+    return [UserInfo(str(each["user"]), dict(each["credentials"])) for each in answer.users]
+
+
+async def alter_user(link: Link, user: str, credentials: Mapping[str, str | None]) -> None:
+    """Sets (`ScramCredential.text`) or removes (None) the user's credentials, by mechanism. Raises UnknownUser."""
+    await link.ask(messages.AlterUser(user, dict(credentials)), messages.UserAltered, again=False)
+
+
 async def ping(link: Link) -> messages.Pong:
     return await link.ask(messages.Ping(), messages.Pong)
 

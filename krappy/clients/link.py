@@ -9,6 +9,7 @@ most `timeout`; after that, `ask` raises the broker's last error, if there was o
 from __future__ import annotations
 
 import itertools
+import math
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,61 +17,31 @@ from typing import Any, TypeVar
 
 from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
+from krappy.clients.login import ClientLogin
+from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.security import ClientSecurity
 from krappy.clients.values import Address
-from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, NotCoordinator, NotLeader, RequestTimeout
+from krappy.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    FrameTooLarge,
+    KrappyError,
+    NotCoordinator,
+    NotLeader,
+    RequestTimeout,
+)
 from krappy.wire.frames import DEFAULT_LIMIT
-from krappy.wire.messages import Answer, Ping, Pong, Request
+from krappy.wire.messages import Answer, Authenticate, Authenticated, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
 TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
 NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
-PATIENCE = 1.0  # seconds that `tell` waits for room to send
-
-
-class ReplySlot:
-    """A reply that someone waits for. A wait may be cancelled and begun again."""
-
-    __slots__ = ("_signal", "instead", "result")
-
-    def __init__(self, signal: ClientSignal) -> None:
-        self._signal = signal
-        self.instead: Callable[[Any], None] | None = None  # gets the answer when nobody waits for it any more
-        self.result: Any = None
-
-    def __call__(self, result: Any) -> None:
-        self.result = result
-        self._signal.set()
-        if self.instead is not None:
-            self.abandon(self.instead)
-
-    def abandon(self, instead: Callable[[Any], None] | None) -> None:
-        """Stops waiting: `instead` gets the answer, at once if it has come already. Errors are dropped."""
-        self.instead = instead
-        if instead is not None and self._signal.is_set():
-            self.instead = None
-            if isinstance(self.result, Answer):
-                instead(self.result)
-
-    def is_set(self) -> bool:
-        return self._signal.is_set()
-
-    async def wait(self, seconds: float | None = None) -> bool:
-        return await self._signal.wait(seconds)
-
-
-class PollSlot(ReplySlot):
-    """The answer to a poll that was sent at the time `sent`, which the broker gives by `until`."""
-
-    __slots__ = ("sent", "until")
-
-    def __init__(self, signal: ClientSignal, sent: float, until: float) -> None:
-        super().__init__(signal)
-        self.sent = sent
-        self.until = until
+RENEWED = 0.8  # of a session's time, after which the client logs in again
+PATIENCE = 1.0  # seconds that `tell`, and a login, wait for room to send
 
 
 class Link:
@@ -112,6 +83,8 @@ class Link:
         self._heard = 0.0  # when bytes came last
         self._probed: float | None = None  # since when the broker owes an answer to a ping that `hangs` has sent
         self._dropped = ""  # why `drop` has ended the connection
+        self._refusal: KrappyError | None = None  # why the broker did not let the user in
+        self._renewed_at = math.inf  # when it logs in again
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -125,7 +98,7 @@ class Link:
             trouble = self.trouble if tried else f"{self.address} does not answer in {limit:g} s"
             self.close()
             self.trouble = trouble
-            raise ConnectionLost(trouble, address=str(self.address))
+            raise self._refusal or ConnectionLost(trouble, address=str(self.address))
 
     def begin(self) -> None:
         """Begins to connect, and does not wait for that."""
@@ -188,7 +161,7 @@ class Link:
         while not self.closed:
             before = self.generation
             try:
-                stream = await self._dial()
+                stream = await self.runtime.dial(*self.address, GREETING_SECONDS, self._security.context)
             except ssl.SSLError as error:
                 self._tell(f"{self.address}: no TLS with it ({_reason(error)})")
             except OSError as error:
@@ -209,9 +182,6 @@ class Link:
                 if not self.closed:
                     await self._closing.wait(self._backoff.pause())
 
-    async def _dial(self) -> ClientStream:
-        return await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS, self._security.context)
-
     def _next_address(self) -> Address:
         """The one after that of the last try."""
         addresses = self.addresses
@@ -226,6 +196,7 @@ class Link:
                 return
             self._stream = stream
             self._heard, self._probed, self._dropped = self.runtime.now(), None, ""
+            self._refusal, self._renewed_at = None, math.inf
             if self.closed:  # by `abandon`, which had not seen the stream
                 return
         pinged = True
@@ -237,7 +208,11 @@ class Link:
                 if self._paused is not None and not self.closed:
                     await self._paused.wait()
                 greeted = self._conversation is conversation
-                data = await stream.receive(self._keepalive if greeted else greeting_ends - self.runtime.now())
+                now = self.runtime.now()
+                if now >= self._renewed_at and self.pong is not None:
+                    self._log_in(conversation, stream, self.pong.mechanisms or ())
+                seconds = min(self._keepalive, self._renewed_at - now) if greeted else greeting_ends - now
+                data = await stream.receive(seconds)
                 if data and not greeted and data.startswith(TLS_ALERT):
                     self._tell(f"{self.address} speaks TLS: connect with ca=, or with tls=True")
                     return
@@ -251,6 +226,8 @@ class Link:
                 elif data is not None:
                     self._tell(f"the broker at {self.address} closed the connection{'' if greeted else NO_GREETING}")
                     return
+                elif greeted and self.runtime.now() >= self._renewed_at:
+                    continue
                 elif pinged or not greeted:
                     self._tell(f"{self.address} accepts connections but does not answer")
                     return
@@ -261,6 +238,8 @@ class Link:
             self._tell(self._dropped or f"the connection to {self.address} was lost ({_reason(error)})")
         except ConnectionLost as error:
             self._tell(f"{self.address}: {error}")
+        except (AuthenticationFailed, ConfigError) as error:
+            self._refused(error, stream)
         except KrappyError as error:
             self._tell(f"what listens at {self.address} does not speak Krappy's protocol: {error}")
 
@@ -273,6 +252,9 @@ class Link:
     def _ping(self, conversation: Conversation, stream: ClientStream) -> None:
         def answered(pong: Any) -> None:
             if not isinstance(pong, Pong):
+                return
+            if pong.mechanisms and pong.principal is None:
+                self._log_in(conversation, stream, pong.mechanisms)
                 return
             with self.runtime.lock:
                 self.pong = pong
@@ -288,6 +270,38 @@ class Link:
         if not stream.send(data, patience=0.0):  # the reader must not wait; what fills the socket gets answers too
             with self.runtime.lock:
                 conversation.forget(id)
+
+    def _log_in(self, conversation: Conversation, stream: ClientStream, mechanisms: Sequence[str]) -> None:
+        """Called in the task or thread that reads. Raises AuthenticationFailed, ConfigError."""
+        self._renewed_at = math.inf
+        login = ClientLogin(self._security, mechanisms)
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, KrappyError):
+                self._refused(answer, stream)
+            else:
+                following = login.step(answer.data, done=answer.done)
+                if not answer.done:
+                    say("", following)
+                    return
+                if answer.lifetime:
+                    self._renewed_at = self.runtime.now() + RENEWED * answer.lifetime / 1000
+                if self._conversation is not conversation:
+                    self._ping(conversation, stream)
+
+        def say(mechanism: str, data: bytes) -> None:
+            _, frame = conversation.ask(Authenticate(mechanism, data), Authenticated, answered)
+            if not stream.send(frame, patience=PATIENCE):
+                self._refused(RequestTimeout("the broker takes no login"), stream)
+
+        say(login.mechanism, login.first)
+
+    def _refused(self, error: KrappyError, stream: ClientStream) -> None:
+        with self.runtime.lock:
+            if not self.closed and not isinstance(error, ConnectionLost):
+                self._refusal = error
+                self._dropped = self.trouble = f"{self.address} does not let this client in: {error}"
+        stream.end()
 
     def _lost(self, why: str) -> None:
         with self.runtime.lock:

@@ -17,7 +17,8 @@ from typing import Any
 from krappy.clients import admin, events
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
-from krappy.clients.link import Link, ReplySlot
+from krappy.clients.link import Link
+from krappy.clients.replies import ReplySlot
 from krappy.clients.router import Router
 from krappy.clients.runtime import ClientSignal
 from krappy.clients.values import StartAt, start

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from krappy.clients.backoff import Backoff
 from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
-from krappy.clients.link import Link, ReplySlot
+from krappy.clients.link import Link
+from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientSignal
 from krappy.clients.values import Address
 from krappy.clients.watchdog import Watchdog

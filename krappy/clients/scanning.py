@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from krappy.clients.link import Link, ReplySlot
+from krappy.clients.link import Link
+from krappy.clients.replies import ReplySlot
 from krappy.clients.router import Router
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
 from krappy.errors import ConnectionLost, NotLeader, RequestTimeout

@@ -22,7 +22,8 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.events import EventBatch, LeaseEnd
-from krappy.clients.link import Link, PollSlot
+from krappy.clients.link import Link
+from krappy.clients.replies import PollSlot
 from krappy.clients.router import Router
 from krappy.clients.values import start
 from krappy.errors import (

@@ -16,7 +16,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from krappy.clients import blocks
 from krappy.clients.blocks import ColumnBlock
-from krappy.clients.link import Link, ReplySlot
+from krappy.clients.link import Link
+from krappy.clients.replies import ReplySlot
 from krappy.clients.router import PATIENCE, Router
 from krappy.clients.runtime import ClientRuntime
 from krappy.clients.tables import KeyRangeChoice

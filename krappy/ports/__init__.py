@@ -47,6 +47,7 @@ from krappy.ports.replication import FollowerPort as FollowerPort
 from krappy.ports.replication import LeaderPort as LeaderPort
 from krappy.ports.sessions import ConnectionFacts as ConnectionFacts
 from krappy.ports.sessions import KafkaSessionPort as KafkaSessionPort
+from krappy.ports.sessions import LoginPort as LoginPort
 from krappy.ports.sessions import NodeInfo as NodeInfo
 from krappy.ports.sessions import PacedPort as PacedPort
 from krappy.ports.sessions import RequestTimesPort as RequestTimesPort

@@ -85,9 +85,9 @@ class Authenticator:
         )
 
 
-class Login:
-    """How far one connection is with logging in (`LoginPort`). `proved` is called with the user's name and the mechanism,
-    `ended` when the connection has to end."""
+class ServerLogin:
+    """How far one connection is with logging in (`LoginPort`). `proved` is called with the user's name and the
+    mechanism, `ended` when the connection has to end."""
 
     def __init__(
         self, shared: Authenticator, client: str, proved: Callable[[str, str], None], ended: Callable[[], None]
@@ -142,7 +142,7 @@ class Login:
         return answer, user is not None
 
 
-class Entry(NamedTuple):
+class Admission(NamedTuple):
     """How peers come in by a listener. `authenticator`: None: nobody logs in. `rules`: which user a certificate stands
     for; None: certificates are not asked for."""
 
@@ -155,9 +155,9 @@ class Entrance:
     """The part of a connection that knows who its peer is. `_locked`: it takes the requests of logging in alone."""
 
     client: str
-    session: Identified
     _server: Server
-    _entry: Entry
+    _admission: Admission
+    _peer: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
 
@@ -170,44 +170,44 @@ class Entrance:
     def finish(self) -> None:
         raise NotImplementedError
 
-    def _enter(self, entry: Entry) -> None:
+    def _enter(self, admission: Admission, session: Identified) -> None:
         """Called once the session is there."""
-        self._entry = entry
-        shared = entry.authenticator
+        self._admission, self._peer = admission, session
+        shared = admission.authenticator
         if shared is not None:
             self._locked = True
             self._until = trio.current_time() + shared.timeout
-            self.session.login = Login(shared, self.client, self._proved, self.finish)
+            self._peer.login = ServerLogin(shared, self.client, self._proved, self.finish)
 
     def _limit(self) -> int:
         """The size of the largest frame that it takes now."""
         return LOCKED_FRAME if self._locked else self._server.max_frame
 
     def _proved(self, user: str, mechanism: str) -> None:
-        assert self._entry.authenticator is not None
-        lifetime = self._entry.authenticator.lifetime_ms
+        assert self._admission.authenticator is not None
+        lifetime = self._admission.authenticator.lifetime_ms
         self._locked = False
         self._until = trio.current_time() + lifetime / 1000 if lifetime else math.inf
-        self.session.principal = replace(self.session.principal, name=user, mechanism=mechanism)
+        self._peer.principal = replace(self._peer.principal, name=user, mechanism=mechanism)
 
     def _take_certificate(self, sock: TlsSocket) -> bool:
         """Lets the peer be who its certificate says, unless it has to log in. False: it may not come in."""
-        if self._entry.rules is None or self._locked or (shown := PeerCertificate.of(sock)) is None:
+        if self._admission.rules is None or self._locked or (shown := PeerCertificate.of(sock)) is None:
             return True
-        name = self._entry.rules.name_of(shown.subject)
+        name = self._admission.rules.name_of(shown.subject)
         if name is None:
             why = f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}"
             self._server.report("authentication_failed", client=self.client, mechanism="SSL", user="", reason=why)
             return False
         self._until = trio.current_time() + shown.expires - time.time()
-        self.session.principal = replace(
-            self.session.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
+        self._peer.principal = replace(
+            self._peer.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
         )
         return True
 
     def _time_is_over(self) -> None:
         """Called when `_until` has come."""
-        login = self.session.login
+        login = self._peer.login
         if login is not None and login.user is not None and not self._locked:
             self._locked = True
             self._until = math.inf  # it may be idle as long as others

@@ -17,7 +17,7 @@ import trio
 from krappy.errors import AuthenticationFailed, InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
 from krappy.ports import SessionFacts
-from krappy.server.authentication import Entry
+from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
@@ -43,14 +43,14 @@ class Native:
 
     protocol = "native"
 
-    def __init__(self, registry: Registry, advertised: str = "", entry: Entry | None = None) -> None:
+    def __init__(self, registry: Registry, advertised: str = "", admission: Admission | None = None) -> None:
         """`advertised`: HOST:PORT that clients are told; empty: the one that they used."""
         self._registry = registry
         self._advertised = advertised
-        self._entry = entry or Entry(NATIVE)
+        self._admission = admission or Admission(NATIVE)
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
-        return Connection(server, sock, client, self._registry, self._advertised or _used(sock), self._entry)
+        return Connection(server, sock, client, self._registry, self._advertised or _used(sock), self._admission)
 
     def refusal(self, error: KrappyError) -> bytes:
         return error_frame(0, error)
@@ -61,12 +61,12 @@ class Connection(Channel):
     _least = 4  # the message type
 
     def __init__(
-        self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str, entry: Entry
+        self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str, admission: Admission
     ) -> None:
         super().__init__(server, sock, client)
         self._served = registry.served
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance, address)
-        self._enter(entry)
+        self._enter(admission, self.session)
         self._tasks = 0
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 

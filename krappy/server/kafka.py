@@ -23,7 +23,7 @@ from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTime
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo, SessionFacts
-from krappy.server.authentication import Entry
+from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
@@ -64,10 +64,10 @@ class Kafka:
 
     protocol = "kafka"
 
-    def __init__(self, registry: KafkaRegistry, advertised: Advertised, entry: Entry | None = None) -> None:
+    def __init__(self, registry: KafkaRegistry, advertised: Advertised, admission: Admission | None = None) -> None:
         self.registry = registry
         self.advertised = advertised
-        self.entry = entry or Entry(advertised.listener)
+        self.admission = admission or Admission(advertised.listener)
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> KafkaConnection:
         return KafkaConnection(server, sock, client, self)
@@ -100,7 +100,7 @@ class KafkaConnection(Channel):
         self._speech = speech
         told = speech.advertised
         self.session = KafkaSession(server.broker, client, told.listener, told.node(sock), self)
-        self._enter(speech.entry)
+        self._enter(speech.admission, self.session)
         self._slots: deque[AnswerSlot] = deque()  # of requests whose answers were not passed on yet
         self._muted = False  # a request runs as a task
         self._early = 0  # bytes of answers that wait for those ahead of them

@@ -53,7 +53,8 @@ class SecuritySettings:
         "how users may log in at listeners of SASL_PLAINTEXT and SASL_SSL: SCRAM-SHA-512, SCRAM-SHA-256, PLAIN",
     )
     users_dir: str = setting(
-        "", "folder whose files are users, beside those that are stored: a file's name is the user's, it holds the password"
+        "",
+        "folder of more users: the name of each file is a user's, and it holds the password",
     )
     connections_max_reauth_ms: int = number(
         0, "ms after which a client has to log in again, on the same connection (KIP-368); 0: never", 0, 2**53

@@ -26,7 +26,10 @@ ROOT = Path(__file__).parent.parent.parent
 AIO, SYNC = "krappy/clients/aio", "krappy/clients/sync"
 MIRRORED = {
     "krappy/client.py": "krappy/blocking.py",
-    **{f"{AIO}/{name}.py": f"{SYNC}/{name}.py" for name in ("consumer", "items", "producer", "stage", "table")},
+    **{
+        f"{AIO}/{name}.py": f"{SYNC}/{name}.py"
+        for name in ("consumer", "items", "producer", "security", "stage", "table")
+    },
 }
 OURS = {"self", "producer", "self._connection", "self._stack"}
 OPENED = {"Client", "Consumer", "Producer", "Sender"}

@@ -23,7 +23,7 @@ SERVED |= {f"{each.method} {each.path}": each for each in OPERATIONS}  # type: i
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 NAMELESS = {  # whose requests name nothing, and whose answers tell of nothing that has a name
     *("GET /healthz", "GET /readyz", "POST /api/v1/login", "POST /api/v1/logout"),
-    *("Ping", "Unregister", "API_VERSIONS", "SASL_HANDSHAKE", "SASL_AUTHENTICATE"),
+    *("Ping", "Unregister", "API_VERSIONS", "SASL_HANDSHAKE", "SASL_AUTHENTICATE", "Authenticate"),
 }
 
 

@@ -80,7 +80,16 @@ ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
     (
         m.Pong("1", "c", 5, 6),
         7,
-        {"version": "1", "cluster": "c", "time": 5, "max_frame": 6, "console": None, "brokers": 1},
+        {
+            "version": "1",
+            "cluster": "c",
+            "time": 5,
+            "max_frame": 6,
+            "console": None,
+            "brokers": 1,
+            "mechanisms": None,
+            "principal": None,
+        },
     ),
 ]
 
@@ -145,6 +154,7 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
         "start": "latest", "lease_ms": 1, "group": "g", "offsets": [], "key": b"k", "keys": [],
         "before": [], "snapshot": "s", "offset": 0, "end": 0,
         "job": "j", "task": "3", "attempt": "1", "stage": "ab", "tokens": [],
+        "mechanism": "m", "data": b"", "user": "u", "credentials": {},
     }  # fmt: skip
     if cls is m.SealStaged:
         examples["records"] = 7

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.errors import StorageError
+from krappy.store import identity
+from krappy.store.catalog import StoredTopic
 from krappy.store.disk import OS_DISK
 from krappy.store.refusals import refusals
 
@@ -32,6 +34,13 @@ def make_folders(data: Path) -> None:
         OS_DISK.mkdir(data / "topics")
         for folder in (data, data / "topics"):
             OS_DISK.fsync_dir(folder)
+
+
+def report_unclaimed(runtime: Runtime, topics: Sequence[StoredTopic]) -> None:
+    """Reports folders with events of none of these topics."""
+    known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
+    for folder in identity.unclaimed(runtime.config.data / "topics", known):
+        runtime.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
 
 
 class Machine:

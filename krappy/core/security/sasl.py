@@ -85,7 +85,7 @@ def _plain(data: bytes) -> PasswordGiven:
 
 
 def read_mechanisms(text: str) -> Sequence[str]:
-    """The mechanisms of "SCRAM-SHA-512,PLAIN", each once. Raises ValueError for one that is not served, and for none."""
+    """The mechanisms of "SCRAM-SHA-512,PLAIN", each once. Raises ValueError for one that is none, and for none."""
     found = list(dict.fromkeys(each.strip().upper() for each in text.split(",")))
     if unknown := [each for each in found if each not in MECHANISMS]:
         raise ValueError(f"'{unknown[0]:.40}' is no mechanism; there are {', '.join(MECHANISMS)}")

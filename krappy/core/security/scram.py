@@ -21,6 +21,7 @@ from typing import NamedTuple
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 LEAST, MOST = 4096, 1_000_000  # iterations
 ITERATIONS = 8192  # of a credential that is made here: 3 ms
+SALT = 24  # bytes of its salt
 LONGEST = 4096  # bytes of a message
 
 
@@ -61,7 +62,9 @@ class ScramCredential(NamedTuple):
         """What `text` gave. Raises ValueError."""
         found = dict(part.partition("=")[::2] for part in text.split(","))
         try:
-            salt, stored, server = (b64decode(found[name], validate=True) for name in ("salt", "stored_key", "server_key"))
+            salt, stored, server = (
+                b64decode(found[name], validate=True) for name in ("salt", "stored_key", "server_key")
+            )
             return cls(mechanism, salt, int(found["iterations"]), stored, server)
         except KeyError as error:
             raise ValueError(f"a credential without {error}") from None

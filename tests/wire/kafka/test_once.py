@@ -45,6 +45,8 @@ NOT_ONCE = {
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "topics.partitions"): "answered for by place",
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "topics.partitions.replicas"): "a broker named twice is refused",
     (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "users"): "a user named twice is refused",
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "deletions"): "a credential named twice is refused",
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "upsertions"): "a credential named twice is refused",
     (ApiKey.UPDATE_FEATURES, "feature_updates"): "answered for by place",
 }
 

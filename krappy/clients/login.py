@@ -1,0 +1,52 @@
+"""How a client logs a connection in: by SCRAM, which proves that it knows the password, and that the broker does; or by
+PLAIN, which sends the password, over TLS alone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from krappy.clients.security import PASSWORD_FILE, USER, ClientSecurity
+from krappy.core.security.scram import ScramClient, ScramRefused
+from krappy.errors import AuthenticationFailed
+
+PREFERRED = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+PLAIN = "PLAIN"
+
+
+class ClientLogin:
+    """`mechanisms`: those of the broker. Raises AuthenticationFailed when none will do, or there is no user;
+    ConfigError when there is no password."""
+
+    def __init__(self, security: ClientSecurity, mechanisms: Sequence[str]) -> None:
+        user = security.user
+        if user is None:
+            raise AuthenticationFailed(
+                f"the broker asks who you are: connect with user= and password=, or set ${USER} and ${PASSWORD_FILE}"
+            )
+        self.mechanism = next((each for each in PREFERRED if each in mechanisms), PLAIN)
+        if self.mechanism == PLAIN and (PLAIN not in mechanisms or security.context is None):
+            raise AuthenticationFailed(
+                f"the broker's mechanisms are {', '.join(mechanisms)}; this client has {', '.join(PREFERRED)}, and "
+                f"{PLAIN} over TLS"
+            )
+        self._scram: ScramClient | None = None
+        password = security.password()
+        if self.mechanism == PLAIN:
+            self.first = f"\0{user}\0{password}".encode(errors="surrogateescape")
+        else:
+            self._scram = ScramClient(self.mechanism, user, password, secrets.token_urlsafe(24))
+            self.first = self._scram.first()
+
+    def step(self, data: bytes, *, done: bool) -> bytes:
+        """What follows the broker's answer; `done`: it was the last one. Raises AuthenticationFailed when the broker
+        has not proved that it knows the user."""
+        if self._scram is None:
+            return b""
+        try:
+            answer = self._scram.step(data)
+        except ScramRefused as error:
+            raise AuthenticationFailed(f"the broker is not to be trusted: {error}") from None
+        if done and not self._scram.done:
+            raise AuthenticationFailed("the broker has not proved that it knows the user")
+        return answer
