@@ -73,7 +73,7 @@ class Consuming:
         return True
 
     async def poll(self, seconds: float) -> list[Event]:
-        """The next events, of one partition; none when none came for `seconds`, and at the end."""
+        """The next events; none when none came for `seconds`, and at the end."""
         if not self.received.waiting:
             await self._arrived(min(max(0.0, seconds), LONGEST))  # NaN counts as 0
         return self.received.take_events()

@@ -73,17 +73,13 @@ class Received:
         return begun
 
     def take_events(self) -> list[Event]:
-        """Takes the same as events: none when there are none, or their leases have ended."""
-        begun = self._begun()
-        if begun is None and not self.batches:
-            return []
-        found = (begun or self.batches[0]).events()
+        """Takes all events that are here; none when there are none, or their leases have ended."""
+        batches = self.all()
+        found = batches[0].events() if len(batches) == 1 else [event for batch in batches for event in batch.events()]
         if self.over:  # by now: making them may take long
             return []
-        if begun is None:
-            del self.batches[0]
-        else:
-            self.events, self._current = NONE, None
+        empty: deque[EventBatch] = deque()
+        self.batches, self.events, self._current = empty, NONE, None
         return found
 
     def all(self) -> list[EventBatch]:

@@ -51,8 +51,8 @@ def check(history: History, logs: Replicas) -> list[Violation]:
     return shortened(found)
 
 
-def check_compacted(logs: Replicas) -> list[Violation]:
-    """What replicas of a compacted topic have in common is equal. Each removes superseded events by itself."""
+def check_equal(logs: Replicas) -> list[Violation]:
+    """What replicas have in common is equal. Those of a compacted topic each remove superseded events by themselves."""
     found = []
     for partition, replicas in logs.items():
         if len({each.end for each in replicas.values()}) > 1:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,12 +20,16 @@ from tests.power.record import Record
 from tests.process import BrokerProcess
 
 STOP_SECONDS = 75.0  # after 60 s the broker gives up itself, and tells so
-LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
-NO_CLOCK = "clocks can't jump: there is no libfaketime (Debian's package has that name)"
+CLOCK = Path(__file__).with_name("clock.c")
 
 
-def clock_library() -> Path | None:
-    return next((found for each in LIBRARIES for found in sorted(Path("/").glob(each[1:]))), None)
+@dataclass(frozen=True)
+class Shims:
+    """Libraries that are loaded into brokers. `disk`: records it, so that power can be lost (tests/power); None: it is
+    not. `clock`: lets its wall clock jump; None: there is no compiler."""
+
+    disk: Path | None = None
+    clock: Path | None = None
 
 
 class _Launched:
@@ -83,27 +88,22 @@ class Machine:
     """`up`: whether the broker is to run. `busy`: the fault that it has now, of its process or its disk; `cut`: the one
     of its network."""
 
-    def __init__(self, id: int, folder: Path, host: Host, settings: Mapping[str, Any], shim: Path | None) -> None:
+    def __init__(self, id: int, folder: Path, host: Host, settings: Mapping[str, Any], shims: Shims) -> None:
         self.id, self.host = id, host
         self.up = self.paused = self._stopping = False
         self.busy = self.cut = ""
         self.clock = folder / f"broker-{id}.clock"
-        self.clock.write_text("+0")
-        self._faketime = clock_library()
-        self.disk = None if shim is None else PowerDisk(folder / f"broker-{id}", shim)
+        self.jump(0)
+        self._shims = shims
+        self.disk = None if shims.disk is None else PowerDisk(folder / f"broker-{id}", shims.disk)
         self.process = BrokerProcess(folder / f"broker-{id}", launch=self._launch, broker_id=id, **settings)
-
-    @property
-    def jumps(self) -> bool:
-        return self._faketime is not None
 
     def _launch(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> _Launched:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")}
         more = dict(self.disk.begin()) if self.disk is not None else {}
-        if self._faketime is not None:
-            more["LD_PRELOAD"] = ":".join(filter(None, (more.get("LD_PRELOAD"), str(self._faketime))))
-            more |= {"FAKETIME_TIMESTAMP_FILE": str(self.clock), "FAKETIME_CACHE_DURATION": "1"}
-            more |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+        if self._shims.clock is not None:
+            more["LD_PRELOAD"] = ":".join(filter(None, (more.get("LD_PRELOAD"), str(self._shims.clock))))
+            more["CHAOS_CLOCK"] = str(self.clock)
         # The prefix replaces itself by the broker, so the pid is the broker's.
         command = [*self.host.prefix, sys.executable, "-m", "krappy", *arguments]
         environ = {**kept, "KRAPPY_DEBUG": "1", **more}
@@ -159,5 +159,6 @@ class Machine:
         return f"broker {self.id}, {mood:.0%} of what was not synced is kept"
 
     def jump(self, seconds: int) -> None:
-        """Sets the wall clock apart from the true time, while the broker runs. (libfaketime leaves CLOCK_MONOTONIC.)"""
-        self.clock.write_text(f"{seconds:+d}")
+        """Sets the wall clock apart from the true time, while the broker runs (clock.c)."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb", buffering=0) as file:
+            file.write((seconds * 10**9).to_bytes(8, sys.byteorder, signed=True))

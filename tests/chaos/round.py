@@ -15,11 +15,13 @@ from tests.chaos.checker import Violation
 from tests.chaos.faults import anew
 from tests.chaos.faults.base import TOPICS, plan
 from tests.chaos.faults.moves import reassign_home
+from tests.chaos.machines import Shims
 from tests.chaos.networks import Network
 from tests.chaos.replicas import check_views, replicas
 from tests.chaos.trouble import Trouble
 from tests.chaos.workload import EVENTS, REGISTERS, Workload
 from tests.chaos.world import Patience, World, world
+from tests.cluster.transfers import ACCOUNTS, ORDERS
 
 HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
 WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the trouble, unless that takes too long
@@ -58,27 +60,26 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Order:
-    """What a round is to be. `kinds`: of faults; `settings`: of brokers; `shim`: the library that records disks (None:
-    power can't be lost); `program`: porcupine (None: it can't be built)."""
+    """What a round is to be. `kinds`: of faults; `settings`: of brokers; `shims`: see machines.py; `program`: porcupine
+    (None: it can't be built)."""
 
     seed: int
     seconds: float
     zookeepers: int
     kinds: Collection[str]
     swarm: bool
-    transactions: bool
     settings: Mapping[str, Any]
-    shim: Path | None
+    shims: Shims
     program: Path | None
 
 
 def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None]) -> Outcome:
     """Raises Missing where ZooKeeper can't run."""
-    outcome = Outcome(order.seed, order.zookeepers, order.seconds, order.shim is not None)
-    kinds = [each for each in order.kinds if order.shim is not None or not each.startswith("power")]
+    outcome = Outcome(order.seed, order.zookeepers, order.seconds, order.shims.disk is not None)
+    kinds = [each for each in order.kinds if order.shims.disk is not None or not each.startswith("power")]
     planned = plan(order.seed, order.seconds, kinds, swarm=order.swarm)
-    with world(folder, network, order.zookeepers, order.shim, **order.settings) as made:
-        workload = Workload(made, order.seed, transactions=order.transactions)
+    with world(folder, network, order.zookeepers, order.shims, **order.settings) as made:
+        workload = Workload(made, order.seed)
         workload.make_topics()
         _, lacking = made.until_in_sync(TOPICS, HEAL_SECONDS)
         if lacking:
@@ -130,6 +131,11 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "begun_anew": {each.name: each.begun - 1 for each in workload.writers if each.begun > 1},
         "troubles": {each.name: each.troubles[-2:] for each in workload.writers if each.troubles},
         "transactions": workload.transactions,
+        "transfers": workload.transfers.mover.done,
+        "groups": {each.group: [len(each.began), len(each.deliveries)] for each in workload.groups},
+        "members_troubles": {each.history.group: each.troubles[-3:] for each in workload.members if each.troubles},
+        "mover_troubles": workload.transfers.mover.failed[-3:],
+        "watches": workload.watcher.begun,
         "register_operations": dict(Counter(f"{each.kind} {each.outcome.value}" for each in workload.operations)),
     }
 
@@ -156,8 +162,9 @@ def _judge(made: World, workload: Workload, order: Order, folder: Path) -> Seque
     folders = {id: machine.process.data for id, machine in made.machines.items()}
     logs, found = replicas(folders, EVENTS, TOPICS[EVENTS])
     found += checker.check(workload.history, logs)
-    logs, missing = replicas(folders, REGISTERS, TOPICS[REGISTERS])
-    found += missing + checker.check_compacted(logs)
+    for topic in (REGISTERS, ORDERS, ACCOUNTS):
+        logs, missing = replicas(folders, topic, TOPICS[topic])
+        found += missing + checker.check_equal(logs)
     if made.anew.number:
         logs, missing = replicas(folders, anew.NAME, anew.PARTITIONS)
         found += made.anew.check(logs)

@@ -15,6 +15,7 @@ Exit status: 0 all is well, 1 something is wrong (the folder of the round is kep
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import sys
@@ -26,9 +27,9 @@ from random import Random
 
 from tests.chaos import linearizability, networks
 from tests.chaos.faults.base import KINDS
-from tests.chaos.machines import NO_CLOCK, clock_library
+from tests.chaos.machines import CLOCK, Shims
 from tests.chaos.round import SETTINGS, Order, Outcome, run
-from tests.cluster.zookeeper import Missing
+from tests.cluster.zookeeper import Missing, jars
 from tests.power.record import build
 
 ROUND_SECONDS = 90.0
@@ -49,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--list-faults", action="store_true", help="show the kinds, and what each stands for")
     found.add_argument("--no-namespaces", action="store_true", help="all on 127.0.0.1; nothing can be cut then")
     found.add_argument("--power", choices=("seed", "on", "off"), default="seed", help="whether disks are recorded")
-    found.add_argument("--transactions", action="store_true", help="one writer more, which has transactions")
     found.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the brokers")
     found.add_argument("--folder", type=Path, help="where rounds have their folders (a temporary one)")
     found.add_argument("--keep", action="store_true", help="keep the folders of good rounds, too")
@@ -65,7 +65,8 @@ class Chaos:
         self._network: networks.Network = networks.Loopback() if options.no_namespaces else networks.Namespaces()
         self._folder = options.folder or Path(tempfile.mkdtemp(prefix="krappy-chaos-"))
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._shim: Path | None = None
+        self._disk: Path | None = None
+        self._clock: Path | None = None
         self._program: Path | None = None
         self._began = time.monotonic()
 
@@ -77,9 +78,10 @@ class Chaos:
     def prepare(self) -> list[str]:
         """The kinds of faults that are possible here; says which are not, and why."""
         if shutil.which("cc") is None and shutil.which("gcc") is None:
-            self.say("power can't be lost: there is no C compiler (Debian's package: gcc)")
-        elif self._options.power != "off":
-            self._shim = build(self._folder)
+            self.say("no power is lost and no clock jumps: there is no C compiler (Debian's package: gcc)")
+        else:
+            self._clock = build(self._folder, CLOCK)
+            self._disk = build(self._folder) if self._options.power != "off" else None
         try:
             self._program = linearizability.build()
         except linearizability.NotBuilt as reason:
@@ -88,10 +90,8 @@ class Chaos:
             self.say("nothing can be cut: all servers are on 127.0.0.1")
         elif self._network.refused:
             self.say(self._network.refused)
-        clock = clock_library() is not None
-        if not clock:
-            self.say(NO_CLOCK)
-        can = {"": True, "cuts": self._network.cuts, "power": self._shim is not None, "clock": clock}
+        found = {"cuts": self._network.cuts, "power": self._disk is not None, "clock": self._clock is not None}
+        can = {"": True, **found}
         asked = self._options.faults or list(KINDS)
         if impossible := [each for each in self._options.faults or [] if not can[KINDS[each].needs]]:
             raise networks.Missing(f"these faults can't be made here: {', '.join(impossible)}")
@@ -123,14 +123,15 @@ class Chaos:
             zookeepers=options.zookeepers or zookeepers,
             kinds=kinds,
             swarm=options.faults is None,
-            transactions=options.transactions,
             settings={**SETTINGS, **dict(each.split("=", 1) for each in options.set)},
-            shim=self._shim if power else None,
+            shims=Shims(self._disk if power else None, self._clock),
             program=self._program,
         )
         folder = self._folder / f"round-{seed}"
         folder.mkdir()
-        self.say(f"seed {seed}: {order.zookeepers} ZooKeepers, disks {'' if order.shim else 'not '}recorded, {folder}")
+        self.say(
+            f"seed {seed}: {order.zookeepers} ZooKeepers, disks {'' if order.shims.disk else 'not '}recorded, {folder}"
+        )
         outcome = run(order, folder, self._network, lambda text: self.say(f"  {text}"))
         self._tell(outcome, folder)
         if not outcome.violations and not options.keep:
@@ -149,6 +150,13 @@ class Chaos:
         self.say(f"seed {outcome.seed}: {sum(outcome.faults.values())} faults, {verdict}")
 
 
+def _download() -> None:
+    """Builds and fetches what a run needs, while the network is in reach. Raises Missing without a ZooKeeper."""
+    jars()
+    with contextlib.suppress(linearizability.NotBuilt):  # told once the run has begun
+        linearizability.build()
+
+
 def main() -> int:
     options = parser().parse_args()
     if options.list_faults:
@@ -160,6 +168,7 @@ def main() -> int:
     try:
         if not options.no_namespaces:
             if not networks.inside():
+                _download()
                 networks.enter()
             networks.settle()
         return 0 if Chaos(options).run() else 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.chaos.checker import MOST, RESENT, Replica, Violation, check, check_compacted
+from tests.chaos.checker import MOST, RESENT, Replica, Violation, check, check_equal
 from tests.chaos.histories import Fate, History, Reading, Sent
 
 
@@ -215,6 +215,6 @@ def test_thousands_are_counted() -> None:
 
 def test_compacted_replicas() -> None:
     right = {1: Replica(0, 4, {0: b"x", 3: b"y"}), 2: Replica(0, 4, {3: b"y"})}
-    assert check_compacted({0: right}) == []
-    assert [each.kind for each in check_compacted({0: right | {3: Replica(0, 4, {3: b"z"})}})] == ["differs"]
-    assert [each.kind for each in check_compacted({0: right | {3: Replica(0, 3, {0: b"x"})}})] == ["differs"]
+    assert check_equal({0: right}) == []
+    assert [each.kind for each in check_equal({0: right | {3: Replica(0, 4, {3: b"z"})}})] == ["differs"]
+    assert [each.kind for each in check_equal({0: right | {3: Replica(0, 3, {0: b"x"})}})] == ["differs"]

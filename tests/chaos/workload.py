@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from random import Random
 
 from confluent_kafka import KafkaException
@@ -13,24 +14,28 @@ from krappy.errors import KrappyError
 from krappy.types import Entry
 from tests.chaos.checker import Violation
 from tests.chaos.faults.base import TOPICS
+from tests.chaos.groups import GroupHistory, check_group
 from tests.chaos.histories import History, Operation
+from tests.chaos.members import KafkaMember, Member, NativeMember
 from tests.chaos.readers import NativeReader, RdkafkaReader, Reader
 from tests.chaos.registers import RegisterClient
+from tests.chaos.transfers import Transfers
+from tests.chaos.watchers import Watcher
 from tests.chaos.world import Patience, World
 from tests.chaos.writers import NativeWriter, RdkafkaWriter, TransactionalWriter, Writer
+from tests.cluster.transfers import ACCOUNTS, ORDERS
 
-EVENTS, REGISTERS = TOPICS
+EVENTS, REGISTERS, *_ = TOPICS
 RATE = 60.0  # events a second of each writer
 KEYS = [f"k{number}" for number in range(6)]
 REGISTER_CLIENTS = 5
+MEMBERS = 2  # of each group
 PROGRESS_SECONDS = 40.0
 FOR_EVER = str(2**63 - 1)
 
 
 class Workload:
-    """`transactions`: whether there is one writer more, which uses them."""
-
-    def __init__(self, world: World, seed: int, *, transactions: bool = False) -> None:
+    def __init__(self, world: World, seed: int) -> None:
         random = Random(seed)
         self.world, self.history = world, History()
         where = (self.history, EVENTS, TOPICS[EVENTS])
@@ -40,19 +45,31 @@ class Workload:
             NativeWriter("c", world.native, *where, RATE),
         ]
         self.steady = tuple(self.writers)  # these must get on in peace
-        if transactions:
-            self.writers.append(
-                TransactionalWriter("t", world.kafka, *where, RATE, random=Random(random.getrandbits(32)))
-            )
+        self.writers.append(TransactionalWriter("t", world.kafka, *where, RATE, random=self._chance(random)))
         self.readers: list[Reader] = [
             RdkafkaReader("librdkafka's reader", world.kafka, *where),
             NativeReader("the native reader", world.native, *where),
         ]
         known: dict[str, Entry | None] = {}
         self.registers = [
-            RegisterClient(number, world.native, REGISTERS, KEYS, Random(random.getrandbits(32)), known)
+            RegisterClient(number, world.native, REGISTERS, KEYS, self._chance(random), known)
             for number in range(REGISTER_CLIENTS)
         ]
+        self.watcher = Watcher(world.native, REGISTERS)
+        self.transfers = Transfers(world)
+        self.groups = [GroupHistory(name) for name in ("shared", "classic", "consumer")]
+        shared, *kafka = self.groups
+        self.members: list[Member] = [
+            NativeMember(world.native, shared, EVENTS, self._chance(random)) for _ in range(MEMBERS)
+        ]
+        for group in kafka:
+            self.members += [
+                KafkaMember(world.kafka, group.group, group, EVENTS, self._chance(random)) for _ in range(MEMBERS)
+            ]
+
+    @staticmethod
+    def _chance(random: Random) -> Random:
+        return Random(random.getrandbits(32))
 
     def make_topics(self) -> None:
         # Wall clocks jump by a day, so neither retention nor the bounds of timestamps may depend on them.
@@ -60,6 +77,7 @@ class Workload:
         made = [
             NewTopic(EVENTS, TOPICS[EVENTS], 3, config=config),
             NewTopic(REGISTERS, TOPICS[REGISTERS], 3, config={**config, "cleanup.policy": "compact"}),
+            *(NewTopic(name, TOPICS[name], 3, config=config) for name in (ORDERS, ACCOUNTS)),
         ]
         until = time.monotonic() + PROGRESS_SECONDS
         for topic in made:
@@ -79,6 +97,10 @@ class Workload:
             reader.start()
         for client in self.registers:
             client.start()
+        for member in self.members:
+            member.start()
+        self.watcher.start()
+        self.transfers.start()
 
     def progress(self) -> list[Violation]:
         """After the trouble: each writer, and each client of the registers, gets on."""
@@ -99,22 +121,30 @@ class Workload:
         return [Violation("stuck", f"{name} got no answer {told}") for name in waiting()]
 
     def finish(self) -> list[Violation]:
-        """Ends writers and clients, then readers, which must read everything first."""
-        found = []
-        actors: list[Writer | RegisterClient] = [*self.writers, *self.registers]
-        for each in actors:
-            each.stop()
-        for each in actors:
-            try:
-                each.join()
-            except AssertionError as error:
-                found.append(Violation("stuck", str(error)))
+        """Ends who writes, then who reads and must have everything first."""
+        found = _ended([*self.writers, *self.registers])
+        found += self.watcher.finish(self._patience())
+        try:
+            self.transfers.stop()
+        except AssertionError as error:
+            found.append(Violation("stuck", str(error)))
+        found += self.transfers.finish(self._patience())
+        is_over, sent = self._patience(), list(self.history.sent.values())
+        while any(group.missing(sent) for group in self.groups) and not is_over():
+            time.sleep(0.2)
+        found += _ended(self.members)
+        for group in self.groups:
+            found += check_group(group, sent)
         ends = self._ends()
         if ends is None:
             return [*found, Violation("stuck", "the ends of the logs are not told in peace")]
         for reader in self.readers:
             reader.finish(ends)
         return found
+
+    def _patience(self) -> Callable[[], bool]:
+        patience = Patience(self.world.machines.values(), PROGRESS_SECONDS)
+        return lambda: patience.is_over
 
     def _ends(self) -> dict[int, int] | None:
         until = time.monotonic() + PROGRESS_SECONDS
@@ -139,3 +169,16 @@ class Workload:
             if isinstance(writer, TransactionalWriter)
             for fate, count in writer.ended.items()
         }
+
+
+def _ended(actors: Sequence[Writer | RegisterClient | Member]) -> list[Violation]:
+    """Ends them all; a violation for each that does not end."""
+    found = []
+    for each in actors:
+        each.stop()
+    for each in actors:
+        try:
+            each.join()
+        except AssertionError as error:
+            found.append(Violation("stuck", str(error)))
+    return found

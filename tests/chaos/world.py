@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from krappy.wire.kafka import ApiKey
-from tests.chaos.machines import Machine
+from tests.chaos.machines import Machine, Shims
 from tests.chaos.networks import Network
 from tests.chaos.renewed import Renewed
 from tests.cluster.zookeeper import ZooKeeperServer, jars
@@ -59,7 +59,7 @@ class Patience:
 class World:
     """`machines`: by broker id. `zookeepers`: in their order. Everything ends with `close`."""
 
-    def __init__(self, folder: Path, network: Network, zookeepers: int, shim: Path | None, **settings: Any) -> None:
+    def __init__(self, folder: Path, network: Network, zookeepers: int, shims: Shims, **settings: Any) -> None:
         self.folder, self.network = folder, network
         self.zookeepers = _ensemble(folder, network, zookeepers)
         self.zookeeper_down: set[int] = set()
@@ -69,7 +69,7 @@ class World:
             host = network.join(f"broker-{id}")
             native, kafka = network.ports(2)
             listen = {"listen_native": f"{host.address}:{native}", "listen_kafka": f"{host.address}:{kafka}"}
-            self.machines[id] = Machine(id, folder, host, {"zookeeper_connect": connect, **listen, **settings}, shim)
+            self.machines[id] = Machine(id, folder, host, {"zookeeper_connect": connect, **listen, **settings}, shims)
         self.admin = AdminClient({"bootstrap.servers": self.kafka, "socket.timeout.ms": 5000, "log_level": 0})
         self.died: list[str] = []  # brokers that ended by themselves
         self.wrong: list[str] = []  # what else must not be
@@ -207,8 +207,8 @@ def _ensemble(folder: Path, network: Network, count: int) -> list[ZooKeeperServe
 
 
 @contextlib.contextmanager
-def world(folder: Path, network: Network, zookeepers: int, shim: Path | None, **settings: Any) -> Iterator[World]:
-    made = World(folder, network, zookeepers, shim, **settings)
+def world(folder: Path, network: Network, zookeepers: int, shims: Shims, **settings: Any) -> Iterator[World]:
+    made = World(folder, network, zookeepers, shims, **settings)
     try:
         made.start()
         yield made

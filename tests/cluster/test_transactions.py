@@ -91,7 +91,7 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
     make_topic(cluster, ORDERS)
     make_topic(cluster, ACCOUNTS)
     placed = 0
-    with Mover(cluster, "mover") as mover:
+    with Mover(cluster.kafka, "mover") as mover:
         for _ in range(2):
             for kind in ("coordinator", "leader", "both"):
                 place_orders(cluster, placed, EACH_ROUND)

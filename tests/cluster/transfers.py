@@ -30,21 +30,28 @@ def place_orders(cluster: ClusterProcesses, first: int, count: int) -> None:
 
 
 class Mover:
-    """`with Mover(cluster, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as it
+    """`with Mover(bootstrap, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as it
     was told."""
 
-    def __init__(self, cluster: ClusterProcesses, name: str, **settings: Any) -> None:
-        self._cluster, self._name, self._settings = cluster, name, settings
+    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
+        self._bootstrap, self._name, self._settings = bootstrap, name, settings
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.done = 0
         self.failed: list[str] = []
 
     def __enter__(self) -> Mover:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raises AssertionError if it does not end."""
         self._stop.set()
         self._thread.join(120)
         assert not self._thread.is_alive(), "the mover hangs"
@@ -53,7 +60,7 @@ class Mover:
         while not self._stop.is_set():
             consumer = Consumer(
                 {
-                    "bootstrap.servers": self._cluster.kafka,
+                    "bootstrap.servers": self._bootstrap,
                     "group.id": GROUP,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
@@ -70,7 +77,7 @@ class Mover:
 
     def _session(self, consumer: Consumer) -> None:
         """Until it is stopped, or something fails for which a producer is begun anew. Raises KafkaException."""
-        settings = {"bootstrap.servers": self._cluster.kafka, "transactional.id": self._name, "linger.ms": 0, **AGING}
+        settings = {"bootstrap.servers": self._bootstrap, "transactional.id": self._name, "linger.ms": 0, **AGING}
         producer = Producer({**settings, "transaction.timeout.ms": 20_000, **self._settings})
         self._again(lambda: producer.init_transactions(30))
         self._rewind(consumer)

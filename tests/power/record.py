@@ -52,10 +52,10 @@ def compiler() -> str:
     return found
 
 
-def build(folder: Path) -> Path:
-    """Compiles the shim into a library in `folder`; returns its path."""
-    library = folder / "shim.so"
-    command = [compiler(), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o", str(library), str(SHIM)]
+def build(folder: Path, source: Path = SHIM) -> Path:
+    """Compiles a shim into a library in `folder`; returns its path."""
+    library = folder / f"{source.stem}.so"
+    command = [compiler(), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o", str(library), str(source)]
     subprocess.run(command, check=True)
     return library
 

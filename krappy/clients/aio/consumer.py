@@ -100,7 +100,9 @@ class Consumer:
         return Items(self._core.next_batch)
 
     async def poll(self, seconds: float = 0.0) -> list[Event]:
-        """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
+        """Waits up to `seconds` for the next events, of one partition or several: all that the last answer had.
+
+        Returns none at the end, or if none came."""
         return await self._core.poll(seconds)
 
     async def ack(self, events: Acknowledged, *, wait: bool = False) -> None:

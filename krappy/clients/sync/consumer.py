@@ -104,7 +104,9 @@ class Consumer(Opened):
         return Items(self._core.next_batch)
 
     def poll(self, seconds: float = 0.0) -> list[Event]:
-        """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
+        """Waits up to `seconds` for the next events, of one partition or several: all that the last answer had.
+
+        Returns none at the end, or if none came."""
         return run(self._core.poll(seconds))
 
     def ack(self, events: Acknowledged, *, wait: bool = False) -> None:

@@ -9,8 +9,11 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from tests.chaos.machines import Machine
 from tests.chaos.world import World
+from tests.cluster.transfers import ACCOUNTS, ORDERS
+from tests.cluster.transfers import PARTITIONS as MOVED
 
-TOPICS = {"events": 6, "registers": 3}  # what is judged, with the numbers of partitions
+# What is judged, with the numbers of partitions.
+TOPICS = {"events": 6, "registers": 3, ORDERS: MOVED, ACCOUNTS: MOVED}
 PAUSE_MEAN, PAUSE_MOST = 5.0, 15.0  # seconds between the beginnings of two faults
 # The share of the kinds that a round has. With few kinds it gets deeper into each (swarm testing, Groce et al. 2012).
 CHOSEN = 0.6

@@ -6,7 +6,7 @@ import shutil
 
 from tests.chaos.faults.base import Fault, fault
 from tests.chaos.faults.disks import is_well
-from tests.chaos.machines import Machine
+from tests.chaos.machines import Machine, Shims
 from tests.chaos.world import World
 
 NONE = -1  # no ZooKeeper is down, but none may go down
@@ -30,7 +30,7 @@ class SameId(Fault):
         del settings["broker_id"]
         self._folder = world.folder / "same-id"
         self._folder.mkdir(exist_ok=True)
-        self._second = Machine(first.id, self._folder, first.host, settings, None)
+        self._second = Machine(first.id, self._folder, first.host, settings, Shims())
         self._second.begin()
         return f"a second broker {first.id} is started"
 

@@ -1,0 +1,144 @@
+"""Members of groups that read everything together: a native group in the order of keys, and Kafka's two kinds.
+
+A member leaves and joins again all the time, so that what it was told before must be known to whoever coordinates then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from krappy import blocking
+from krappy.errors import KrappyError, LeaseLost
+from krappy.types import Event
+from tests.chaos.groups import Delivery, GroupHistory
+from tests.chaos.writers import QUIET
+
+SESSION_SECONDS = 4.0, 20.0
+LEASE_MS = 5_000
+DELIVERIES = 100_000  # none is dead: members come and go, and brokers die
+WAIT_SECONDS = 10.0
+
+
+class Member:
+    """In a thread of its own, until `stop`."""
+
+    def __init__(self, history: GroupHistory, topic: str, random: Random) -> None:
+        self.history, self._topic, self._random = history, topic, random
+        self.troubles: list[str] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"member of {history.group}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Raises AssertionError if it does not end."""
+        self._thread.join(8 * WAIT_SECONDS)
+        assert not self._thread.is_alive(), f"a {self._thread.name} does not end"
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            until = time.monotonic() + self._random.uniform(*SESSION_SECONDS)
+            try:
+                self._session(self.history.begin(), until)
+            except (KafkaException, KrappyError) as error:
+                self.troubles.append(str(error))
+                self._stopped.wait(0.3)
+
+    def _over(self, until: float) -> bool:
+        return self._stopped.is_set() or time.monotonic() > until
+
+    def _session(self, number: int, until: float) -> None:
+        """From joining until leaving. Raises KafkaException, KrappyError."""
+        raise NotImplementedError
+
+
+class NativeMember(Member):
+    def __init__(self, addresses: str, *more: Any) -> None:
+        super().__init__(*more)
+        self._addresses = addresses
+
+    def _session(self, number: int, until: float) -> None:
+        with (
+            blocking.connect(self._addresses, timeout=WAIT_SECONDS) as client,
+            client.consumer(
+                self._topic, group=self.history.group, order="key", lease_ms=LEASE_MS, max_deliveries=DELIVERIES
+            ) as consumer,
+        ):
+            while not self._over(until):
+                events = consumer.poll(0.5)
+                self.history.deliver([Delivery(number, each.partition, each.offset, each.key) for each in events])
+                if events and self._random.random() < 0.05:
+                    consumer.nack(events)
+                elif events:
+                    self._acknowledge(consumer, events)
+
+    def _acknowledge(self, consumer: blocking.Consumer, events: Sequence[Event]) -> None:
+        try:
+            consumer.ack(events, wait=True)
+        except LeaseLost:  # of some, and it is not told of which
+            return
+        self.history.settle((each.partition, each.offset) for each in events)
+
+
+class KafkaMember(Member):
+    """`protocol`: classic, or consumer (KIP-848)."""
+
+    def __init__(self, bootstrap: str, protocol: str, *more: Any) -> None:
+        super().__init__(*more)
+        self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET}
+        self._settings |= {"group.id": self.history.group, "group.protocol": protocol}
+        self._settings |= {"enable.auto.commit": "false", "auto.offset.reset": "error"}
+        self._settings |= {"isolation.level": "read_committed"}
+        self._incremental = protocol == "consumer"
+        if not self._incremental:
+            self._settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
+
+    def _session(self, number: int, until: float) -> None:
+        consumer = Consumer(self._settings)
+        refused: list[KafkaException] = []
+
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            try:
+                found = self._positions(consumer, partitions)
+            except KafkaException as error:  # it can't be raised from here
+                refused.append(error)
+                return
+            (consumer.incremental_assign if self._incremental else consumer.assign)(found)
+
+        try:
+            consumer.subscribe([self._topic], on_assign=assigned)
+            while not (self._over(until) or refused):
+                messages = [each for each in consumer.consume(200, 0.3) if each.error() is None]
+                self.history.deliver([Delivery(number, each.partition(), each.offset(), None) for each in messages])
+                ends = {each.partition(): each.offset() + 1 for each in messages}
+                if ends:
+                    told = consumer.commit(
+                        offsets=[TopicPartition(self._topic, index, end) for index, end in ends.items()],
+                        asynchronous=False,
+                    )
+                    self.history.commit({each.partition: each.offset for each in told if each.error is None})
+            if refused:
+                raise refused[0]
+        finally:
+            consumer.close()
+
+    def _positions(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Where the group goes on. Raises KafkaException."""
+        asked = time.monotonic()
+        found: list[TopicPartition] = consumer.committed(partitions, WAIT_SECONDS)
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+            each.offset = max(0, each.offset)
+            self.history.resume(each.partition, each.offset, asked)
+        return found

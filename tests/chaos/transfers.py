@@ -1,0 +1,90 @@
+"""Orders, and a program that carries them out in transactions (tests/cluster/transfers.py): each once, both sides or
+none."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.chaos.checker import Violation, shortened
+from tests.chaos.world import World
+from tests.chaos.writers import QUIET
+from tests.cluster.transfers import ORDERS, PARTITIONS, Mover, read_moves
+
+RATE = 4.0  # orders a second
+
+
+class Transfers:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.placed: dict[int, int] = {}  # the acknowledged orders: number -> amount
+        self.unknown: dict[int, int] = {}  # those of which nothing is known
+        self.mover = Mover(world.kafka, "mover")
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._place, name="orders", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self.mover.start()
+
+    def stop(self) -> None:
+        """No more orders are placed. Raises AssertionError if the thread does not end."""
+        self._stopped.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "the orders do not end"
+
+    def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
+        """Ends the mover once all orders are carried out. What lacks when `is_over` is a violation."""
+        wrong = ["it can't be told which orders are carried out"]
+        while wrong and not is_over():
+            try:
+                wrong = self._judge(read_moves(self._world.kafka))
+            except (AssertionError, KafkaException) as error:
+                wrong = [str(error)]
+            time.sleep(0.2)
+        try:
+            self.mover.stop()
+        except AssertionError as error:
+            wrong.append(str(error))
+        wrong = wrong or self._judge(read_moves(self._world.kafka))
+        return shortened([Violation("transfer", text) for text in wrong])
+
+    def _judge(self, moves: Counter[tuple[int, int]]) -> list[str]:
+        found = [f"{count} times: {move}" for move, count in moves.items() if count != 1]
+        orders = self.placed | {number: self.unknown[number] for number, _ in moves if number in self.unknown}
+        wanted = {(number, sign * amount) for number, amount in orders.items() for sign in (-1, 1)}
+        found += [f"not carried out: {move}" for move in sorted(wanted - moves.keys())]
+        found += [f"nobody ordered {move}" for move in sorted(moves.keys() - wanted)]
+        return found
+
+    def _place(self) -> None:
+        settings = {"bootstrap.servers": self._world.kafka, "enable.idempotence": True, "linger.ms": 5, **QUIET}
+        number = 0
+        while not self._stopped.is_set():
+            producer = Producer({**settings, "delivery.timeout.ms": 120_000})
+            fatal: list[KafkaError] = []
+
+            def told(error: KafkaError | None, order: int, fatal: list[KafkaError] = fatal) -> None:
+                if error is None:
+                    self.placed[order] = self.unknown.pop(order)
+                elif error.fatal():
+                    fatal.append(error)
+
+            while not (self._stopped.is_set() or fatal):
+                amount, order = 1 + number % 7, number
+                self.unknown[order] = amount
+                producer.produce(
+                    ORDERS,
+                    json.dumps([order, amount]),
+                    partition=order % PARTITIONS,
+                    on_delivery=lambda error, _, order=order: told(error, order),
+                )
+                number += 1
+                producer.poll(0)
+                time.sleep(1 / RATE)
+            producer.flush(60)
