@@ -33,6 +33,8 @@ SETTINGS: dict[str, Any] = {
     "leader_imbalance_check_interval_seconds": 20,
     "retention_check_ms": 5000,
     "cleaner_backoff_ms": 3000,
+    "group_consumer_session_timeout_ms": 10_000,  # a member whose leaving was not heard is gone then
+    "group_consumer_heartbeat_interval_ms": 1000,
 }
 
 

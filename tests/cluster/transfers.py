@@ -30,8 +30,8 @@ def place_orders(cluster: ClusterProcesses, first: int, count: int) -> None:
 
 
 class Mover:
-    """`with Mover(bootstrap, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as it
-    was told."""
+    """`with Mover(bootstrap, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as
+    it was told."""
 
     def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
         self._bootstrap, self._name, self._settings = bootstrap, name, settings
