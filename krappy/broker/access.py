@@ -21,6 +21,7 @@ from krappy.settings.topic_table import Changes
 if TYPE_CHECKING:
     from krappy.broker.broker import LocalBroker
     from krappy.broker.groups.groups import GroupCoordinator
+    from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.latest.table_topic import TableTopic
     from krappy.broker.staging.staging import StagingCoordinator
@@ -135,6 +136,10 @@ class Access:
     def kafka_groups(self, op: Op) -> KafkaGroups:
         """The coordinator of all Kafka groups of this broker."""
         return self._broker.kafka_groups
+
+    def share_partitions(self, name: str, op: Op) -> SharePartitions:
+        """What the share group of this name has leased of the partitions that this broker leads."""
+        return self._broker.groups.shares
 
     # --- what is published all or nothing
 

@@ -101,6 +101,7 @@ class LocalBroker(Runtime):
         self.names = self.changes.names
         self._peers = peers
         self.verifies = peers is not None
+        self.in_cluster = cluster is not None
         self.replication: Replication | None = None
         if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
             self.replication = Replication(self, self.changes, cluster, fetcher)
@@ -195,11 +196,12 @@ class LocalBroker(Runtime):
             await self._open_in_cluster(local, self.replication)
         self.producer_ids = ProducerIds(self)
         await self.producer_ids.open()
-        in_cluster = self.replication is not None
         self.groups = GroupCoordinator(self, self.create_topic, self._peers)
         self.coordinators.loaded[SHARES] = self.groups.storage
         overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
-        self.kafka_groups = KafkaGroups(self, overrides, self.groups, self.internal, self.latest, replicated=in_cluster)
+        self.kafka_groups = KafkaGroups(
+            self, overrides, self.groups, self.internal, self.latest, replicated=self.in_cluster
+        )
         self.coordinators.loaded[OFFSETS] = self.kafka_groups.store
         self.groups.kafka = self.kafka_groups.native
         await self.groups.open()

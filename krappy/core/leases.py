@@ -281,6 +281,17 @@ class Leases:
         self._runs.join(first, last)
         return self._beyond(lost, first, last)
 
+    def held_by(self, member: str, first: int, last: int) -> list[Span]:
+        """The events among these that are leased to the member."""
+        held: list[Span] = []
+        for run in self._runs.between(first, last):
+            if run.member == member:
+                low, high = max(first, run.first), min(last, run.last)
+                if held and held[-1][1] + 1 == low:
+                    low = held.pop()[0]
+                held.append((low, high))
+        return held
+
     def _beyond(self, lost: list[Span], first: int, last: int) -> list[Span]:
         if last >= self.frontier:
             lost.append((max(first, self.frontier), last))
@@ -368,6 +379,10 @@ class Leases:
         for run in self._runs:
             if run.deliveries >= max_deliveries and run.state in (WAITING, DELAYED):
                 self._condemn(run)
+
+    def limit_window(self, window: int) -> None:
+        """Sets how many events may be unsettled from now on."""
+        self._window = window
 
     # --- the log's ends, and moving by hand
 

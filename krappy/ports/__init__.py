@@ -31,6 +31,10 @@ from krappy.ports.groups import MemberPort as MemberPort
 from krappy.ports.groups import Position as Position
 from krappy.ports.groups import PositionFacts as PositionFacts
 from krappy.ports.groups import Range as Range
+from krappy.ports.groups import ShareConnectionPort as ShareConnectionPort
+from krappy.ports.groups import ShareLeasesPort as ShareLeasesPort
+from krappy.ports.groups import SharePosition as SharePosition
+from krappy.ports.groups import ShareSessionPort as ShareSessionPort
 from krappy.ports.lookout import LookoutPort as LookoutPort
 from krappy.ports.partitions import ActiveProducer as ActiveProducer
 from krappy.ports.partitions import PartitionPort as PartitionPort

@@ -106,6 +106,7 @@ class BrokerPort(Protocol):
     started_ms: int
     http_address: str
     stopped: bool
+    in_cluster: bool
     config: ServerConfig
     measures: StoreMeasures
 

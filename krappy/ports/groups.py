@@ -10,11 +10,13 @@ from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
+from krappy.core.kafka.share import Ack, ShareGroup, ShareRules
 from krappy.errors import KrappyError
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import SettingsPort
 from krappy.waiting import Later
 
+Own = Any  # an object that the broker gave: it takes no other's, which mypy can't say
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
 
 
@@ -137,7 +139,7 @@ class Position(NamedTuple):
 
 class Listed(NamedTuple):
     name: str
-    kind: str  # "classic", "consumer", or "krappy": a native one
+    kind: str  # "classic", "consumer", "share", or "krappy": a native one
     protocol_type: str
     state: str
 
@@ -188,11 +190,59 @@ class KafkaGroupsAdminPort(Protocol):
     async def delete(self, name: str) -> None: ...
 
 
+class SharePosition(NamedTuple):
+    """Where a share group is in a partition: every record before `start` is settled; `lag` are not."""
+
+    start: int
+    lag: int
+
+
+class ShareGroupsPort(Protocol):
+    """Kafka's share groups. Refused is raised, StorageError too where something is written."""
+
+    def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]: ...
+    async def describe(self, name: str) -> tuple[ShareGroup, dict[bytes, str]]: ...
+    async def positions(self, name: str) -> Mapping[At, SharePosition]: ...
+    async def alter(self, name: str, moves: Sequence[tuple[Own, int]]) -> None: ...
+    async def forget(self, name: str, topics: Iterable[str]) -> set[str]: ...
+
+
+class ShareSessionPort(Protocol):
+    """A share session. `parts`: its partitions, by topic id and partition."""
+
+    member: str
+    parts: dict[tuple[bytes, int], Own]
+
+
+class ShareLeasesPort(Protocol):
+    """What a share group has leased of the partitions that this broker leads."""
+
+    @property
+    def rules(self) -> ShareRules: ...
+    def acknowledge(self, session: Own, shared: Own, acks: Sequence[Ack]) -> None: ...
+    def durable(self, touched: Iterable[Own]) -> Later[None]: ...
+    async def until_some(self, session: Own, wait_ms: int) -> bool: ...
+    async def acquire(self, session: Own, max_records: int, max_bytes: int) -> GroupPolled: ...
+
+
+class ShareConnectionPort(Protocol):
+    """The share sessions of one connection."""
+
+    def session(self, name: str, member: str, epoch: int) -> tuple[ShareLeasesPort, ShareSessionPort]: ...
+    def end(self, group: Own, session: Own) -> None: ...
+    async def open(self, group: Own, partition: Own) -> Own: ...
+    def close(self) -> None: ...
+
+
+class SharePartitionsPort(Protocol):
+    def connect(self) -> ShareConnectionPort: ...
+
+
 class GroupSettingsPort(SettingsPort, Protocol):
     """Of groups."""
 
     def names(self) -> list[str]: ...
-    def heartbeat_ms(self, group: str, /) -> int: ...
+    def heartbeat_ms(self, group: str, kind: str = ..., /) -> int: ...
 
 
 class KafkaGroupsPort(Protocol):
@@ -204,6 +254,8 @@ class KafkaGroupsPort(Protocol):
     def offsets(self) -> KafkaOffsetsPort: ...
     @property
     def admin(self) -> KafkaGroupsAdminPort: ...
+    @property
+    def share(self) -> ShareGroupsPort: ...
     def join(self, name: str, ask: Join) -> Later[Joined]: ...
     def sync(
         self,

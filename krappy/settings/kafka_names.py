@@ -1,6 +1,7 @@
 """The settings of a broker that Kafka has, too, by Kafka's names ("Broker Configs"): they have the unit of ours."""
 
 from krappy.settings.security import SECURITY_NAMES
+from krappy.settings.share import SHARE_NAMES
 
 KAFKA_NAMES = {
     "advertised.listeners": "advertised_listeners",
@@ -40,4 +41,5 @@ KAFKA_NAMES = {
     "zookeeper.connect": "zookeeper_connect",
     "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
     **SECURITY_NAMES,
+    **SHARE_NAMES,
 }

@@ -40,6 +40,7 @@ from krappy.settings.listeners import (
     read_protocols,
 )
 from krappy.settings.security import SecuritySettings
+from krappy.settings.share import ShareSettings
 from krappy.settings.spec import facts, number, setting
 from krappy.settings.topic import TopicConfig
 from krappy.settings.topic_table import OF_BROKER, inherited, nearest
@@ -66,7 +67,7 @@ _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig(SecuritySettings):
+class ServerConfig(SecuritySettings, ShareSettings):
     """Every setting of a broker, checked."""
 
     data: Path = field(default=Path("krappy-data"), metadata=facts("folder that holds everything the broker stores"))
@@ -265,9 +266,9 @@ class ServerConfig(SecuritySettings):
         return http is None or on_loopback(http.address)
 
 
-_SECURITY = {spec.name for spec in fields(SecuritySettings)}
+_PARTS = {spec.name for part in (ShareSettings, SecuritySettings) for spec in fields(part)}
 SPECS = {
-    spec.name: spec for spec in sorted(fields(ServerConfig), key=lambda spec: spec.name in _SECURITY) if spec.metadata
+    spec.name: spec for spec in sorted(fields(ServerConfig), key=lambda spec: spec.name in _PARTS) if spec.metadata
 }
 
 

@@ -75,7 +75,7 @@ def _ratio(given: Given) -> str:
     return str(number)
 
 
-def _choice(*choices: str) -> Reads:
+def choice(*choices: str) -> Reads:
     def read(given: Given) -> str:
         if isinstance(given, str) and given.strip() in choices:
             return given.strip()
@@ -84,7 +84,7 @@ def _choice(*choices: str) -> Reads:
     return read
 
 
-def _boolean(given: Given) -> str:
+def boolean(given: Given) -> str:
     text = str(given).strip().lower()
     if text not in ("true", "false"):
         raise ValueError("true or false is needed")
@@ -117,7 +117,7 @@ def _only(value: str, why: str, read: Reads | None = None) -> Reads:
 
 
 _INT32 = 2**31 - 1
-_BOOLEAN = "BOOLEAN", _boolean
+_BOOLEAN = "BOOLEAN", boolean
 
 
 def _int(low: int) -> tuple[str, Reads]:
@@ -156,7 +156,7 @@ _TABLE = (
     _row(
         "compression.type",
         "producer",
-        ("STRING", _choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        ("STRING", choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         "producer: batches are stored as their producer compressed them; else the codec that the broker uses",
         "compression.type",
     ),
@@ -249,7 +249,7 @@ _TABLE = (
     _row(
         "message.timestamp.type",
         "CreateTime",
-        ("STRING", _choice("CreateTime", "LogAppendTime")),
+        ("STRING", choice("CreateTime", "LogAppendTime")),
         "whose clock stamps events: the producer's (CreateTime) or the broker's (LogAppendTime)",
         "log.message.timestamp.type",
     ),
@@ -281,7 +281,7 @@ _TABLE = (
     _row(
         "remote.storage.enable",
         "false",
-        ("BOOLEAN", _only("false", "there is no tiered storage", _boolean)),
+        ("BOOLEAN", _only("false", "there is no tiered storage", boolean)),
         "whether old segments move to remote storage: there is none",
     ),
     _row("retention.bytes", "-1", _long(-1), "bytes that a partition may hold; -1: no limit", "log.retention.bytes"),

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import trio
 
@@ -239,6 +239,7 @@ class MemoryBroker:
     """As much of a broker as Fetch needs."""
 
     id = LEADER
+    in_cluster = True
 
     def __init__(self, *topics: MemoryTopic) -> None:
         self.topics = {each.id: each for each in topics}
@@ -273,7 +274,7 @@ class Listener:
         self.hears: Callable[[Message], Awaitable[None]] | None = None
         self.changes: Change = lambda request, answer: answer
         self.speaks: Callable[[bytes], Sequence[bytes | None]] = lambda data: [data]
-        self.versions: Message = what_is_served()
+        self.versions: Message = what_is_served(cast(Any, broker))
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1

@@ -27,6 +27,8 @@ CLASSES = {
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "groups": "org.apache.kafka.tools.GroupsCommand",
+    "share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "console-share-consumer": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
 }
 SERVER_LAST = {"cluster"}  # the tools whose --bootstrap-server stands behind their subcommand

@@ -58,6 +58,7 @@ class KrappyServer:
             listen_kafka=self.address,
             group_initial_rebalance_delay_ms=REBALANCE_DELAY_MS,
             group_consumer_heartbeat_interval_ms=300,
+            group_share_heartbeat_interval_ms=300,
             **settings,
         )
 
@@ -112,6 +113,11 @@ class KafkaServer:
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": max(1, copies - 1),
             "transaction.state.log.num.partitions": 4,
+            "share.coordinator.state.topic.num.partitions": 4,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": max(1, copies - 1),
+            "group.share.min.heartbeat.interval.ms": 300,
+            "group.share.heartbeat.interval.ms": 300,
             "group.initial.rebalance.delay.ms": REBALANCE_DELAY_MS,
             "group.consumer.min.heartbeat.interval.ms": 300,
             "group.consumer.heartbeat.interval.ms": 300,

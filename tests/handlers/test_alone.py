@@ -139,7 +139,8 @@ def broker(access: Access, **parts: Any) -> Any:
         return SimpleNamespace(wait=wait, after=lambda pause: pause)
 
     image = SimpleNamespace(brokers={}, controller=None)
-    found = {"id": 0, "cluster_id": "c", "image": image, "wait_for_views": wait_for_views, "stopped": False, **parts}
+    found = {"id": 0, "cluster_id": "c", "image": image, "wait_for_views": wait_for_views, "stopped": False}
+    found |= {"in_cluster": False, **parts}
     return SimpleNamespace(access=lambda principal: access, **found)
 
 

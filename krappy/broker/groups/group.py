@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.shared import SharedPartition, SharedSettings
+from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
@@ -37,7 +37,7 @@ class _Waiter:
         self.event = trio.Event()
 
 
-class Group:
+class Group(Owner):
     def __init__(self, keeper: GroupKeeper, name: str, settings: SharedSettings) -> None:
         self.keeper = keeper
         self.name = name

@@ -71,7 +71,7 @@ class GroupPoll:
                         break
                     read = self._keeper.reads.find(shared, offset)
                     if read is None:
-                        span = shared.partition.read_now(offset, *self._limits(shared, offset))
+                        span = shared.read_now(offset, *self._limits(shared, offset))
                         read = self._read(shared, offset, span)
                     self._take(shared, offset, read)
             except BlockingIOError:
@@ -90,9 +90,8 @@ class GroupPoll:
             offset = shared.wanted(self._now)
             if offset is None:
                 return
-            limits = self._limits(shared, offset)
             try:
-                span = await shared.partition.read(offset, limits[0], max_records=limits[2])
+                span = await shared.read(offset, *self._limits(shared, offset))
             except OffsetOutOfRange:
                 return  # retention has deleted the events
             try:
@@ -111,15 +110,15 @@ class GroupPoll:
             leases = sorted(taken.leases)
             pieces = [taken.pieces[base] for base in sorted(taken.pieces)]
             data = group_reads.join(pieces, leases)
-            polled.parts.append((topic, index, leases[0].first, shared.partition.last_stable_offset, data))
+            polled.parts.append((topic, index, leases[0].first, shared.end, data))
             polled.leases.extend((topic, index, *lease) for lease in leases)
         return polled
 
-    def _limits(self, shared: SharedPartition, offset: int) -> tuple[int, None, int]:
-        """Bytes, limit (none) and records of a read."""
+    def _limits(self, shared: SharedPartition, offset: int) -> tuple[int, int]:
+        """Bytes and records of a read."""
         if self._left >= AHEAD_RECORDS and offset >= shared.leases.frontier:
-            return self._room, None, self._left
-        return AHEAD_BYTES, None, AHEAD_RECORDS
+            return self._room, self._left
+        return AHEAD_BYTES, AHEAD_RECORDS
 
     def _read(self, shared: SharedPartition, offset: int, span: Span, *, inline: bool = True) -> Read:
         return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto, inline=inline)

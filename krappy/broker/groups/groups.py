@@ -27,6 +27,7 @@ from krappy.broker.groups.keeping import GroupStorage, LocalGroups
 from krappy.broker.groups.member import Member
 from krappy.broker.groups.refusals import check_dead_letter, check_empty, check_group_name
 from krappy.broker.groups.replicated import ReplicatedGroups
+from krappy.broker.groups.share_partitions import SharePartitions
 from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.name_locks import NameLocks
 from krappy.core.cluster.roles import Role
@@ -68,6 +69,7 @@ class GroupCoordinator(GroupKeeper):
             else LocalGroups(runtime, GroupStore(runtime.meta), self._take)
         )
         super().__init__(runtime, self.storage, make_topic, peers)
+        self.shares = SharePartitions(runtime, self, self.storage, lambda: self._check_room(None, ()))
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
         self._replicated = replicated
         self._groups: dict[str, Group] = {}
@@ -93,7 +95,11 @@ class GroupCoordinator(GroupKeeper):
     def _take(self, groups: Mapping[str, StoredGroup]) -> None:
         """Goes on with these, which this broker coordinates from now on."""
         for name, stored in groups.items():
-            group = self._groups[name] = Group(self, name, unpack_settings(name, stored.settings))
+            settings = unpack_settings(name, stored.settings)
+            if settings.kind == "share":
+                self.shares.take(name, stored)
+                continue
+            group = self._groups[name] = Group(self, name, settings)
             lost: list[tuple[str, int]] = []
             for (topic, index), packed in stored.states.items():
                 found = self._runtime.topics.get(topic)
@@ -119,6 +125,7 @@ class GroupCoordinator(GroupKeeper):
 
     def _give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
+        self.shares.give_up(is_in)
         for group in [each for each in self._groups.values() if is_in(each.name)]:
             self._unused.pop(group.name, None)
             del self._groups[group.name]
@@ -143,7 +150,7 @@ class GroupCoordinator(GroupKeeper):
             self._runtime.report("groups_not_written", error=str(error))
 
     def _wake_all(self) -> None:
-        for group in self._groups.values():
+        for group in (*self._groups.values(), *self.shares.all()):
             group.wake_all()
 
     # --- changes of topics
@@ -156,7 +163,7 @@ class GroupCoordinator(GroupKeeper):
         broker would not learn that others lead what it writes to. What is left there names the topic's id."""
         writes: list[Later[None] | None] = []
         with trio.CancelScope(shield=True):
-            for number, group in enumerate([*self._groups.values()], 1):
+            for number, group in enumerate([*self._groups.values(), *self.shares.all()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
                 gone = [at for at in (*group.shared, *group.away) if at[0] == topic]

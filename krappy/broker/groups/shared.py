@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
+from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError
 from krappy.ports import PositionFacts
+from krappy.types import Span
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
 
 class SharedSettings(NamedTuple):
-    """What is stored of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
+    """What is stored of a group beside its states. `kind`: "shared", or "positions" when only Commit made it; "share":
+    of Kafka's."""
 
     kind: str = "shared"
     order: str = "none"
@@ -24,31 +28,53 @@ class SharedSettings(NamedTuple):
 
 
 class Owner(Protocol):
-    """The group that has the partition."""
+    """The group that has the partition. `away`: what is kept of partitions that this broker has not."""
 
     name: str
     settings: SharedSettings
+    shared: dict[tuple[str, int], SharedPartition]
+    away: dict[tuple[str, int], Sequence[int]]
     gone: bool
     ended: KrappyError | None  # why: another broker coordinates it now
 
     def stir(self, shared: SharedPartition | None = None) -> None: ...
     def changed(self, shared: SharedPartition) -> None: ...
     def attend(self, shared: SharedPartition) -> None: ...
+    def remove(self, topic: str) -> list[SharedPartition]: ...
+    def wake_all(self) -> None: ...
 
 
 class SharedPartition:
-    """One partition in one group."""
+    """One partition in one group. `committed` False: events of open and aborted transactions are leased, too."""
 
     def __init__(self, group: Owner, partition: Partition, leases: Leases) -> None:
         self.group = group
         self.partition = partition
         self.at = (partition.topic, partition.index)
         self.leases = leases
+        self.committed = True
         self.alarm: int | None = None  # set by Alarms
         self.version = self.durable = 0  # set by GroupWriter: the version of the state now, and of that on disk
         self.burying = False
         self.gone = False
         self.reading = trio.Lock()  # one read from the disk at a time: the others would read the same
+
+    @property
+    def end(self) -> int:
+        """Before this offset events may be leased."""
+        return self.partition.last_stable_offset if self.committed else self.partition.high_watermark
+
+    def read_now(self, offset: int, max_bytes: int, max_records: int) -> Span:
+        """The events that may be leased, from `offset` on. Raises as `Partition.read_now`."""
+        if self.committed:
+            return self.partition.read_now(offset, max_bytes, max_records=max_records)
+        return read_uncommitted_now(self.partition, offset, max_bytes, max_records)
+
+    async def read(self, offset: int, max_bytes: int, max_records: int) -> Span:
+        """As `read_now`, but waits for the disk in a thread where it must."""
+        if self.committed:
+            return await self.partition.read(offset, max_bytes, max_records=max_records)
+        return await read_uncommitted(self.partition, offset, max_bytes, max_records)
 
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
         """The offset at which to read for events to lease; None when there are none."""
@@ -60,7 +86,7 @@ class SharedPartition:
             self.changed()
         self.trim()
         offset = leases.wanted(now, alone=alone)
-        return None if offset is None or offset >= partition.last_stable_offset else offset
+        return None if offset is None or offset >= self.end else offset
 
     def trim(self) -> None:
         """Settles events that were deleted from the log's start."""
@@ -84,12 +110,12 @@ class SharedPartition:
         self.group.stir(self)
 
     def moved(self) -> None:
-        """Call it when the last stable offset may have gone up."""
+        """Call it when `end` may have gone up."""
         self.group.stir(self)
 
     def describe(self) -> PositionFacts:
         self.trim()
-        leases, end = self.leases, self.partition.last_stable_offset
+        leases, end = self.leases, self.end
         return {
             "topic": self.at[0],
             "partition": self.at[1],

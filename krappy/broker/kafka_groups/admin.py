@@ -14,13 +14,14 @@ from krappy.ports import DescribedGroup, Listed
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.registry import GroupRegistry
+    from krappy.broker.kafka_groups.share import ShareGroups
 
 NATIVE = "krappy"  # the protocol type, and the type, by which Kafka's tools see a native group
 
 
 class Admin:
-    def __init__(self, owner: GroupRegistry) -> None:
-        self._owner = owner
+    def __init__(self, owner: GroupRegistry, share: ShareGroups) -> None:
+        self._owner, self._share = owner, share
         self._runtime = owner.runtime
 
     def list_groups(self) -> Iterator[Listed]:
@@ -37,6 +38,8 @@ class Admin:
                 yield Listed(name, "classic", membership.protocol_type or "", membership.state)
             else:
                 yield Listed(name, "consumer", "consumer", membership.state)
+        for name, group in [*self._owner.shares.items()]:
+            yield Listed(name, group.membership.kind, group.membership.kind, group.membership.state)
         for name, members in self._owner.natives.sizes().items():
             yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
@@ -78,6 +81,9 @@ class Admin:
         CoordinatorNotAvailable; a native group: UnknownGroup, GroupNotEmpty."""
         if self._owner.natives.has(name):
             await self._owner.natives.delete(name)
+            return
+        if name in self._owner.shares:
+            await self._share.delete(name)
             return
         await self._owner.store.sure(name)
         group = self._owner.find(name)

@@ -29,6 +29,7 @@ from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import KafkaOffsets
 from krappy.broker.kafka_groups.registry import GroupRegistry, Natives, check_name
 from krappy.broker.kafka_groups.replicated import ReplicatedKeeper
+from krappy.broker.kafka_groups.share import ShareGroups
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, SyncAnswer, brought, taken
@@ -72,7 +73,8 @@ class KafkaGroups(GroupRegistry):
         self.policy = Policy(config.group_consumer_migration_policy)
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
         self.offsets = KafkaOffsets(self)
-        self.admin = Admin(self)
+        self.share = ShareGroups(self, natives.shares, self.beat_in)
+        self.admin = Admin(self, self.share)
         self.native = NativeView(self, self.offsets, self.admin)
         self._alarms = Alarms(self.now)
         self._opened = False
@@ -93,7 +95,7 @@ class KafkaGroups(GroupRegistry):
         """Goes on with these groups. Raises StorageError for a state that can't be read."""
         now, wall = self.now(), self.runtime.clock.steady_ms()
         groups = [
-            load(self.rang, name, each, self.rules, self.settings.rules(name), now, wall) for name, each in kept.items()
+            load(self.rang, name, each, self.rules, self.settings.rules, now, wall) for name, each in kept.items()
         ]
         for group in groups:
             self.add(group)
@@ -102,7 +104,7 @@ class KafkaGroups(GroupRegistry):
 
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
-        for group in [each for each in self.groups.values() if is_in(each.name)]:
+        for group in [each for each in (*self.groups.values(), *self.shares.values()) if is_in(each.name)]:
             _answer(group, Fault.NOT_COORDINATOR)
             self.drop(group)
 
@@ -231,6 +233,12 @@ class KafkaGroups(GroupRegistry):
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
         """ConsumerGroupHeartbeat. The Later gives the answer, or the error that refuses it."""
+        return self.beat_in(name, beat, self._for_beat)
+
+    def beat_in(
+        self, name: str, beat: Beat, group_for: Callable[[str, Beat], KafkaGroup]
+    ) -> Later[Beaten | KrappyError]:
+        """A heartbeat in the group that `group_for` gives. Raises nothing."""
         later: Later[Beaten | KrappyError] = Later()
         try:
             if self.runtime.stopped:
@@ -240,8 +248,9 @@ class KafkaGroups(GroupRegistry):
             if beat.epoch == 0 or beat.topics is not None:
                 _check_own(beat.member_id, beat.instance_id, beat.rack)
                 self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
-            group = self._for_beat(name, beat)
-            self.learn_special(beat.topics or ())
+            group = group_for(name, beat)
+            if name in self.groups:
+                self.learn_special(beat.topics or ())
             assert isinstance(group.membership, ModernGroup)
             try:
                 beaten = group.membership.beat(self.now(), beat, self.topics)

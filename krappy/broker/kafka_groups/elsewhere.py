@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class GroupsElsewhere:
-    """Implements `KafkaGroupsPort`, with its `offsets` and `admin`. Settings of groups are the cluster's, so those are
-    there."""
+    """Implements `KafkaGroupsPort`, with its `offsets`, `admin` and `share`. Settings of groups are the cluster's, so
+    those are there."""
 
     def __init__(self, own: KafkaGroups, why: KrappyError) -> None:
         """`why`: NotCoordinator or CoordinatorNotAvailable."""
@@ -38,6 +38,10 @@ class GroupsElsewhere:
     @property
     def admin(self) -> GroupsElsewhere:
         return self
+
+    @property
+    def share(self) -> ShareElsewhere:
+        return ShareElsewhere(self._refused)
 
     def join(self, name: str, ask: Join) -> Later[Joined]:
         return _now(Joined(self._fault, ask.member_id))
@@ -76,6 +80,28 @@ class GroupsElsewhere:
         raise self._refused
 
     async def delete(self, name: str) -> None:
+        raise self._refused
+
+
+class ShareElsewhere:
+    """Implements `ShareGroupsPort`."""
+
+    def __init__(self, refused: Refused) -> None:
+        self._refused = refused
+
+    def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
+        return _now(self._refused)
+
+    async def describe(self, name: str) -> NoReturn:
+        raise self._refused
+
+    async def positions(self, name: str) -> NoReturn:
+        raise self._refused
+
+    async def alter(self, name: str, moves: object) -> None:
+        raise self._refused
+
+    async def forget(self, name: str, topics: object) -> NoReturn:
         raise self._refused
 
 

@@ -11,6 +11,7 @@ from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules, brought, taken
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.core.kafka.offset import At, Offset
+from krappy.core.kafka.share import ShareGroup
 from krappy.errors import StorageError
 from krappy.store.group_offsets import KeptGroup
 
@@ -97,12 +98,19 @@ Rang = Callable[[KafkaGroup, int], None]  # called when a group's alarm rings, w
 
 
 def load(
-    rang: Rang, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
+    rang: Rang,
+    name: str,
+    kept: KeptGroup,
+    classic: Rules,
+    modern: Callable[[str, str], ModernRules],
+    now: int,
+    wall: int,
 ) -> KafkaGroup:
-    """A group as it was stored. Raises StorageError for what can't be read."""
+    """A group as it was stored. `modern`: the rules of a group, by its name and kind. Raises StorageError for what
+    can't be read."""
     try:
         kind, empty_since, state = ("classic", wall, None) if kept.head is None else msgpack.unpackb(kept.head)
-        membership = _membership(kind, state, kept.members, classic, modern, now)
+        membership = _membership(kind, state, kept.members, classic, modern(name, kind), now)
     except Exception as error:
         raise StorageError(f"the Kafka group '{name}' can't be read: {error or type(error).__name__}") from error
     group = KafkaGroup(rang, name, membership, wall if empty_since is None else empty_since)
@@ -118,9 +126,10 @@ def load(
 def _membership(
     kind: str, state: Sequence[Any] | None, members: Mapping[str, bytes], classic: Rules, modern: ModernRules, now: int
 ) -> ClassicGroup | ModernGroup:
-    if kind == "consumer":
+    if kind in ("consumer", "share"):
         assert state is not None
-        return ModernGroup.load(state, [msgpack.unpackb(each) for each in members.values()], modern, now)
+        of = ShareGroup if kind == "share" else ModernGroup
+        return of.load(state, [msgpack.unpackb(each) for each in members.values()], modern, now)
     if kind != "classic":
         raise ValueError(f"the kind '{kind}'")
     return ClassicGroup(classic) if state is None else ClassicGroup.load(state, classic, now)

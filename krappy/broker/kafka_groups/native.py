@@ -27,10 +27,10 @@ class NativeView:
         self._runtime = owner.runtime
 
     def has(self, name: str) -> bool:
-        return name in self._owner.groups
+        return self._owner.any(name) is not None
 
     def each(self) -> Iterator[GroupFacts]:
-        return map(self._describe, list(self._owner.groups.values()))
+        return map(self._describe, [*self._owner.groups.values(), *self._owner.shares.values()])
 
     def describe(self, name: str) -> GroupFacts:
         """With its members."""
@@ -42,19 +42,23 @@ class NativeView:
         return {**self._describe(group), "members": members}
 
     def _find(self, name: str) -> KafkaGroup:
-        group = self._owner.get(name)
+        group = self._owner.any(name)
         if group is None:
             raise UnknownGroup(f"there is no group '{name:.249}'", group=name)
         return group
 
     def _describe(self, group: KafkaGroup) -> GroupFacts:
         """As `krappy.broker.groups.group.Group.describe` describes a native group."""
+        shared = self._owner.natives.shares.describe(group.name)
         return {
             "group": group.name,
             "kind": group.membership.kind,
             "order": "none",
-            "topics": sorted({topic for topic, _ in group.offsets} | (group.membership.topics() or set())),
-            "partitions": [self._position(at, offset.offset) for at, offset in sorted(group.offsets.items())],
+            "topics": sorted({topic for topic, _ in (*group.offsets, *shared)} | (group.membership.topics() or set())),
+            "partitions": [
+                *(self._position(at, offset.offset) for at, offset in sorted(group.offsets.items())),
+                *shared.values(),
+            ],
         }
 
     def _position(self, at: At, floor: int) -> PositionFacts:
@@ -75,7 +79,10 @@ class NativeView:
         }
 
     def positions(self, name: str) -> list[tuple[str, int, int]]:
-        return [(*at, offset.offset) for at, offset in sorted(self._find(name).offsets.items())]
+        shared = self._owner.natives.shares.describe(name)
+        told = {at: each["floor"] for at, each in shared.items()}
+        told |= {at: offset.offset for at, offset in self._find(name).offsets.items()}
+        return [(*at, offset) for at, offset in sorted(told.items())]
 
     def check_empty(self, name: str) -> None:
         """Raises GroupNotEmpty."""
@@ -88,6 +95,9 @@ class NativeView:
     async def move(self, name: str, moves: Sequence[tuple[str, Partition, int]]) -> None:
         """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
+        if name in self._owner.shares:
+            await self._owner.natives.shares.alter(name, [(partition, offset) for _, partition, offset in moves])
+            return
         now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}
         await self._offsets.commit(self._find(name), offsets)

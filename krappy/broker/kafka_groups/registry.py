@@ -6,7 +6,7 @@ Requests of members are served by the coordinator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -16,10 +16,12 @@ from krappy.broker.latest.table_topic import table_topic
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.modern import KnownTopic, ModernRules
+from krappy.core.kafka.modern import KnownTopic
+from krappy.core.kafka.share import ShareGroup
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.kafka_groups.keeper import Keeper
     from krappy.broker.latest.latest import LatestTables
     from krappy.broker.overrides import OverrideStore
@@ -38,10 +40,13 @@ class Natives(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
     def describe(self, name: str) -> GroupFacts: ...
     async def delete(self, name: str) -> None: ...
+    @property
+    def shares(self) -> SharePartitions: ...
 
 
 class GroupRegistry:
-    """`on_forget`: called with each group that is about to be forgotten."""
+    """`groups`: all but share groups, by name; `shares`: these. `on_forget`: called with each group that is about to be
+    forgotten."""
 
     def __init__(
         self,
@@ -57,10 +62,9 @@ class GroupRegistry:
         self.store = store
         self.natives = natives
         self.groups: dict[str, KafkaGroup] = {}
+        self.shares: dict[str, KafkaGroup] = {}
         self.rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_members)
-        self.modern_rules = ModernRules(config.group_consumer_session_timeout_ms, config.group_max_members)
-        self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
-        self.settings = GroupSettings(runtime, self.modern_rules, self.get, settings)
+        self.settings = GroupSettings(runtime, self.any, settings)
         self.closed = False  # nothing is written any more
         self.on_forget: list[Callable[[KafkaGroup], None]] = []
         self._internal = internal
@@ -90,15 +94,15 @@ class GroupRegistry:
         self._topics = None
 
     def _known_topics(self) -> dict[str, KnownTopic]:
-        there: dict[str, Any] = {topic.name: topic for topic in self._internal.listed()}
-        there |= self.runtime.topics
-        topics = {name: KnownTopic(topic.id, topic.count) for name, topic in there.items()}
+        topics = {topic.name: KnownTopic(topic.id, topic.count, shared=False) for topic in self._internal.listed()}
+        for name, topic in self.runtime.topics.items():
+            topics[name] = KnownTopic(topic.id, topic.count, shared=not topic.internal)
         for name in sorted(self._special):
-            topic = table_topic(self.runtime.topics, self._latest, name, {}, self.runtime.config.latest_alias)
-            if topic is None:
+            table = table_topic(self.runtime.topics, self._latest, name, {}, self.runtime.config.latest_alias)
+            if table is None:
                 self._special.discard(name)
             else:
-                topics[name] = KnownTopic(topic.id, topic.count)
+                topics[name] = KnownTopic(table.id, table.count, shared=False)
         return topics
 
     def learn_special(self, names: Iterable[str]) -> None:
@@ -112,13 +116,20 @@ class GroupRegistry:
     def get(self, name: str) -> KafkaGroup | None:
         return self.groups.get(name)
 
+    def any(self, name: str) -> KafkaGroup | None:
+        """Of any kind."""
+        return self.groups.get(name) or self.shares.get(name)
+
     def add(self, group: KafkaGroup) -> None:
         """Adds a group that was loaded."""
-        self.groups[group.name] = group
+        self._among(group)[group.name] = group
         self._bytes += group.bytes
 
+    def _among(self, group: KafkaGroup) -> dict[str, KafkaGroup]:
+        return self.shares if isinstance(group.membership, ShareGroup) else self.groups
+
     def find(self, name: str, other_kind: Fault = Fault.GROUP_ID_NOT_FOUND) -> KafkaGroup:
-        """Raises Refused: GROUP_ID_NOT_FOUND, or `other_kind` for a native group's name."""
+        """Raises Refused: GROUP_ID_NOT_FOUND, or `other_kind` for the name of a native or a share group."""
         group = self.groups.get(name)
         if group is None:
             self.check_free(name, other_kind)
@@ -126,7 +137,9 @@ class GroupRegistry:
         return group
 
     def check_free(self, name: str, fault: Fault = Fault.INCONSISTENT_GROUP_PROTOCOL) -> None:
-        """Raises Refused when the name is a native group's."""
+        """Raises Refused when the name is a native group's, or a share group's."""
+        if name in self.shares:
+            raise Refused(fault, f"'{name:.249}' is a share group")
         if self.natives.has(name):
             raise Refused(
                 fault, f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
@@ -139,11 +152,22 @@ class GroupRegistry:
             return group
         check_name(name)
         self.check_free(name)
-        if self.runtime.stopped or len(self.groups) >= self.runtime.config.max_groups:
+        return self._made(name, ClassicGroup(self.rules))
+
+    def make_share(self, name: str) -> KafkaGroup:
+        """A new share group of this name. Raises Refused."""
+        check_name(name)
+        self.check_free(name, Fault.GROUP_ID_NOT_FOUND)
+        if name in self.groups:
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a share group.")
+        return self._made(name, ShareGroup(self.settings.rules(name, ShareGroup.kind)))
+
+    def _made(self, name: str, membership: ClassicGroup | ShareGroup) -> KafkaGroup:
+        if self.runtime.stopped or len(self.groups) + len(self.shares) >= self.runtime.config.max_groups:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
-        group = KafkaGroup(self.rang, name, ClassicGroup(self.rules), self.runtime.clock.steady_ms())
+        group = KafkaGroup(self.rang, name, membership, self.runtime.clock.steady_ms())
         self.check_room(group.measure())
-        self.groups[name] = group
+        self._among(group)[name] = group
         self.count(group)
         return group
 
@@ -168,7 +192,7 @@ class GroupRegistry:
         for each in self.on_forget:
             each(group)
         self._bytes -= group.bytes
-        del self.groups[group.name]
+        del self._among(group)[group.name]
 
 
 def check_name(name: str) -> None:

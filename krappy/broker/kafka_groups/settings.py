@@ -1,4 +1,5 @@
-"""Settings of single Kafka groups (GROUP resources of KIP-848): their session timeout and heartbeat interval.
+"""Settings of single Kafka groups (GROUP resources of KIP-848): their session timeout and heartbeat interval; and of
+share groups (KIP-932), how they read.
 
 What is not set for a group is as the broker has it for all groups. A group need not exist to have settings.
 """
@@ -13,48 +14,66 @@ import trio
 from krappy.broker.name_locks import whole
 from krappy.broker.overrides import OverrideStore
 from krappy.core.kafka.modern import ModernGroup, ModernRules
+from krappy.core.kafka.share import ShareGroup, ShareRules
+from krappy.core.kafka.share_start import share_start, start_of
+from krappy.core.leases import WINDOW
 from krappy.errors import InvalidConfig, InvalidRequest
-from krappy.settings.topic_table import Changes, Given, Setting, changes_of, integer, nearest
+from krappy.settings.server import ServerConfig
+from krappy.settings.topic_table import Changes, Given, Setting, boolean, changes_of, choice, integer, nearest
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
     from krappy.broker.runtime import Runtime
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+SHARE_SESSION, SHARE_HEARTBEAT = "share.session.timeout.ms", "share.heartbeat.interval.ms"
+LOCK, DELIVERIES, LOCKS = (
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+)
+RESET, ISOLATION, RENEW = "share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"
+COMMITTED = "read_committed"
 MAX_GROUPS = 50_000  # groups that have settings
 MAX_NAMES = 8 << 20  # characters of their names together
 
 
+def _known(config: ServerConfig) -> dict[str, Setting]:
+    """The settings that a group can have (KIP-848, KIP-932), with their defaults at this broker."""
+    longest = config.group_max_session_timeout_ms
+
+    def number(name: str, default: int, low: int, high: int, doc: str) -> Setting:
+        return Setting(name, str(default), integer(low, max(high, default)), "INT", doc, "group." + name)
+
+    session, heartbeat = "ms without a heartbeat after which a member is out", "ms between two heartbeats of a member"
+    rows = [
+        number(SESSION, config.group_consumer_session_timeout_ms, 1, longest, session),
+        number(HEARTBEAT, config.group_consumer_heartbeat_interval_ms, 1, longest, heartbeat),
+        number(SHARE_SESSION, config.group_share_session_timeout_ms, 1, longest, session),
+        number(SHARE_HEARTBEAT, config.group_share_heartbeat_interval_ms, 1, longest, heartbeat),
+        number(LOCK, config.group_share_record_lock_duration_ms, 1000, 3_600_000, "ms for which a record is acquired"),
+        number(DELIVERIES, config.group_share_delivery_count_limit, 2, 100, "how often a record is delivered at most"),
+        number(
+            LOCKS,
+            config.group_share_partition_max_record_locks,
+            *(100, WINDOW),
+            "most records of a partition that are acquired, or to be delivered again",
+        ),
+        Setting(RESET, "latest", share_start, "STRING", "where a group begins to read a partition"),
+        Setting(
+            ISOLATION, "read_uncommitted", choice("read_uncommitted", COMMITTED), "STRING", "which records it reads"
+        ),
+        Setting(RENEW, "true", boolean, "BOOLEAN", "whether members may renew what they have acquired"),
+    ]
+    return {row.name: row for row in rows}
+
+
 class GroupSettings:
-    def __init__(
-        self, runtime: Runtime, rules: ModernRules, get: Callable[[str], KafkaGroup | None], store: OverrideStore
-    ) -> None:
-        """`rules`: those of a group without settings. `get`: finds a group by name."""
-        config = runtime.config
-        longest = config.group_max_session_timeout_ms
-        session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
-        self.known: Mapping[str, Setting] = {
-            SESSION: Setting(
-                SESSION,
-                str(session),
-                integer(1, max(longest, session)),
-                "INT",
-                "ms without a heartbeat after which a member is out",
-                "group." + SESSION,
-            ),
-            HEARTBEAT: Setting(
-                HEARTBEAT,
-                str(heartbeat),
-                integer(1, max(longest, heartbeat)),
-                "INT",
-                "ms between two heartbeats of a member",
-                "group." + HEARTBEAT,
-            ),
-        }
-        self._runtime = runtime
-        self._rules = rules
+    def __init__(self, runtime: Runtime, get: Callable[[str], KafkaGroup | None], store: OverrideStore) -> None:
+        """`get`: finds a group by name."""
+        self._config = runtime.config
+        self.known: Mapping[str, Setting] = _known(runtime.config)
         self._get = get
-        self._heartbeat_ms = heartbeat
         self._store = store
         self._held = store.load()
         self._lock = trio.Lock()
@@ -69,14 +88,29 @@ class GroupSettings:
     def effective(self, group: str) -> Mapping[str, str]:
         return {**{name: setting.default for name, setting in self.known.items()}, **self.held(group)}
 
-    def rules(self, group: str) -> ModernRules:
-        held = self._held.get(group)
-        rules = self._rules
-        return rules if held is None or SESSION not in held else rules._replace(session_ms=int(held[SESSION]))
+    def _number(self, group: str, name: str) -> int:
+        return int(self.held(group).get(name, self.known[name].default))
 
-    def heartbeat_ms(self, group: str) -> int:
-        held = self._held.get(group)
-        return self._heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._heartbeat_ms))
+    def rules(self, group: str, kind: str = "consumer") -> ModernRules:
+        """Of the membership of a group."""
+        if kind == ShareGroup.kind:
+            return ModernRules(self._number(group, SHARE_SESSION), self._config.group_share_max_size)
+        return ModernRules(self._number(group, SESSION), self._config.group_max_members)
+
+    def heartbeat_ms(self, group: str, kind: str = "consumer") -> int:
+        return self._number(group, SHARE_HEARTBEAT if kind == ShareGroup.kind else HEARTBEAT)
+
+    def share_rules(self, group: str) -> ShareRules:
+        """How a share group reads."""
+        held = self.held(group)
+        return ShareRules(
+            self._number(group, LOCK),
+            self._number(group, DELIVERIES),
+            self._number(group, LOCKS),
+            start_of(held.get(RESET, self.known[RESET].default)),
+            held.get(ISOLATION) == COMMITTED,
+            held.get(RENEW, "true") == "true",
+        )
 
     def check(self, group: str, changes: Mapping[str, Given]) -> dict[str, str]:
         """What would be held for the group after these changes. None removes a setting. Raises InvalidRequest,
@@ -94,8 +128,9 @@ class GroupSettings:
                 except ValueError as error:
                     raise InvalidConfig(f"{name} = {value!r:.80}: {error}", setting=name) from None
         whole = {**{name: setting.default for name, setting in self.known.items()}, **after}
-        if changes and int(whole[HEARTBEAT]) >= int(whole[SESSION]):
-            raise InvalidConfig(f"{SESSION} must be greater than {HEARTBEAT}", setting=SESSION)
+        for session, heartbeat in ((SESSION, HEARTBEAT), (SHARE_SESSION, SHARE_HEARTBEAT)):
+            if changes.keys() & {session, heartbeat} and int(whole[heartbeat]) >= int(whole[session]):
+                raise InvalidConfig(f"{session} must be greater than {heartbeat}", setting=session)
         if after and group not in self._held:
             names = sum(map(len, self._held)) + len(group)
             if len(self._held) >= MAX_GROUPS or names > MAX_NAMES:
@@ -114,4 +149,4 @@ class GroupSettings:
                 self._held.pop(group, None)
             found = self._get(group)
             if found is not None and isinstance(found.membership, ModernGroup):
-                found.membership.rules = self.rules(group)
+                found.membership.rules = self.rules(group, found.membership.kind)

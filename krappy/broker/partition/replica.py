@@ -323,7 +323,7 @@ class Replica:
         An aborted batch comes as its header, without records. Raises BlockingIOError when the disk would have to be
         waited for, OffsetOutOfRange outside the log.
         """
-        self._readable(offset)
+        self.check_readable(offset)
         if offset >= self.last_stable_offset:
             return Span(b"", offset, 0)
         bound = self._limit(limit)
@@ -351,7 +351,7 @@ class Replica:
         without reading or checking it here; consumers check it. With `min_one`: at least one whole batch. Raises
         BlockingIOError when it would have to wait for the disk, OffsetOutOfRange, and `gone`.
         """
-        self._readable(offset)
+        self.check_readable(offset)
         return self._fetch(offset, max_bytes, limit, min_one, nowait=True)
 
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
@@ -398,7 +398,7 @@ class Replica:
 
     def available(self, offset: int, max_bytes: int, limit: int) -> int:
         """About how many bytes `fetch_now` would give, without reading them. Raises what `fetch_now` does."""
-        self._readable(offset)
+        self.check_readable(offset)
         if offset >= limit:
             return 0
         return sum(size for _, _, size in self.log.locate(offset, max_bytes, limit, nowait=True))
@@ -422,7 +422,7 @@ class Replica:
         while True:
             drops = self.stability.drops
             found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
-            self._readable(offset)
+            self.check_readable(offset)
             if self.stability.drops == drops:
                 return found
 
@@ -457,14 +457,15 @@ class Replica:
         assert start_at is not None
         if start == "timestamp":
             return await self.offset_at(start_at)
-        self._readable(start_at)
+        self.check_readable(start_at)
         return start_at
 
     def _limit(self, limit: int | None) -> int:
         stable = self.last_stable_offset
         return stable if limit is None else min(limit, stable)
 
-    def _readable(self, offset: int) -> None:
+    def check_readable(self, offset: int) -> None:
+        """Raises OffsetOutOfRange, and `gone` if it is closed."""
         self._alive()
         if not self.start_offset <= offset <= self.readable_end:
             raise OffsetOutOfRange(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from krappy.core.kafka.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Partition, Wants
 from krappy.core.kafka.faults import Fault, Refused
@@ -42,8 +42,11 @@ from krappy.core.kafka.topic_regex import TopicRegex
 
 
 class KnownTopic(NamedTuple):
+    """`shared`: whether share groups can read it."""
+
     id: bytes
     partitions: int
+    shared: bool = True
 
 
 Topics = Mapping[str, KnownTopic]  # all topics, by name
@@ -433,7 +436,7 @@ class ModernGroup:
         return None if member is None else member.dump()
 
     @classmethod
-    def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> ModernGroup:
+    def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> Self:
         """The group that `dump` and `dump_member` have stored; sessions begin anew. If not all members had reached the
         target, a new epoch begins. Raises ValueError or TypeError for anything else."""
         group = cls(rules)

@@ -68,6 +68,11 @@ class Agent:
     def last_words(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -48,6 +48,10 @@ NOT_ONCE = {
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "deletions"): "a credential named twice is refused",
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "upsertions"): "a credential named twice is refused",
     (ApiKey.UPDATE_FEATURES, "feature_updates"): "answered for by place",
+    (ApiKey.SHARE_FETCH, "topics.partitions.acknowledgement_batches"): "must ascend, and not overlap",
+    (ApiKey.SHARE_FETCH, "topics.partitions.acknowledgement_batches.acknowledge_types"): "one for each offset",
+    (ApiKey.SHARE_ACKNOWLEDGE, "topics.partitions.acknowledgement_batches"): "must ascend, and not overlap",
+    (ApiKey.SHARE_ACKNOWLEDGE, "topics.partitions.acknowledgement_batches.acknowledge_types"): "one for each offset",
 }
 
 

@@ -10,6 +10,7 @@ from krappy.wire.kafka.schema import (
     offsets,
     produce_fetch,
     security,
+    share_groups,
     topics,
     transactions,
 )
@@ -20,6 +21,7 @@ TABLE: dict[ApiKey, Shape] = {
     **offsets.TABLE,
     **groups.TABLE,
     **modern_groups.TABLE,
+    **share_groups.TABLE,
     **topics.TABLE,
     **configs.TABLE,
     **transactions.TABLE,

@@ -1,0 +1,234 @@
+"""ShareFetch (78) and ShareAcknowledge (79): members of share groups acquire records, and acknowledge them (KIP-932).
+
+- Both belong to a share session, whose epoch grows with each request: 0 begins one, -1 ends it. A session remembers its
+  partitions, so a request names those that are new, or have acknowledgements.
+- Acknowledgements of a partition are taken all or none. They are durable when they are answered.
+- A ShareFetch waits until there is a record; min_bytes beyond that counts for nothing. It gets at most max_records, in
+  both acquire modes.
+- A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
+  be what the member died of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.share import Ack, AckType, read_acks
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.errors import KrappyError, UnknownTopic
+from krappy.handlers.kafka.groups import group_code
+from krappy.handlers.kafka.leader_hints import LeaderHints
+from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.waits import bounded_ms
+from krappy.ports import KafkaSessionPort, ShareConnectionPort, ShareLeasesPort, ShareSessionPort, TopicPort
+from krappy.wire.kafka import ApiKey, Code, code_for
+
+FINAL, INITIAL = -1, 0  # epochs
+LONGEST_MEMBER = 255  # characters of a member's id
+CONNECTION = "share sessions"  # where a connection keeps them
+MANY = 200  # partitions that are looked at in one turn
+MAX_BYTES = 16 << 20  # of records in one answer; a single larger batch still comes whole
+At = tuple[bytes, int]  # topic id, partition
+
+
+class ShareRequest:
+    """One request of a share session. `rows`: what is answered for each partition that the request names."""
+
+    def __init__(self, session: KafkaSessionPort, request: Message) -> None:
+        """Begins or resumes the session. Raises KrappyError."""
+        self.session, self.request = session, request
+        self.epoch: int = request["share_session_epoch"]
+        name, member = request["group_id"], request["member_id"]
+        if not name or not member or len(member) > LONGEST_MEMBER:
+            raise Refused(Fault.INVALID_REQUEST, "GroupId and MemberId must be given")
+        if self.epoch < FINAL:
+            raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, f"{self.epoch} is no epoch of a share session")
+        self.acks = {at: batches for at, batches in self._named() if batches}
+        if self.epoch == INITIAL and self.acks:
+            raise Refused(Fault.INVALID_REQUEST, "a request that begins a share session can't acknowledge")
+        shares = session.access.share_partitions(name, Op.READ)
+        connection = session.state.get(CONNECTION)
+        if connection is None:
+            connection = session.state[CONNECTION] = shares.connect()
+            session.on_close.append(connection.close)
+        self.connection: ShareConnectionPort = connection
+        self.group: ShareLeasesPort
+        self.member: ShareSessionPort
+        self.group, self.member = connection.session(name, member, self.epoch)
+        self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
+        self.hints = LeaderHints(session)
+
+    def _named(self) -> Iterator[tuple[At, list[Message]]]:
+        for topic in self.request["topics"]:
+            for partition in topic["partitions"]:
+                yield (topic["topic_id"], partition["partition_index"]), partition["acknowledgement_batches"]
+
+    @property
+    def renews(self) -> bool:
+        return bool(self.request.get("is_renew_ack"))
+
+    async def acknowledge(self) -> dict[At, KrappyError]:
+        """Takes all acknowledgements, durably. Gives the errors."""
+        errors: dict[At, KrappyError] = {}
+        touched = {}
+        for number, (at, batches) in enumerate(self.acks.items(), 1):
+            try:
+                acks = read_acks(
+                    (each["first_offset"], each["last_offset"], each["acknowledge_types"]) for each in batches
+                )
+                self._check(acks)
+                shared = self.member.parts.get(at)
+                if shared is None:
+                    self._led(at)  # to tell who leads it, if that is why
+                    raise Refused(Fault.INVALID_RECORD_STATE, "the share session has no such partition")
+                self.group.acknowledge(self.member, shared, acks)
+                touched[at] = shared
+            except KrappyError as error:
+                errors[at] = error
+            if number % MANY == 0:
+                await self.session.pause()
+        try:
+            await self.group.durable(touched.values()).wait()
+        except KrappyError as error:
+            errors |= dict.fromkeys(touched, error)
+        return errors
+
+    def _check(self, acks: list[Ack]) -> None:
+        if not self.renews and any(ack.kind is AckType.RENEW for ack in acks):
+            raise Refused(Fault.INVALID_REQUEST, "a request that renews must say so (IsRenewAck)")
+
+    def _led(self, at: At) -> Any:
+        """The partition. Raises UnknownTopic, UnknownPartition, NotLeader."""
+        return self._topic(at).led(at[1])
+
+    def _topic(self, at: At) -> TopicPort:
+        topic = self.session.access.find_topic_by_id(at[0], Op.READ)
+        if topic is None or topic.internal:
+            raise UnknownTopic("there is no topic with this id")
+        return topic
+
+    async def add_partitions(self) -> dict[At, KrappyError]:
+        """Adds the partitions that are named to the session, and removes those to be forgotten. Gives the errors."""
+        for topic in self.request["forgotten_topics_data"]:
+            for index in topic["partitions"]:
+                self.member.parts.pop((topic["topic_id"], index), None)
+        errors: dict[At, KrappyError] = {}
+        for number, at in enumerate(self.rows, 1):
+            try:
+                self.member.parts[at] = await self.connection.open(self.group, self._led(at))
+            except KrappyError as error:
+                errors[at] = error
+                self.member.parts.pop(at, None)
+            if number % MANY == 0:
+                await self.session.pause()
+        return errors
+
+    def told(self, at: At, row: Message, error: KrappyError) -> int:
+        """The code of a partition's error. Puts the leader into the row if that is another broker."""
+        if isinstance(error, UnknownTopic):
+            return Code.UNKNOWN_TOPIC_ID
+        code = group_code(error) if isinstance(error, Refused) else code_for(error)
+        topic = self.session.access.find_topic_by_id(at[0], Op.READ)
+        if topic is not None:
+            row["error_code"] = code
+            self.hints.add(row, topic.image, at[1])
+        return code
+
+    def answer(self, rows: dict[At, Message]) -> Message:
+        topics: dict[bytes, list[Message]] = {}
+        for (topic, index), row in rows.items():
+            whole: Message = {"error_code": Code.NONE, "current_leader": {"leader_id": -1, "leader_epoch": -1}, **row}
+            topics.setdefault(topic, []).append({"partition_index": index, **whole})
+        return {
+            "error_code": Code.NONE,
+            "acquisition_lock_timeout_ms": self.group.rules.lock_ms,
+            "responses": [{"topic_id": topic, "partitions": some} for topic, some in topics.items()],
+            "node_endpoints": self.hints.nodes(),
+        }
+
+    def end(self) -> None:
+        """Ends the session, if the request is to."""
+        if self.epoch == FINAL:
+            self.connection.end(self.group, self.member)
+
+
+def _refused(error: KrappyError) -> Message:
+    return {"error_code": group_code(error), "error_message": error.text, "responses": [], "node_endpoints": []}
+
+
+@serves(ApiKey.SHARE_ACKNOWLEDGE, needs=needs.group(Op.READ) + needs.topic(Op.READ))
+async def share_acknowledge(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    try:
+        if request["share_session_epoch"] == INITIAL:
+            raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, "ShareAcknowledge can't begin a share session")
+        asked = ShareRequest(session, request)
+    except KrappyError as error:
+        return _refused(error)
+    refused = await asked.acknowledge()
+    asked.end()
+    for at, why in refused.items():
+        row = asked.rows[at]
+        row |= {"error_code": asked.told(at, row, why), "error_message": why.text}
+    return asked.answer(asked.rows)
+
+
+@serves(ApiKey.SHARE_FETCH, needs=needs.group(Op.READ) + needs.topic(Op.READ))
+async def share_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    try:
+        asked = ShareRequest(session, request)
+    except KrappyError as error:
+        return _refused(error)
+    refused = await asked.acknowledge()
+    errors: dict[At, KrappyError] = {}
+    if asked.epoch != FINAL:
+        errors = await asked.add_partitions()
+    rows: dict[At, Message] = {}
+    room = min(request["max_bytes"], MAX_BYTES)
+    if asked.epoch == FINAL:
+        asked.end()
+    elif request["max_records"] > 0 and room > 0 and not asked.renews:
+        at_once = bool(errors) or bool(refused)
+        try:
+            rows = await _acquired(asked, room, 0 if at_once else bounded_ms(request["max_wait_ms"]))
+        except KrappyError as error:
+            return _refused(error) | {"error_code": code_for(error)}
+    for at in asked.acks:
+        row = rows.setdefault(at, {})
+        if at in refused:
+            row |= {"acknowledge_error_code": asked.told(at, row, refused[at])}
+            row |= {"acknowledge_error_message": refused[at].text, "error_code": Code.NONE}
+    for at, why in errors.items():
+        row = rows.setdefault(at, {})
+        row |= {"error_code": asked.told(at, row, why), "error_message": why.text}
+    if asked.epoch == INITIAL:
+        for at in asked.rows:
+            rows.setdefault(at, {})
+    for row in rows.values():
+        row.setdefault("records", b"")
+        row.setdefault("acquired_records", [])
+    return asked.answer(rows)
+
+
+async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> dict[At, Message]:
+    """What the member gets. Raises StorageError, CorruptBatch."""
+    session, request = asked.session, asked.request
+    ids = {shared.at: at for at, shared in asked.member.parts.items()}
+    clock = session.broker.clock
+    deadline = clock.steady_ms() + wait_ms
+    while True:
+        some = await asked.group.until_some(asked.member, max(0, deadline - clock.steady_ms()))
+        async with session.answering(room) as allowed:
+            polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
+        if polled.leases or not some:  # else others were faster
+            break
+    rows: dict[At, Message] = {}
+    for topic, index, _, _, data in polled.parts:
+        if (topic, index) in ids:
+            rows[ids[topic, index]] = {"records": data, "acquired_records": []}
+    for topic, index, first, last, deliveries in polled.leases:
+        acquired = {"first_offset": first, "last_offset": last, "delivery_count": deliveries}
+        rows[ids[topic, index]]["acquired_records"].append(acquired)
+    return rows

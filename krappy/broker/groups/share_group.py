@@ -1,0 +1,269 @@
+"""The leases of one of Kafka's share groups (KIP-932) on the partitions that this broker leads, and its share sessions.
+
+They are leases as of native groups, by other rules: a record that was delivered as often as is allowed is settled, and
+goes to no dead-letter topic; and only who holds a record may acknowledge it.
+
+One who finds nothing waits in line, as in a native group: an event costs one wake-up, however many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.groups.group_poll import GroupPoll
+from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.share import Ack, AckType, ShareRules
+from krappy.core.leases import Leases
+from krappy.errors import KrappyError
+from krappy.ports import GroupPolled
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.group_keeper import GroupKeeper
+    from krappy.broker.partition.partition import Partition
+
+At = tuple[str, int]  # topic, partition
+KIND = "share"
+
+
+class ShareSession:
+    """A member's session at this broker (KIP-932): the partitions that it reads, and the epoch of its next request."""
+
+    def __init__(self, member: str) -> None:
+        self.member = member
+        self.epoch = 1
+        self.parts: dict[tuple[bytes, int], SharedPartition] = {}  # by topic id and partition
+        self.closed = False
+        self.holder: object = None  # the connection that has used it last
+
+
+class _Waiter:
+    __slots__ = ("among", "event")
+
+    def __init__(self, among: frozenset[SharedPartition]) -> None:
+        self.among = among
+        self.event = trio.Event()
+
+
+class ShareLeases(Owner):
+    def __init__(self, keeper: GroupKeeper, name: str, rules: ShareRules) -> None:
+        self.keeper = keeper
+        self.name = name
+        self.rules = rules
+        self.settings = SharedSettings(KIND, max_deliveries=rules.max_deliveries)
+        self.shared: dict[At, SharedPartition] = {}
+        self.away: dict[At, Sequence[int]] = {}  # what is kept of partitions that this broker has not
+        self.sessions: dict[str, ShareSession] = {}
+        self.gone = False
+        self.ended: KrappyError | None = None
+        self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
+        self._turn = 0
+
+    # --- its partitions
+
+    def add(self, partition: Partition, leases: Leases) -> SharedPartition:
+        shared = SharedPartition(self, partition, leases)
+        shared.committed = self.rules.committed
+        leases.limit_window(self.rules.max_locks)
+        self.shared[shared.at] = shared
+        self.away.pop(shared.at, None)
+        self.keeper.held_positions += 1
+        if self.sessions:
+            partition.moved.subscribe(shared.moved)
+        return shared
+
+    def new_leases(self, floor: int) -> Leases:
+        return Leases(floor, max_deliveries=self.rules.max_deliveries)
+
+    def load_leases(self, state: Sequence[int]) -> Leases:
+        """Raises ValueError for what `Leases.dump` did not give."""
+        return Leases.load(state, max_deliveries=self.rules.max_deliveries)
+
+    def adopt(self, rules: ShareRules) -> None:
+        """Goes on by these rules."""
+        if rules == self.rules:
+            return
+        before, self.rules = self.rules, rules
+        self.settings = self.settings._replace(max_deliveries=rules.max_deliveries)
+        for shared in self.shared.values():
+            shared.leases.limit_window(rules.max_locks)
+            if rules.committed != before.committed:
+                shared.committed = rules.committed
+                self.keeper.reads.drop(shared)
+            if rules.max_deliveries != before.max_deliveries:
+                shared.leases.limit_deliveries(rules.max_deliveries)
+                shared.changed()
+
+    def remove(self, topic: str) -> list[SharedPartition]:
+        """Removes a topic. Gives the partitions that the group had of it."""
+        removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
+        self.away = {at: state for at, state in self.away.items() if at[0] != topic}
+        for shared in removed:
+            self._drop(shared)
+            del self.shared[shared.at]
+        gone = set(removed)
+        for session in self.sessions.values():
+            session.parts = {at: shared for at, shared in session.parts.items() if shared not in gone}
+        self.keeper.held_positions -= len(removed)
+        self.wake_all()
+        return removed
+
+    def end(self, why: KrappyError | None) -> None:
+        """Nothing of it is written here any more. `why`: another broker has its place now."""
+        self.gone, self.ended = True, why
+        for shared in self.shared.values():
+            self._drop(shared)
+        self.keeper.held_positions -= len(self.shared)
+        for session in self.sessions.values():
+            session.closed = True
+        self.wake_all()
+
+    def _drop(self, shared: SharedPartition) -> None:
+        shared.gone = True
+        shared.partition.moved.unsubscribe(shared.moved)
+        self.keeper.reads.drop(shared)
+
+    def changed(self, shared: SharedPartition) -> None:
+        self.keeper.writer.mark(shared)
+        self.attend(shared)
+
+    def attend(self, shared: SharedPartition) -> None:
+        """Settles what was delivered too often, and sets the alarm for the next end of a lease."""
+        leases = shared.leases
+        if leases.dead:
+            for grave in leases.graves():
+                leases.bury(grave.first, grave.last)
+        if leases.due is not None:
+            self.keeper.alarms.set(shared, leases.due)
+
+    # --- sessions
+
+    def open_session(self, member: str) -> ShareSession:
+        """A new session of a member. One that it had ends."""
+        if member in self.sessions:
+            self.close_session(self.sessions[member], seen=False)
+        if not self.sessions:
+            for shared in self.shared.values():
+                shared.partition.moved.subscribe(shared.moved)
+        session = self.sessions[member] = ShareSession(member)
+        return session
+
+    def close_session(self, session: ShareSession, *, seen: bool) -> None:
+        """Releases what the member has acquired. `seen`: it may have worked on that, as one that has died; else that
+        delivery does not count."""
+        if session.closed:
+            return
+        session.closed = True
+        del self.sessions[session.member]
+        for shared in self.shared.values():
+            leases = shared.leases
+            if leases.leased:
+                if not seen:
+                    leases.uncount(session.member, leases.floor, leases.frontier)
+                leases.release(session.member)
+                shared.changed()
+        if not self.sessions:
+            for shared in self.shared.values():
+                shared.partition.moved.unsubscribe(shared.moved)
+                self.keeper.reads.drop(shared)
+        self.wake_all()
+
+    # --- acknowledging
+
+    def acknowledge(self, session: ShareSession, shared: SharedPartition, acks: Sequence[Ack]) -> None:
+        """All of a partition's acknowledgements or none. `durable` tells when they are. Raises Refused:
+        INVALID_RECORD_STATE if the member does not hold a record, INVALID_REQUEST."""
+        leases, member, now = shared.leases, session.member, self.keeper.now_ms()
+        if leases.due is not None and leases.due <= now:
+            leases.expire(now)
+            shared.changed()
+        for ack in acks:
+            if ack.kind is AckType.RENEW and not self.rules.renews:
+                raise Refused(Fault.INVALID_REQUEST, "share.renew.acknowledge.enable is false for this group")
+            if ack.kind is not AckType.GAP and leases.held_by(member, ack.first, ack.last) != [(ack.first, ack.last)]:
+                text = f"offsets {ack.first} to {ack.last}: the member has not acquired all of them"
+                raise Refused(Fault.INVALID_RECORD_STATE, text)
+        for ack in acks:
+            if ack.kind is AckType.RENEW:
+                leases.extend(now, member, ack.first, ack.last, self.rules.lock_ms)
+            elif ack.kind is AckType.RELEASE:
+                leases.nack(now, member, ack.first, ack.last)
+            else:
+                for first, last in leases.held_by(member, ack.first, ack.last):
+                    leases.ack(member, first, last)
+        shared.changed()
+        self.stir(shared)
+
+    def durable(self, touched: Iterable[SharedPartition]) -> Later[None]:
+        return self.keeper.writer.durable(touched)
+
+    # --- acquiring
+
+    async def until_some(self, session: ShareSession, wait_ms: int) -> bool:
+        """Waits until the session may acquire something, up to `wait_ms`. False: it can't."""
+        deadline = trio.current_time() + wait_ms / 1000
+        while not (session.closed or self.keeper.stopped):
+            now = self.keeper.now_ms()
+            parts = [shared for shared in session.parts.values() if not shared.gone]
+            if any(shared.wanted(now) is not None for shared in parts):
+                return True
+            left = deadline - trio.current_time()
+            if left <= 0:
+                return False
+            await self._wait(frozenset(parts), left)
+        return False
+
+    async def acquire(self, session: ShareSession, max_records: int, max_bytes: int) -> GroupPolled:
+        """Leases the next events of the session's partitions, if there are any. Raises StorageError, CorruptBatch."""
+        parts = [shared for shared in session.parts.values() if not shared.gone]
+        self._turn = turn = (self._turn + 1) % max(1, len(parts))
+        among, room = parts[turn:] + parts[:turn], max(1, max_bytes)
+        poll = GroupPoll(self.keeper, session.member, self.rules.lock_ms, among, False, max_records, room)
+        cold = None if session.closed else poll.gather()
+        if cold is not None:
+            await poll.gather_from(cold, lambda: session.closed)
+        self.stir()  # there may be more events, for the next in line
+        return poll.answer(self.keeper.now_ms())
+
+    async def _wait(self, among: frozenset[SharedPartition], seconds: float) -> None:
+        waiter = _Waiter(among)
+        self._waiters[waiter] = None
+        try:
+            with trio.move_on_after(seconds):
+                await waiter.event.wait()
+        except trio.Cancelled:
+            if waiter.event.is_set():
+                self.stir()  # it was woken and leaves: now it is the next one's turn
+            raise
+        finally:
+            self._waiters.pop(waiter, None)
+
+    def stir(self, shared: SharedPartition | None = None) -> None:
+        """Call it when there may be events to lease (in `shared`, if given): wakes the first in line that may have
+        them."""
+        if not self._waiters:
+            return
+        now = self.keeper.now_ms()
+        if shared is not None:
+            if shared.wanted(now) is not None:
+                waiter = next((each for each in self._waiters if shared in each.among), None)
+                if waiter is not None:
+                    self._wake(waiter)
+            return
+        wanted = {each for each in self.shared.values() if each.wanted(now) is not None}
+        for waiter in self._waiters if wanted else ():
+            if not wanted.isdisjoint(waiter.among):
+                self._wake(waiter)
+                return
+
+    def _wake(self, waiter: _Waiter) -> None:
+        self._waiters.pop(waiter, None)
+        waiter.event.set()
+
+    def wake_all(self) -> None:
+        for waiter in list(self._waiters):
+            self._wake(waiter)

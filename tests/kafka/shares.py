@@ -1,0 +1,71 @@
+"""A member of a share group, message by message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.records import batch
+from krappy.wire.kafka import ApiKey
+from tests.kafka.raw import Raw
+
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+Batch = tuple[int, int, list[int]]  # first and last offset, acknowledge types
+
+
+def beat(raw: Raw, group: str, member: str, epoch: int = 0, topics: list[str] | None = None) -> dict[str, Any]:
+    body = {"group_id": group, "member_id": member, "member_epoch": epoch, "subscribed_topic_names": topics}
+    return raw.ask(ApiKey.SHARE_GROUP_HEARTBEAT, body)
+
+
+class Member:
+    """In the group, with a share session of its own for one partition of one topic."""
+
+    def __init__(self, raw: Raw, group: str, member: str, topic: str, index: int = 0) -> None:
+        self.raw, self.group, self.member, self.topic, self.index = raw, group, member, topic, index
+        told = beat(raw, group, member, 0, [topic])
+        assert told["error_code"] == 0, told
+        self.epoch = 0
+        self.id = raw.topic_id(topic)
+
+    def body(self, acks: list[Batch], *, epoch: int | None = None, **more: Any) -> dict[str, Any]:
+        batches = [{"first_offset": a, "last_offset": b, "acknowledge_types": types} for a, b, types in acks]
+        part = {"partition_index": self.index, "acknowledgement_batches": batches}
+        topics = [{"topic_id": self.id, "partitions": [part]}]
+        head = {"group_id": self.group, "member_id": self.member}
+        return head | {"share_session_epoch": self.epoch if epoch is None else epoch, "topics": topics} | more
+
+    def ask_fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
+        """The whole answer."""
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
+        version = more.pop("version", None)
+        return self.raw.ask(ApiKey.SHARE_FETCH, self.body(list(acks), **{**limits, **more}), version)
+
+    def fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
+        """The one partition of the answer; {} without it."""
+        answer = self.ask_fetch(*acks, **more)
+        assert answer["error_code"] == 0, answer
+        self.epoch += 1
+        parts = [part for topic in answer["responses"] for part in topic["partitions"]]
+        return dict(parts[0]) if parts else {}
+
+    def acquired(self, *acks: Batch, **more: Any) -> list[tuple[int, int, int]]:
+        """(first offset, last offset, deliveries) of what it gets."""
+        got = self.fetch(*acks, **more)
+        assert got.get("error_code", 0) == 0, got
+        assert got.get("acknowledge_error_code", 0) == 0, got
+        rows = [(a["first_offset"], a["last_offset"], a["delivery_count"]) for a in got.get("acquired_records", [])]
+        if rows:
+            there = set(offsets_of(got["records"]))
+            assert all(set(range(first, last + 1)) <= there for first, last, _ in rows), (rows, there)
+        return rows
+
+    def acknowledge(self, *acks: Batch, **more: Any) -> int:
+        """The partition's error code."""
+        answer = self.raw.ask(ApiKey.SHARE_ACKNOWLEDGE, self.body(list(acks), **more))
+        assert answer["error_code"] == 0, answer
+        self.epoch += 1
+        return int(answer["responses"][0]["partitions"][0]["error_code"])
+
+
+def offsets_of(records: Any) -> list[int]:
+    return [at for _, data in batch.split(records) for at in batch.decode(bytes(data)).offsets]
