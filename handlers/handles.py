@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from krappy.errors import AuthorizationFailed
 from krappy.ports import AttemptPort, MemberPort, PartitionPort, RegistrationFacts, ScanPort, TopicPort
 from krappy.types import TopicPartition
 from krappy.waiting import Signal
 
 FOR_EACH_PARTITION = 250  # bytes that a reader, a scan or a watch keeps for each of its partitions, about
+
+
+class Revoked:
+    """What was registered, and is not allowed any more."""
+
+    def __init__(self, error: AuthorizationFailed) -> None:
+        self.error = error
+
+    def close(self) -> None:
+        """Does nothing: it is closed."""
+
+    def describe(self) -> RegistrationFacts:
+        return {"kind": "revoked", "topics": []}
 
 
 class ProducerHandle:

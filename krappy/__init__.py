@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from krappy.clients.snapshots import Snapshot as Snapshot
     from krappy.clients.watch_progress import SnapshotEnd as SnapshotEnd
     from krappy.errors import AuthenticationFailed as AuthenticationFailed
+    from krappy.errors import AuthorizationFailed as AuthorizationFailed
     from krappy.errors import BrokerError as BrokerError
+    from krappy.errors import ClusterAuthorizationFailed as ClusterAuthorizationFailed
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
     from krappy.errors import CoordinatorFenced as CoordinatorFenced
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from krappy.errors import CoordinatorNotAvailable as CoordinatorNotAvailable
     from krappy.errors import CorruptBatch as CorruptBatch
     from krappy.errors import FrameTooLarge as FrameTooLarge
+    from krappy.errors import GroupAuthorizationFailed as GroupAuthorizationFailed
     from krappy.errors import GroupFull as GroupFull
     from krappy.errors import GroupNotEmpty as GroupNotEmpty
     from krappy.errors import IllegalLogin as IllegalLogin
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from krappy.errors import ProtocolError as ProtocolError
     from krappy.errors import RecordTooLarge as RecordTooLarge
     from krappy.errors import RequestTimeout as RequestTimeout
+    from krappy.errors import SecurityDisabled as SecurityDisabled
     from krappy.errors import ShuttingDown as ShuttingDown
     from krappy.errors import SnapshotGone as SnapshotGone
     from krappy.errors import StagingCommitted as StagingCommitted
@@ -70,8 +74,10 @@ if TYPE_CHECKING:
     from krappy.errors import StagingFenced as StagingFenced
     from krappy.errors import StagingFull as StagingFull
     from krappy.errors import StorageError as StorageError
+    from krappy.errors import TopicAuthorizationFailed as TopicAuthorizationFailed
     from krappy.errors import TopicDiffers as TopicDiffers
     from krappy.errors import TopicExists as TopicExists
+    from krappy.errors import TransactionalIdAuthorizationFailed as TransactionalIdAuthorizationFailed
     from krappy.errors import TransactionFenced as TransactionFenced
     from krappy.errors import TransactionPending as TransactionPending
     from krappy.errors import Unavailable as Unavailable
@@ -95,14 +101,16 @@ if TYPE_CHECKING:
     from krappy.types import TopicPartition as TopicPartition
 
 _ERRORS = (
-    "AuthenticationFailed BrokerError ConfigError ConnectionLost CoordinatorFenced CoordinatorLoading "
-    "CoordinatorNotAvailable CorruptBatch FrameTooLarge GroupFull GroupNotEmpty IllegalLogin InvalidConfig "
-    "InvalidPartitions InvalidRecord InvalidReplicationFactor InvalidRequest InvalidTimestamp InvalidTopic "
-    "InvalidTransaction InvalidTransactionTimeout KrappyError LeaseLost NotCoordinator NotEnoughReplicas "
+    "AuthenticationFailed AuthorizationFailed BrokerError ClusterAuthorizationFailed ConfigError ConnectionLost "
+    "CoordinatorFenced CoordinatorLoading CoordinatorNotAvailable CorruptBatch FrameTooLarge "
+    "GroupAuthorizationFailed GroupFull GroupNotEmpty IllegalLogin InvalidConfig InvalidPartitions InvalidRecord "
+    "InvalidReplicationFactor InvalidRequest InvalidTimestamp InvalidTopic InvalidTransaction "
+    "InvalidTransactionTimeout KrappyError LeaseLost NotCoordinator NotEnoughReplicas "
     "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
-    "PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone "
-    "StagingCommitted StagingExpired StagingFenced StagingFull StorageError TopicDiffers TopicExists "
-    "TransactionFenced TransactionPending Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
+    "PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout SecurityDisabled ShuttingDown "
+    "SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StorageError "
+    "TopicAuthorizationFailed TopicDiffers TopicExists TransactionFenced TransactionPending "
+    "TransactionalIdAuthorizationFailed Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
     "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnknownUser UnsupportedCompression "
     "UnsupportedMechanism ViewDisabled WrongGroupKind"
 )

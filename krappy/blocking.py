@@ -35,6 +35,7 @@ from krappy.clients.runtime import run
 from krappy.clients.security import ClientOptions
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
+from krappy.clients.sync.acls import AclMethods
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.items import Blocks
 from krappy.clients.sync.opened import Opened
@@ -102,7 +103,7 @@ def connect(to: Addresses | None = None, **options: Unpack[ClientOptions]) -> Cl
     return Client(to, **options)
 
 
-class Client(Opened):
+class Client(Opened, AclMethods):
     """Connections to a broker, or to those of a cluster, made again when lost. Any number of threads may use it."""
 
     def __init__(self, to: Addresses | None = None, **options: Unpack[ClientOptions]) -> None:

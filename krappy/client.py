@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
+from krappy.clients.aio.acls import AclMethods
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.items import Blocks
 from krappy.clients.aio.security import Security
@@ -98,7 +99,7 @@ def connect(to: Addresses | None = None, **options: Unpack[ClientOptions]) -> Cl
     return Client(to, **options)
 
 
-class Client:
+class Client(AclMethods):
     """Connections to a broker, or to those of a cluster, made again when lost. Any number of tasks may use it."""
 
     def __init__(self, to: Addresses | None = None, **options: Unpack[ClientOptions]) -> None:

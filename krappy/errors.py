@@ -23,6 +23,10 @@
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry), CoordinatorFenced
+    │   ├── AuthorizationFailed          the principal may not do this
+    │   │   └── TopicAuthorizationFailed, GroupAuthorizationFailed, ClusterAuthorizationFailed,
+    │   │       TransactionalIdAuthorizationFailed
+    │   ├── SecurityDisabled             it concerns ACLs, and the broker has no authorizer
     │   ├── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
     │   ├── AuthenticationFailed, UnsupportedMechanism, IllegalLogin, UnknownUser
     │   └── StagingFenced, StagingExpired, StagingCommitted, UnknownStaging, StagingFull
@@ -267,6 +271,34 @@ class TransactionFenced(BrokerError):
     """A newer producer has taken over this transactional id."""
 
     code, name = 90, "PRODUCER_FENCED"
+
+
+class AuthorizationFailed(BrokerError):
+    """The principal may not do this. Whether what it names exists is not told."""
+
+
+class TopicAuthorizationFailed(AuthorizationFailed):
+    code, name = 29, "TOPIC_AUTHORIZATION_FAILED"
+
+
+class GroupAuthorizationFailed(AuthorizationFailed):
+    code, name = 30, "GROUP_AUTHORIZATION_FAILED"
+
+
+class ClusterAuthorizationFailed(AuthorizationFailed):
+    code, name = 31, "CLUSTER_AUTHORIZATION_FAILED"
+
+
+class TransactionalIdAuthorizationFailed(AuthorizationFailed):
+    """Of a transactional id, or of a staged job, whose name counts as one."""
+
+    code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+
+
+class SecurityDisabled(BrokerError):
+    """The request concerns ACLs, and the broker has no authorizer."""
+
+    code, name = 54, "SECURITY_DISABLED"
 
 
 class UnknownGroup(BrokerError):

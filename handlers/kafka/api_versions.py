@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, SHOWN, RefusedApi, refusal
+from krappy.handlers.kafka.refusals import DONE, SHOWN, RefusedApi, denied_on_cluster, refusal
 from krappy.handlers.kafka.registry import REGISTRY, Message, serves
 from krappy.ports import BrokerPort, KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
@@ -73,6 +73,8 @@ def what_is_served(broker: BrokerPort, error: int = 0) -> Message:
 def update_features(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Each feature has one level, and any other is refused (KIP-584, KIP-778). If one update is refused, all are, as by
     Kafka's controller."""
+    if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
+        return {**denied, "results": []}
     updates = request["feature_updates"]
     try:
         for update in updates:

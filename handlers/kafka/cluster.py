@@ -7,12 +7,12 @@ from typing import Any
 
 from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
-from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from krappy.handlers.kafka.operations import authorized, authorized_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
-from krappy.handlers.kafka.sources import topic_by_id, topic_named, topics_listed
+from krappy.handlers.kafka.sources import found, topic_of, topics_listed
 from krappy.ports import KafkaSessionPort, SourceTopicPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
@@ -58,15 +58,15 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
         if session.closed:  # the client has left
             break
         try:
-            await session.access.topic_for_producer(name)
+            await session.access.topic_for_producer(name, Op.DESCRIBE)
         except KrappyError as error:
             failed[name] = error
-    found = []
+    told = []
     for number, topic in enumerate(asked, 1):
-        found.append(_found(session, topic, failed))
+        told.append(_found(session, topic, failed))
         if number % MANY == 0:
             await session.pause()
-    answer = _answer(session, request, found)
+    answer = _answer(session, request, told)
     return answer if isinstance(answer, dict) else await answer
 
 
@@ -74,17 +74,17 @@ def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
     name = topic["name"]
     if name is None or "@" in name or session.access.table_of(name) is not None:
         return False
-    return topic_named(session, name, Op.DESCRIBE) is None
+    return found(session, name, Op.DESCRIBE) is Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Told:
     name, id = asked["name"], asked["topic_id"]
-    topic = topic_by_id(session, id, Op.DESCRIBE) if name is None else topic_named(session, name, Op.DESCRIBE)
-    if topic is not None:
+    topic = topic_of(session, name or "", id, name is None, Op.DESCRIBE)
+    if not isinstance(topic, Code):
         return _topic(topic)
     if name is None:
-        return {"error_code": Code.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id, "partitions": []}, None
-    error = code_for(failed[name]) if name in failed else Code.UNKNOWN_TOPIC_OR_PARTITION
+        return {"error_code": topic, "name": None, "topic_id": id, "partitions": []}, None
+    error = code_for(failed[name]) if name in failed else topic
     return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}, None
 
 
@@ -121,14 +121,17 @@ async def _long_answer(session: KafkaSessionPort, request: Message, told: list[T
 def _whole(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
     topics = [row for row, _ in told]
     if request["include_topic_authorized_operations"]:
-        for row in topics:
-            row["topic_authorized_operations"] = ON_TOPIC
+        for row, topic in told:
+            if topic is not None:
+                row["topic_authorized_operations"] = authorized(session, Resource.TOPIC, topic.name)
     return {
         "brokers": [node._asdict() for node in session.nodes().values()],
         "cluster_id": session.broker.cluster_id,
         "controller_id": _controller(session),
         "topics": topics,
-        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+        "cluster_authorized_operations": authorized_on_cluster(
+            session, request["include_cluster_authorized_operations"]
+        ),
         "error_code": 0,
     }
 
@@ -147,11 +150,10 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
     topics: list[Message] = []
     following = None
     for name in sorted(name for name in names if name >= first):
-        topic = topic_named(session, name, Op.DESCRIBE)
-        if topic is None:
+        topic = found(session, name, Op.DESCRIBE)
+        if isinstance(topic, Code):
             if request["topics"]:
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION
-                topics.append({"error_code": code, "name": name, "topic_id": UUID_ZERO, "partitions": []})
+                topics.append({"error_code": topic, "name": name, "topic_id": UUID_ZERO, "partitions": []})
             continue
         if not room:
             following = {"topic_name": name, "partition_index": 0}
@@ -159,7 +161,8 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
         start = skip if name == first else 0
         chosen = range(start, min(start + room, topic.count))
         row, _ = _topic(topic)
-        row |= {"partitions": partition_rows(session, topic, chosen), "topic_authorized_operations": ON_TOPIC}
+        row["partitions"] = partition_rows(session, topic, chosen)
+        row["topic_authorized_operations"] = authorized(session, Resource.TOPIC, name)
         topics.append(row)
         room -= len(chosen)
         if chosen and chosen.stop < topic.count:
@@ -220,7 +223,9 @@ def describe_cluster(session: KafkaSessionPort, request: Message, version: int) 
         "cluster_id": session.broker.cluster_id,
         "controller_id": _controller(session),
         "brokers": brokers,
-        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+        "cluster_authorized_operations": authorized_on_cluster(
+            session, request["include_cluster_authorized_operations"]
+        ),
     }
 
 
@@ -240,17 +245,22 @@ async def find_coordinator(session: KafkaSessionPort, request: Message, version:
     kind = request["key_type"]
     if version < _SEVERAL_SINCE:
         return await _coordinator(session, request["key"], kind)
-    found = []
+    coordinators = []
     for number, key in enumerate(request["coordinator_keys"], 1):
-        found.append(await _coordinator(session, key, kind))
+        coordinators.append(await _coordinator(session, key, kind))
         if number % FEW == 0:
             await session.pause()
-    return {"coordinators": found}
+    return {"coordinators": coordinators}
 
 
 async def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
     error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
     if kind in INTERNAL:
+        resource = Resource.GROUP if kind == GROUP else Resource.TRANSACTIONAL_ID
+        try:
+            session.access.check(resource, key, Op.DESCRIBE)
+        except KrappyError as refused:
+            return _nowhere(key, code_for(refused), refused.text)
         error, text = Code.COORDINATOR_NOT_AVAILABLE, "the coordinator is away, or has no listener of this name"
         try:
             node = session.nodes().get(await session.broker.coordinator(INTERNAL[kind], key))
@@ -258,4 +268,8 @@ async def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Messag
             node, text = None, failed.text
         if node is not None:
             return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
+    return _nowhere(key, error, text)
+
+
+def _nowhere(key: str, error: Code, text: str) -> Message:
     return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}

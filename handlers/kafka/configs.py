@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.errors import InvalidConfig
 from krappy.handlers.kafka.config_entries import (
     ConfigResource,
@@ -19,7 +19,7 @@ from krappy.handlers.kafka.config_entries import (
     held_entries,
     topic_entries,
 )
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, denied_on_cluster, more_than_once, refusal
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_named
 from krappy.ports import KafkaSessionPort, SettingsPort
@@ -59,6 +59,10 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
             lambda wanted: merge(held, wanted),
             lambda wanted: access.alter_topic(name, wanted, None),
         )
+    if kind == ConfigResource.GROUP:
+        access.check(Resource.GROUP, name, Op.ALTER_CONFIGS)
+    else:
+        access.check(Resource.CLUSTER, CLUSTER_NAME, Op.ALTER_CONFIGS)
     if kind == ConfigResource.BROKER:
         if name:
             check_broker(session, name)
@@ -232,8 +236,11 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         topic = topic_named(session, check_topic_name(name), Op.DESCRIBE_CONFIGS)
         if topic is None:
             raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        layers = session.access.cluster(Op.DESCRIBE_CONFIGS).dynamic.topic_layers()
-        return topic_entries(topic.given, layers, topic.defaults, shown)
+        return topic_entries(topic.given, session.access.topic_layers(), topic.defaults, shown)
+    if kind == ConfigResource.GROUP:
+        session.access.check(Resource.GROUP, name, Op.DESCRIBE_CONFIGS)
+    else:
+        session.access.check(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE_CONFIGS)
     if kind == ConfigResource.BROKER:
         cluster = session.access.cluster(Op.DESCRIBE_CONFIGS)
         dynamic = cluster.dynamic
@@ -265,6 +272,8 @@ SINCE_ALL = 1  # the version from which any type may be asked for
 @serves(ApiKey.LIST_CONFIG_RESOURCES, needs=needs.cluster(Op.DESCRIBE_CONFIGS))
 def list_config_resources(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The resources that have settings (KIP-1142). Version 0 asks for client metrics (KIP-714): there are none."""
+    if (denied := denied_on_cluster(session, Op.DESCRIBE_CONFIGS)) is not None:
+        return {**denied, "config_resources": []}
     wanted = request["resource_types"] if version >= SINCE_ALL else [ConfigResource.CLIENT_METRICS]
     types = set(wanted) or set(ConfigResource)
     if types - set(ConfigResource):
@@ -277,6 +286,6 @@ def list_config_resources(session: KafkaSessionPort, request: Message, version: 
         brokers = sorted(session.broker.image.brokers)
         found += [{"resource_name": str(id), "resource_type": ConfigResource.BROKER} for id in brokers]
     if ConfigResource.GROUP in types:
-        names = session.access.kafka_groups(Op.DESCRIBE_CONFIGS).settings.names()
+        names = session.access.configured_groups(Op.DESCRIBE_CONFIGS)
         found += [{"resource_name": name, "resource_type": ConfigResource.GROUP} for name in names]
     return {"error_code": 0, "config_resources": found}

@@ -89,6 +89,7 @@ class Fetch:
         self._there: dict[int, int] = {}  # bytes that were found in each
         self._bytes = 0  # the sum of `_there`
         self._read = 0  # bytes of records in the answer
+        self._access = session.access.version
         self._hints = LeaderHints(session, version >= HINTS_SINCE)
 
     def find(self) -> Iterator[None]:
@@ -142,7 +143,7 @@ class Fetch:
         It looks only at partitions that have moved: a request may name very many, and one event moves one of them.
         """
         least = self.request["min_bytes"]
-        if least <= 0:
+        if least <= 0 or self._access != self.session.access.version:
             return True
         moved, self._moved = self._moved, {}
         for at, wanted in moved.items():
@@ -190,6 +191,10 @@ class Fetch:
         """The answer, once it is time for it."""
         if not self.at_once:
             await self._until_enough()
+            if self._access != self.session.access.version:  # the client may not read all of it any more
+                self.topics, self.wanted = [], []
+                for _ in self.find():
+                    await self.session.pause()
         async with self.session.answering(room_of(self.request)) as room:
             return self._answer(await read_all(self.session, room, self._reads))
 
@@ -265,7 +270,7 @@ class Fetch:
         return {"error_code": 0, "session_id": 0, "responses": responses, "node_endpoints": self._hints.nodes()}
 
 
-@serves(ApiKey.FETCH, needs=needs.topic(Op.READ))
+@serves(ApiKey.FETCH, needs=needs.topic(Op.READ) + needs.cluster(Op.CLUSTER_ACTION))
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     replica = replica_of(request)
     if replica is not None:

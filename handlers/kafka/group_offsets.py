@@ -8,12 +8,12 @@ from typing import Any
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.offset import Offset
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
-from krappy.handlers.kafka.sources import topic_named, topic_of
+from krappy.handlers.kafka.sources import found, topic_of
 from krappy.ports import KafkaGroupPort, KafkaSessionPort
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
@@ -43,7 +43,7 @@ async def _commit_many(session: KafkaSessionPort, request: Message, version: int
     answers: list[Message] = []
     for _ in _read(session, request, version, offsets, answers):
         await session.pause()
-    gone = {name for name, _ in offsets if topic_named(session, name, Op.READ) is None}  # deleted meanwhile
+    gone = {name for name, _ in offsets if isinstance(found(session, name, Op.READ), Code)}  # deleted meanwhile
     kept = {at: offset for at, offset in offsets.items() if at[0] not in gone} if gone else offsets
     done = _commit(session, request, version, kept, answers)
     return done if isinstance(done, dict) else await done.wait()
@@ -152,13 +152,15 @@ async def _group(session: KafkaSessionPort, rows: BatchedRows, asked: Message, s
         for topic in topics:
             told.append(await _topic(session, rows, group, topic, stable, version))
         return answer
-    found: dict[str, list[int]] = {}
+    there: dict[str, list[int]] = {}
     for of, index in sorted({*group.offsets, *_staged(group)}) if group is not None else ():
-        found.setdefault(of, []).append(index)
-    for of, indexes in found.items():
-        known = topic_named(session, of, Op.DESCRIBE)
-        if known is not None or version < BY_ID_SINCE:
-            id = UUID_ZERO if known is None else known.id
+        there.setdefault(of, []).append(index)
+    for of, indexes in there.items():
+        known = found(session, of, Op.DESCRIBE)
+        if known is Code.TOPIC_AUTHORIZATION_FAILED:
+            continue
+        if not isinstance(known, Code) or version < BY_ID_SINCE:
+            id = UUID_ZERO if isinstance(known, Code) else known.id
             told.append(await _positions(rows, group, of, id, indexes, stable))
     return answer
 
@@ -176,9 +178,10 @@ async def _topic(
     version: int,
 ) -> Message:
     indexes = asked["partition_indexes"]
-    if version < BY_ID_SINCE:
+    by_id = version >= BY_ID_SINCE
+    topic = topic_of(session, asked.get("name", ""), asked.get("topic_id", UUID_ZERO), by_id, Op.DESCRIBE)
+    if not by_id and topic is not Code.TOPIC_AUTHORIZATION_FAILED:  # positions stay when their topic is deleted
         return await _positions(rows, group, asked["name"], UUID_ZERO, indexes, stable)
-    topic = topic_of(session, "", asked["topic_id"], True, Op.DESCRIBE)
     if isinstance(topic, Code):
         await rows.add(len(indexes))
         return _failed(asked, topic)
@@ -233,16 +236,26 @@ async def offset_delete(session: KafkaSessionPort, request: Message, version: in
     """A group forgets its positions in topics that none of its members subscribes to (KIP-496)."""
     groups = session.access.kafka_group(request["group_id"], Op.DELETE)
     asked = [(topic["name"], [each["partition_index"] for each in topic["partitions"]]) for topic in request["topics"]]
+    denied = {name for name, _ in asked if not session.access.may(Resource.TOPIC, name, Op.READ)}
     try:
         faults = await groups.offsets.delete_from(
-            request["group_id"], [(name, at) for name, some in asked for at in some]
+            request["group_id"], [(name, at) for name, some in asked if name not in denied for at in some]
         )
     except KrappyError as error:
         return {"error_code": group_code(error), "topics": []}
     return {
         "error_code": Code.NONE,
         "topics": [
-            {"name": name, "partitions": [{"partition_index": at, "error_code": faults[name, at]} for at in some]}
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": at,
+                        "error_code": Code.TOPIC_AUTHORIZATION_FAILED if name in denied else faults[name, at],
+                    }
+                    for at in some
+                ],
+            }
             for name, some in asked
         ],
     }

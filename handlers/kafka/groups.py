@@ -5,9 +5,9 @@ from __future__ import annotations
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError, ShuttingDown, StorageError
-from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.operations import authorized
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, counted
 from krappy.ports import KafkaSessionPort
@@ -124,12 +124,18 @@ def leave_group(session: KafkaSessionPort, request: Message, version: int) -> Me
     leaving = [(each["member_id"], each["group_instance_id"]) for each in request["members"]]
     faults = groups.leave(name, leaving)
     return {
-        "error_code": 0 if name else Fault.INVALID_GROUP_ID,
+        "error_code": _leaves(session, name),
         "members": [
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": fault}
             for (member_id, instance_id), fault in zip(leaving, faults, strict=True)
         ],
     }
+
+
+def _leaves(session: KafkaSessionPort, name: str) -> int:
+    if not session.access.may(Resource.GROUP, name, Op.READ):
+        return Fault.GROUP_AUTHORIZATION_FAILED
+    return Fault.NONE if name else Fault.INVALID_GROUP_ID
 
 
 NOT_FOUND_SINCE = 6  # the version from which a missing group is an error; before, its state is Dead (KIP-1043)
@@ -145,7 +151,7 @@ async def describe_groups(session: KafkaSessionPort, request: Message, version: 
             await rows.add(1 + len(groups[-1]["members"]))
     if request["include_authorized_operations"]:
         for group in groups:
-            group["authorized_operations"] = ON_GROUP
+            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
     return {"groups": groups}
 
 
@@ -185,7 +191,7 @@ async def list_groups(session: KafkaSessionPort, request: Message, version: int)
     kinds = {kind.lower() for kind in request.get("types_filter") or ()}
     groups: list[Message] = []
     try:
-        there = session.access.kafka_groups(Op.DESCRIBE).admin.list_groups()
+        there = session.access.listed_groups(Op.DESCRIBE)
     except KrappyError as error:
         return {"error_code": group_code(error), "groups": groups}
     for number, each in enumerate(there, 1):

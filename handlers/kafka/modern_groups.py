@@ -5,12 +5,13 @@ from __future__ import annotations
 from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
-from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.operations import authorized
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import counted
+from krappy.handlers.kafka.sources import topic_by_id
 from krappy.ports import KafkaSessionPort
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code
@@ -33,7 +34,15 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
     owned = request["topic_partitions"]
     topics = request["subscribed_topic_names"]
     member_id = request["member_id"]
-    groups = session.access.kafka_group(request["group_id"], Op.READ)
+    access = session.access
+    groups = access.kafka_group(request["group_id"], Op.READ)
+    if not access.may(Resource.GROUP, request["group_id"], Op.READ):
+        return groups.beat(request["group_id"], Beat(member_id, request["member_epoch"])).map(refused)
+    for topic in topics or ():
+        if not access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+            denied: Later[Message] = Later()
+            denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "heartbeat_interval_ms": 0})
+            return denied
     if not member_id and version < OWN_ID_SINCE and request["member_epoch"] == JOINING:
         member_id = groups.new_member_id()
     beat = Beat(
@@ -48,6 +57,7 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
         None if owned is None else frozenset((t["topic_id"], at) for t in owned for at in t["partitions"]),
         session.client_id or "",
         kafka_host(session),
+        access.sees,
     )
 
     def answer(beaten: Beaten | KrappyError) -> Message:
@@ -55,14 +65,23 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
             "heartbeat_interval_ms": groups.settings.heartbeat_ms(request["group_id"]),
         }
         if isinstance(beaten, KrappyError):
-            return told | {"error_code": group_code(beaten), "error_message": beaten.text, "heartbeat_interval_ms": 0}
+            return refused(beaten)
         told |= {"error_code": Code.NONE, "member_id": beaten.member_id, "member_epoch": beaten.epoch}
         if beaten.assignment is not None:
-            parts = [{"topic_id": topic, "partitions": some} for topic, some in by_topic(beaten.assignment)]
+            parts = [
+                {"topic_id": topic, "partitions": some}
+                for topic, some in by_topic(beaten.assignment)
+                if access.sees is None or topic_by_id(session, topic, Op.DESCRIBE) is not None
+            ]
             told["assignment"] = {"topic_partitions": parts}
         return told
 
     return groups.beat(request["group_id"], beat).map(answer)
+
+
+def refused(error: Beaten | KrappyError) -> Message:
+    assert isinstance(error, KrappyError)
+    return {"error_code": group_code(error), "error_message": error.text, "heartbeat_interval_ms": 0}
 
 
 @serves(ApiKey.CONSUMER_GROUP_DESCRIBE, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
@@ -75,7 +94,7 @@ async def consumer_group_describe(session: KafkaSessionPort, request: Message, v
             await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
     if request["include_authorized_operations"]:
         for group in groups:
-            group["authorized_operations"] = ON_GROUP
+            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
     return {"groups": groups}
 
 
@@ -92,6 +111,11 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text}
+
+    topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
+    if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
+        text = "The group has described topic(s) that the client is not authorized to describe."
+        return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": text}
 
     def parts(partitions: frozenset[Partition]) -> Message:
         return {

@@ -1,19 +1,16 @@
-"""The operations that a client may do on a resource, as bits of Kafka's AclOperation.
-
-There is no authorizer, so clients may do all, as Kafka answers without one (KIP-430; AclEntry.supportedOperations).
-"""
+"""The operations that a client may do on a resource, as bits of Kafka's AclOperation (KIP-430)."""
 
 from __future__ import annotations
 
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import CLUSTER_NAME, Resource
+from krappy.ports import KafkaSessionPort
 
-
-def _bits(*operations: Op) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-_CONFIGS = (Op.DESCRIBE_CONFIGS, Op.ALTER_CONFIGS)
 NOT_ASKED = -(2**31)
-ON_TOPIC = _bits(Op.READ, Op.WRITE, Op.CREATE, Op.DELETE, Op.ALTER, Op.DESCRIBE, *_CONFIGS)
-ON_GROUP = _bits(Op.READ, Op.DELETE, Op.DESCRIBE, *_CONFIGS)
-ON_CLUSTER = _bits(Op.CREATE, Op.ALTER, Op.DESCRIBE, Op.CLUSTER_ACTION, Op.IDEMPOTENT_WRITE, *_CONFIGS)
+
+
+def authorized(session: KafkaSessionPort, resource: Resource, name: str) -> int:
+    return sum(1 << op for op in session.access.operations(resource, name))
+
+
+def authorized_on_cluster(session: KafkaSessionPort, asked: bool) -> int:
+    return authorized(session, Resource.CLUSTER, CLUSTER_NAME) if asked else NOT_ASKED

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.reassign import is_moving
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, more_than_once, refusal, replicas
+from krappy.core.security.operations import Op, Resource
+from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, denied_on_cluster, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.waiting import side_by_side
@@ -24,6 +24,8 @@ _UNKNOWN = "This server does not host this topic-partition."
 async def describe_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The size of each partition on disk, and the disk's total and free bytes (KIP-113, KIP-827). All partitions if the
     request names no topics; otherwise those of the named ones that exist."""
+    if (denied := denied_on_cluster(session, Op.DESCRIBE)) is not None:
+        return {**denied, "results": []}
     there = session.access.topics(Op.DESCRIBE)
     folder, total, usable = await session.access.cluster(Op.DESCRIBE).log_dir()
     chosen: dict[str, set[int] | None] = dict.fromkeys(there)
@@ -51,6 +53,8 @@ async def describe_log_dirs(session: KafkaSessionPort, request: Message, version
 @serves(ApiKey.LIST_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.DESCRIBE))
 async def list_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The partitions that are being reassigned (KIP-455): of all topics, or of those that are named."""
+    if (denied := denied_on_cluster(session, Op.DESCRIBE)) is not None:
+        return {**denied, "topics": []}
     chosen: Mapping[str, Collection[int] | None]
     if request["topics"] is None:
         chosen = dict.fromkeys(session.broker.image.topics)
@@ -78,14 +82,17 @@ async def list_partition_reassignments(session: KafkaSessionPort, request: Messa
 @serves(ApiKey.ALTER_REPLICA_LOG_DIRS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """A move to the folder that DescribeLogDirs names succeeds: the partition is there. Others: LOG_DIR_NOT_FOUND."""
-    folder, _, _ = await session.access.cluster(Op.ALTER).log_dir()
+    denied = denied_on_cluster(session, Op.ALTER)
+    folder = "" if denied is not None else (await session.access.cluster(Op.ALTER).log_dir())[0]
     results = []
     for place in request["dirs"]:
         for asked in place["topics"]:
-            count = _count(session, asked["name"])
+            count = 0 if denied is not None else _count(session, asked["name"])
             rows = []
             for index in asked["partitions"]:
-                if place["path"] != folder:
+                if denied is not None:
+                    code = denied["error_code"]
+                elif place["path"] != folder:
                     code = Code.LOG_DIR_NOT_FOUND
                 else:
                     code = Code.NONE if 0 <= index < count else Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -98,6 +105,8 @@ async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, ve
 @serves(ApiKey.ALTER_PARTITION_REASSIGNMENTS, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Begins reassignments, and cancels them (KIP-455)."""
+    if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
+        return {**denied, "responses": []}
     responses = []
     for asked in request["topics"]:
         rows = await _reassign(session, asked["name"], asked["partitions"])
@@ -143,6 +152,8 @@ async def elect_leaders(session: KafkaSessionPort, request: Message, version: in
     kind, everything = request["election_type"], request["topic_partitions"] is None
     if kind not in _NO_LEADER:
         return {"error_code": Code.INVALID_REQUEST, "replica_election_results": []}
+    if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
+        return {**denied, "replica_election_results": []}
     moves = session.access.moves(Op.ALTER)
     chosen: Mapping[str, Iterable[int]]
     if everything:
@@ -179,6 +190,8 @@ async def elect_leaders(session: KafkaSessionPort, request: Message, version: in
 
 def _count(session: KafkaSessionPort, name: str) -> int:
     """The number of the topic's partitions; 0 if it is unknown."""
+    if not session.access.may(Resource.TOPIC, name, Op.DESCRIBE):
+        return 0
     topic = session.access.find_topic(name, Op.DESCRIBE)
     return 0 if topic is None else topic.count
 

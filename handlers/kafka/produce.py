@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -75,9 +75,12 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("hints", "laters", "responses", "sender", "waiting")
+    __slots__ = ("denied", "hints", "laters", "responses", "sender", "waiting")
 
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
+        self.denied = transactional_id is not None and not session.access.may(
+            Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE
+        )
         self.sender = TransactionalSender(transactional_id, version >= ADDS_SINCE) if transactional_id else None
         self.hints = LeaderHints(session)
         self.responses: list[Message] = []
@@ -109,6 +112,9 @@ def _publish(
         answers.append(answer)
         if isinstance(topic, Code):
             _absent(answer, topic, topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE))
+            continue
+        if work.denied:
+            answer["error_code"] = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             continue
         if acks not in (NO_ANSWER, LEADER, ALL):
             answer["error_code"] = Code.INVALID_REQUIRED_ACKS

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError, UnknownTopic
+from krappy.handlers.kafka.refusals import denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort, TopicPort
 from krappy.wire.kafka import ApiKey, code_for
@@ -22,10 +23,13 @@ FEW = 100  # partitions that are described in one turn
 async def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The keepers of the cluster's metadata (KIP-595, KIP-853): the controller, always up to date. The metadata is a
     tree, not a log with offsets, so all its offsets are 0. For a topic's partition: its replicas."""
+    if (denied := denied_on_cluster(session, Op.DESCRIBE)) is not None:
+        return {**denied, "topics": [], "nodes": []}
     topics = []
     for topic in request["topics"]:
         name = topic["topic_name"]
-        found = session.access.find_topic(name, Op.DESCRIBE)
+        may = session.access.may(Resource.TOPIC, name, Op.DESCRIBE)
+        found = session.access.find_topic(name, Op.DESCRIBE) if may else None
         rows = []
         for number, each in enumerate(topic["partitions"], 1):
             index = each["partition_index"]

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from krappy.errors import KrappyError
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.errors import AuthorizationFailed, KrappyError
+from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code, code_for
 
 K = TypeVar("K", bound=Hashable)
@@ -31,6 +33,15 @@ def refusal(error: Exception) -> dict[str, Any]:
         return {"error_code": error.code, "error_message": error.text}
     assert isinstance(error, KrappyError)
     return {"error_code": code_for(error), "error_message": error.text}
+
+
+def denied_on_cluster(session: KafkaSessionPort, op: Op) -> dict[str, Any] | None:
+    """The fields `error_code` and `error_message` if the client may not do this to the cluster."""
+    try:
+        session.access.check(Resource.CLUSTER, CLUSTER_NAME, op)
+    except AuthorizationFailed as error:
+        return refusal(error)
+    return None
 
 
 DONE: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}

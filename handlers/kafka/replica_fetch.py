@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, OffsetOutOfRange, UnknownTopic
 from krappy.handlers.kafka.fetch_work import Reads, answered, never_late, read_all, read_now, room_of
+from krappy.handlers.kafka.refusals import denied_on_cluster
 from krappy.handlers.kafka.registry import Message
 from krappy.handlers.kafka.sources import wrong_epoch
 from krappy.handlers.waits import bounded_ms
@@ -228,9 +229,9 @@ class ReplicaFetch:
         number = 0
         for topic in self.request["topics"]:
             if self._by_id:
-                found = access.find_topic_by_id(topic["topic_id"], Op.READ)
+                found = access.followed_topic("", topic["topic_id"], Op.CLUSTER_ACTION)
             else:
-                found = access.find_topic(topic["topic"], Op.READ)
+                found = access.followed_topic(topic["topic"], None, Op.CLUSTER_ACTION)
             for asked in topic["partitions"]:
                 key = (self.replica.broker, found.id if found is not None else b"", asked["partition"])
                 port = self._find(found, asked)
@@ -420,6 +421,8 @@ class ReplicaFetch:
 def fetch_for_replica(
     session: KafkaSessionPort, request: Message, version: int, replica: ReplicaId
 ) -> Message | Coroutine[Any, Any, Message]:
+    if (denied := denied_on_cluster(session, Op.CLUSTER_ACTION)) is not None:
+        return {**denied, "session_id": 0, "responses": []}
     watch = watch_of(session, request)
     if watch is None:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}

@@ -1,6 +1,5 @@
-"""ACLs and quotas, which this broker does not have. The answers are Kafka's.
+"""Quotas, which this broker does not have. The answers are Kafka's.
 
-- DescribeAcls, CreateAcls, DeleteAcls (29 to 31): there is no authorizer.
 - DescribeClientQuotas, AlterClientQuotas (48, 49, KIP-546): there are no quotas; back-pressure bounds clients.
 """
 
@@ -8,36 +7,19 @@ from __future__ import annotations
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE
+from krappy.handlers.kafka.refusals import DONE, denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
-NO_AUTHORIZER: Message = {
-    "error_code": Code.SECURITY_DISABLED,
-    "error_message": "No Authorizer is configured on the broker",
-}
 NO_QUOTAS = "this broker has no quotas, so none can be set; its memory budget slows down clients that are too fast"
 QUOTAS_OF = ("user", "client-id", "ip")
 
 
-@serves(ApiKey.DESCRIBE_ACLS, needs=needs.cluster(Op.DESCRIBE))
-def describe_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    return {**NO_AUTHORIZER, "resources": []}
-
-
-@serves(ApiKey.CREATE_ACLS, needs=needs.cluster(Op.ALTER))
-def create_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    return {"results": [NO_AUTHORIZER for _ in request["creations"]]}
-
-
-@serves(ApiKey.DELETE_ACLS, needs=needs.cluster(Op.ALTER))
-def delete_acls(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    return {"filter_results": [NO_AUTHORIZER for _ in request["filters"]]}
-
-
 @serves(ApiKey.DESCRIBE_CLIENT_QUOTAS, needs=needs.cluster(Op.DESCRIBE_CONFIGS))
 def describe_quotas(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    if (denied := denied_on_cluster(session, Op.DESCRIBE_CONFIGS)) is not None:
+        return {**denied, "entries": None}
     for component in request["components"]:
         if component["entity_type"] not in QUOTAS_OF:
             text = f"there are no quotas by '{component['entity_type']:.80}', only by {', '.join(QUOTAS_OF)}"
@@ -49,7 +31,11 @@ def describe_quotas(session: KafkaSessionPort, request: Message, version: int) -
 def alter_quotas(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Removing a quota succeeds, since there is none; setting one is refused."""
     entries = []
+    denied = denied_on_cluster(session, Op.ALTER_CONFIGS)
     for entry in request["entries"]:
+        if denied is not None:
+            entries.append({**denied, "entity": entry["entity"]})
+            continue
         sets = any(not change["remove"] for change in entry["ops"])
         code, text = (Code.INVALID_REQUEST, NO_QUOTAS) if sets else (Code.NONE, None)
         entries.append({"error_code": code, "error_message": text, "entity": entry["entity"]})

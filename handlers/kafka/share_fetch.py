@@ -18,10 +18,11 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, read_acks
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import KrappyError, UnknownTopic
+from krappy.errors import AuthorizationFailed, KrappyError, UnknownTopic
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.registry import Message, serves
+from krappy.handlers.kafka.sources import topic_of
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, ShareConnectionPort, ShareLeasesPort, ShareSessionPort, TopicPort
 from krappy.wire.kafka import ApiKey, Code, code_for
@@ -58,6 +59,8 @@ class ShareRequest:
         self.group: ShareLeasesPort
         self.member: ShareSessionPort
         self.group, self.member = connection.session(name, member, self.epoch)
+        self._access = session.access.version if self.epoch == INITIAL else -1  # else it is looked at again
+        self.keep_what_may_be_read()
         self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
         self.hints = LeaderHints(session)
 
@@ -65,6 +68,18 @@ class ShareRequest:
         for topic in self.request["topics"]:
             for partition in topic["partitions"]:
                 yield (topic["topic_id"], partition["partition_index"]), partition["acknowledgement_batches"]
+
+    def keep_what_may_be_read(self) -> None:
+        """Takes those partitions out of the session that the client may not read any more. Raises
+        AuthorizationFailed if it may not read as this group."""
+        access = self.session.access
+        if access.version in (0, self._access):
+            return
+        self._access = access.version
+        access.share_partitions(self.request["group_id"], Op.READ)
+        for at in list(self.member.parts):
+            if isinstance(topic_of(self.session, "", at[0], True, Op.READ), Code):
+                del self.member.parts[at]
 
     @property
     def renews(self) -> bool:
@@ -131,7 +146,9 @@ class ShareRequest:
         if isinstance(error, UnknownTopic):
             return Code.UNKNOWN_TOPIC_ID
         code = group_code(error) if isinstance(error, Refused) else code_for(error)
-        topic = self.session.access.find_topic_by_id(at[0], Op.READ)
+        topic = None
+        if not isinstance(error, AuthorizationFailed):
+            topic = self.session.access.find_topic_by_id(at[0], Op.READ)
         if topic is not None:
             row["error_code"] = code
             self.hints.add(row, topic.image, at[1])
@@ -220,6 +237,7 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> dict[At, Me
     deadline = clock.steady_ms() + wait_ms
     while True:
         some = await asked.group.until_some(asked.member, max(0, deadline - clock.steady_ms()))
+        asked.keep_what_may_be_read()
         async with session.answering(room) as allowed:
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
         if polled.leases or not some:  # else others were faster

@@ -8,11 +8,11 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beaten
 from krappy.core.kafka.share import ASSIGNOR, share_beat
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
 from krappy.handlers.kafka.modern_groups import by_topic
-from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.operations import authorized
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import BatchedRows, counted
 from krappy.ports import KafkaSessionPort, PartitionPort, SharePosition
@@ -20,6 +20,7 @@ from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 SHARE = "share"
+NOT_ALL = "The group has described topic(s) that the client is not authorized to describe."
 NOWHERE = -1  # the start offset where the group has not begun to read
 
 
@@ -27,7 +28,14 @@ NOWHERE = -1  # the start offset where the group has not begun to read
 def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> Later[Message]:
     """All there is between a member and its coordinator: join, stay, be assigned, leave."""
     name, topics = request["group_id"], request["subscribed_topic_names"]
-    groups = session.access.kafka_group(name, Op.READ)
+    access = session.access
+    groups = access.kafka_group(name, Op.READ)
+    if access.may(Resource.GROUP, name, Op.READ):
+        for topic in topics or ():
+            if not access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+                denied: Later[Message] = Later()
+                denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED})
+                return denied
     beat = share_beat(
         request["member_id"],
         request["member_epoch"],
@@ -47,7 +55,11 @@ def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: 
             "heartbeat_interval_ms": groups.settings.heartbeat_ms(name, SHARE),
         }
         if beaten.assignment is not None:
-            parts = [{"topic_id": topic, "partitions": some} for topic, some in by_topic(beaten.assignment)]
+            parts = [
+                {"topic_id": topic, "partitions": some}
+                for topic, some in by_topic(beaten.assignment)
+                if access.sees is None or access.find_topic_by_id(topic, Op.DESCRIBE) is not None
+            ]
             told["assignment"] = {"topic_partitions": parts}
         return told
 
@@ -63,7 +75,7 @@ async def share_group_describe(session: KafkaSessionPort, request: Message, vers
             await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
     if request["include_authorized_operations"]:
         for group in groups:
-            group["authorized_operations"] = ON_GROUP
+            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
     return {"groups": groups}
 
 
@@ -79,6 +91,9 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text, "group_state": "Dead"}
+    topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
+    if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
+        return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": NOT_ALL}
 
     def parts(partitions: frozenset[Partition]) -> Message:
         return {
@@ -129,17 +144,22 @@ async def _positions(session: KafkaSessionPort, asked: Message, rows: BatchedRow
     wanted: dict[str, list[int]] = {}
     if asked["topics"] is None:
         for topic, index in found:
-            wanted.setdefault(topic, []).append(index)
+            if session.access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+                wanted.setdefault(topic, []).append(index)
     else:
         wanted = {each["topic_name"]: each["partitions"] for each in asked["topics"]}
     topics = []
     for topic, indexes in wanted.items():
-        there = session.access.find_topic(topic, Op.DESCRIBE)
+        may = session.access.may(Resource.TOPIC, topic, Op.DESCRIBE)
+        there = session.access.find_topic(topic, Op.DESCRIBE) if may else None
         id = UUID_ZERO if there is None else there.id
         count = 0 if there is None else there.count
         parts = []
         for index in indexes:
-            if not 0 <= index < count:
+            if not may:
+                why: Message = {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": None}
+                parts.append({"partition_index": index, "start_offset": NOWHERE, "leader_epoch": 0, **why})
+            elif not 0 <= index < count:
                 why = {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "error_message": f"there is no {topic}-{index}"}
                 parts.append({"partition_index": index, "start_offset": NOWHERE, "leader_epoch": 0, **why})
             else:
@@ -161,11 +181,13 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
     moves: list[tuple[PartitionPort, int]] = []
     responses = []
     for asked in request["topics"]:
-        topic = session.access.find_topic(asked["topic_name"], Op.READ)
+        may = session.access.may(Resource.TOPIC, asked["topic_name"], Op.READ)
+        topic = session.access.find_topic(asked["topic_name"], Op.READ) if may else None
         rows = []
         for each in asked["partitions"]:
             row: Message = {"partition_index": each["partition_index"], "error_code": Code.NONE}
             try:
+                session.access.check(Resource.TOPIC, asked["topic_name"], Op.READ)
                 if topic is None or topic.internal:
                     raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{asked['topic_name']:.249}'")
                 if each["start_offset"] < 0:
@@ -190,7 +212,9 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
 async def delete_share_group_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Deletes a group's positions in topics; it must have no members."""
     name = request["group_id"]
-    found = {each["topic_name"]: session.access.find_topic(each["topic_name"], Op.READ) for each in request["topics"]}
+    access, names = session.access, [each["topic_name"] for each in request["topics"]]
+    denied = {topic for topic in names if not access.may(Resource.TOPIC, topic, Op.READ)}
+    found = {topic: None if topic in denied else access.find_topic(topic, Op.READ) for topic in names}
     try:
         there = [topic for topic, known in found.items() if known is not None]
         await session.access.kafka_group(name, Op.DELETE).share.forget(name, there)
@@ -198,10 +222,11 @@ async def delete_share_group_offsets(session: KafkaSessionPort, request: Message
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return {"error_code": code, "error_message": error.text, "responses": []}
     unknown = {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "error_message": "There is no such topic."}
+    refused = {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": None}
     return {
         "error_code": Code.NONE,
         "responses": [
-            {"topic_name": topic, "topic_id": UUID_ZERO, **unknown}
+            {"topic_name": topic, "topic_id": UUID_ZERO, **(refused if topic in denied else unknown)}
             if known is None
             else {"topic_name": topic, "topic_id": known.id, "error_code": Code.NONE}
             for topic, known in found.items()

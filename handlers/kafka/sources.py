@@ -9,13 +9,13 @@ Fetch, OffsetForLeaderEpoch) serve special names like topics.
 from __future__ import annotations
 
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidTopic, UnknownTopic
+from krappy.errors import AuthorizationFailed, InvalidTopic, UnknownTopic
 from krappy.ports import KafkaSessionPort, LeaderPort, SourcePort, SourceTopicPort, TopicPort
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
 
 def topic_named(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | None:
-    """The topic, or what the special name stands for; or None."""
+    """The topic, or what the special name stands for; or None. Raises AuthorizationFailed."""
     access = session.access
     return access.find_topic(name, op) or access.find_special(name, op, session.state)
 
@@ -41,15 +41,26 @@ def check_not_internal(session: KafkaSessionPort, name: str, op: Op) -> None:
 
 def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op) -> SourceTopicPort | Code:
     """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none."""
-    if not by_id:
-        return topic_named(session, name, op) or Code.UNKNOWN_TOPIC_OR_PARTITION
-    return (None if id == UUID_ZERO else topic_by_id(session, id, op)) or Code.UNKNOWN_TOPIC_ID
+    try:
+        if not by_id:
+            return topic_named(session, name, op) or Code.UNKNOWN_TOPIC_OR_PARTITION
+        return (None if id == UUID_ZERO else topic_by_id(session, id, op)) or Code.UNKNOWN_TOPIC_ID
+    except AuthorizationFailed as error:
+        return code_for(error)
+
+
+def found(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | Code:
+    """As `topic_of`, by its name."""
+    return topic_of(session, name, UUID_ZERO, False, op)
 
 
 def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool) -> TopicPort | Code:
     """As `topic_of`, where only topics can be meant."""
     access = session.access
-    topic = access.find_topic_by_id(id, Op.WRITE) if by_id else access.find_topic(name, Op.WRITE)
+    try:
+        topic = access.find_topic_by_id(id, Op.WRITE) if by_id else access.find_topic(name, Op.WRITE)
+    except AuthorizationFailed as error:
+        return code_for(error)
     if topic is None:
         return Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
     return Code.INVALID_TOPIC_EXCEPTION if topic.internal else topic

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from krappy.core.cluster.placement import Placement
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.config_entries import SettingsShown, topic_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.sources import check_not_internal, topic_named
+from krappy.handlers.kafka.sources import check_not_internal, found, topic_named
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, PartitionPort
 from krappy.settings.topic import TopicConfig, check_topic_name
@@ -26,7 +26,7 @@ AT_ONCE = 10  # topics of one request that are made, extended or deleted at the 
 DEFAULT = -1
 
 
-@serves(ApiKey.CREATE_TOPICS, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
+@serves(ApiKey.CREATE_TOPICS, needs=needs.topic(Op.CREATE, Op.DESCRIBE_CONFIGS) + needs.cluster(Op.CREATE))
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     deadline = _deadline(session, request)
     topics = request["topics"]
@@ -52,8 +52,9 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
 
 
 async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: bool) -> Message:
-    cluster, name = session.access.cluster(Op.CREATE), topic["name"]
+    name = topic["name"]
     check_topic_name(name)
+    cluster = session.access.creating(name)
     if topic_named(session, name, Op.CREATE) is not None:
         raise RefusedApi(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     cluster.names.check(name)
@@ -71,11 +72,14 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
     if not validate_only:
         made, _ = await session.access.create_topic(name, partitions, config, replicas=placed)
         id = made.id
-    described = {
-        "num_partitions": partitions,
-        "replication_factor": len(placed[0]),
-        "configs": topic_entries(config, cluster.dynamic.topic_layers(), {}, SettingsShown()),
-    }
+    if session.access.may(Resource.TOPIC, name, Op.DESCRIBE_CONFIGS):
+        described: Message = {
+            "num_partitions": partitions,
+            "replication_factor": len(placed[0]),
+            "configs": topic_entries(config, cluster.dynamic.topic_layers(), {}, SettingsShown()),
+        }
+    else:
+        described = {"topic_config_error_code": Code.TOPIC_AUTHORIZATION_FAILED, "configs": None}
     return {"name": name, "topic_id": id, **DONE, **described}
 
 
@@ -167,7 +171,7 @@ def _check_more(session: KafkaSessionPort, topic: Message) -> None:
 BY_ID_SINCE = 6
 
 
-@serves(ApiKey.DELETE_TOPICS, needs=needs.topic(Op.DELETE))
+@serves(ApiKey.DELETE_TOPICS, needs=needs.topic(Op.DELETE, Op.DESCRIBE))
 async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     if version < BY_ID_SINCE:
         asked = [{"name": name, "topic_id": UUID_ZERO} for name in request["topic_names"]]
@@ -193,14 +197,14 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             check_not_internal(session, name, Op.DELETE)
-            found = session.access.find_topic(name, Op.DELETE)
-            if found is None:
+            there = session.access.find_topic(name, Op.DELETE)
+            if there is None:
                 raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             _check_time(session, deadline)
-            if topic["name"] is None and found.id != topic["topic_id"]:  # created anew while others were deleted
+            if topic["name"] is None and there.id != topic["topic_id"]:  # created anew while others were deleted
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-            await session.access.delete_topic(name, found.id)
-            return answer | {"name": name, "topic_id": found.id, **DONE}
+            await session.access.delete_topic(name, there.id)
+            return answer | {"name": name, "topic_id": there.id, **DONE}
         except NO as error:
             return answer | refusal(error)
         finally:
@@ -223,7 +227,7 @@ def _name(session: KafkaSessionPort, topic: Message) -> str | None:
     """The name of the topic that an entry of the request means; None when no topic has its id."""
     if topic["name"] is not None:
         return str(topic["name"])
-    found = session.access.find_topic_by_id(topic["topic_id"], Op.DELETE)
+    found = session.access.find_topic_by_id(topic["topic_id"], Op.DESCRIBE)
     return None if found is None else str(found.name)
 
 
@@ -235,14 +239,16 @@ async def delete_records(session: KafkaSessionPort, request: Message, version: i
     topics = []
     deleted: list[tuple[Message, PartitionPort]] = []
     for asked in request["topics"]:
-        topic = session.access.find_topic(asked["name"], Op.DELETE)
+        meant = found(session, asked["name"], Op.DELETE)
         partitions: list[Message] = []
         for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
-            if topic is None and (named := topic_named(session, asked["name"], Op.DELETE)) and named.internal:
+            if isinstance(meant, Code):
+                code = meant
+            elif meant.internal:
                 code = Code.INVALID_TOPIC_EXCEPTION
-            elif topic is None:
-                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif (topic := session.access.find_topic(asked["name"], Op.DELETE)) is None:
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION  # the name is a table's
             else:
                 try:
                     led = topic.led(index)

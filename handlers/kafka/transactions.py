@@ -7,18 +7,19 @@ from functools import partial
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.core.transactions import TxnStage
-from krappy.errors import InvalidRequest, KrappyError
+from krappy.errors import AuthorizationFailed, InvalidRequest, KrappyError
 from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
 from krappy.handlers.kafka.groups import group_code
+from krappy.handlers.kafka.refusals import denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
-from krappy.handlers.kafka.sources import source_for, topic_named
+from krappy.handlers.kafka.sources import found, source_for, topic_to_write
 from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionEnd, TransactionsPort
 from krappy.types import TopicPartition
 from krappy.waiting import Later
-from krappy.wire.kafka import ApiKey, Code, code_for
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 NO_FILTER = -1
 SEVERAL_SINCE = 4  # the version of AddPartitionsToTxn from which brokers ask, for several transactions (KIP-890)
@@ -98,12 +99,12 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
                 *(session, version, each["transactional_id"], each["producer_id"], each["producer_epoch"]),
                 each["topics"],
             )
-            found = await (asked.verified(rows) if each["verify_only"] else asked.added(rows))
+            told = await (asked.verified(rows) if each["verify_only"] else asked.added(rows))
             results.append(
                 {
                     "transactional_id": each["transactional_id"],
                     "transaction_number": asked.number,
-                    "topic_results": found,
+                    "topic_results": told,
                 }
             )
     return {"error_code": Code.NONE, "results_by_transaction": results}
@@ -136,7 +137,7 @@ class PartitionsAsked:
     async def added(self, rows: BatchedRows | None = None) -> list[Message]:
         """If one of them does not exist, none is added. `rows`: of a request of a broker, which leads them."""
         asked = [TopicPartition(topic["name"], index) for topic in self._topics for index in topic["partitions"]]
-        missing = {at for at in asked if not self._exists(at)} if rows is None else set()
+        missing = {at: why for at in asked if (why := self._missing(at))} if rows is None else {}
         code: int = Code.OPERATION_NOT_ATTEMPTED
         if not missing:
             code = await self._done(partial(self._add, asked))
@@ -144,7 +145,7 @@ class PartitionsAsked:
             await rows.add(len(self._topics) + len(asked))
 
         def result(at: TopicPartition) -> Message:
-            own = Code.UNKNOWN_TOPIC_OR_PARTITION if at in missing else code
+            own = missing.get(at, code)
             return {"partition_index": at.partition, "partition_error_code": own}
 
         return [
@@ -155,9 +156,14 @@ class PartitionsAsked:
             for topic in self._topics
         ]
 
-    def _exists(self, at: TopicPartition) -> bool:
-        found = self._session.access.find_topic(at.topic, Op.WRITE)
-        return found is not None and 0 <= at.partition < found.count
+    def _missing(self, at: TopicPartition) -> Code:
+        """Why it can't be added; NONE if it can."""
+        topic = topic_to_write(self._session, at.topic, UUID_ZERO, False)
+        if topic is Code.INVALID_TOPIC_EXCEPTION:
+            return Code.NONE
+        if isinstance(topic, Code):
+            return topic
+        return Code.NONE if 0 <= at.partition < topic.count else Code.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _done(self, work: Callable[[TransactionsPort], Awaitable[None]]) -> int:
         return await _done(self._session, ApiKey.ADD_PARTITIONS_TO_TXN, self._version, self._id, work)
@@ -176,6 +182,8 @@ def write_txn_markers(
     """Ends transactions in partitions that this broker leads, as their coordinator has decided. Tools that abort a
     hanging transaction ask for it, too (KIP-664)."""
     ends = EndsAsked(session, request["markers"])
+    if denied_on_cluster(session, Op.CLUSTER_ACTION) is not None:
+        return ends.denied()
     if ends.count > FEW:
         return ends.in_turns()
     for _ in ends.begin():
@@ -214,6 +222,23 @@ class EndsAsked:
                     self._laters += ends.end(end, some)
                     yield
 
+    def denied(self) -> Later[Message]:
+        code, told = Code.CLUSTER_AUTHORIZATION_FAILED, []
+        for marker in self._markers:
+            topics = [
+                {
+                    "name": topic["name"],
+                    "partitions": [
+                        {"partition_index": index, "error_code": code} for index in topic["partition_indexes"]
+                    ],
+                }
+                for topic in marker["topics"]
+            ]
+            told.append({"producer_id": marker["producer_id"], "topics": topics})
+        later: Later[Message] = Later()
+        later.resolve({"markers": told})
+        return later
+
     async def in_turns(self) -> Message:
         async with self._session.answering(COST * self.count):
             for _ in self.begin():
@@ -235,11 +260,12 @@ class EndsAsked:
 async def add_offsets_to_txn(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """A producer is about to commit a group's offsets in its transaction."""
     id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
-    code = await _done(
-        *(session, ApiKey.ADD_OFFSETS_TO_TXN, version, id),
-        lambda transactions: transactions.add_group(id, producer, epoch, request["group_id"]),
-    )
-    return {"error_code": code}
+
+    async def add(transactions: TransactionsPort) -> None:
+        session.access.check(Resource.GROUP, request["group_id"], Op.READ)
+        await transactions.add_group(id, producer, epoch, request["group_id"])
+
+    return {"error_code": await _done(session, ApiKey.ADD_OFFSETS_TO_TXN, version, id, add)}
 
 
 @serves(ApiKey.TXN_OFFSET_COMMIT, needs=needs.transactional_id(Op.WRITE) + needs.group(Op.READ) + needs.topic(Op.READ))
@@ -253,11 +279,13 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     codes: dict[TopicPartition, Code] = {}
     positions: dict[TopicPartition, Position] = {}
     for topic in request["topics"]:
-        source = topic_named(session, topic["name"], Op.READ)  # special names have positions, too
+        source = found(session, topic["name"], Op.READ)  # special names have positions, too
         for asked in topic["partitions"]:
             at = TopicPartition(topic["name"], asked["partition_index"])
             metadata = asked["committed_metadata"] or ""
-            if source is None or not 0 <= at.partition < source.count:
+            if isinstance(source, Code):
+                codes[at] = source
+            elif not 0 <= at.partition < source.count:
                 codes[at] = Code.UNKNOWN_TOPIC_OR_PARTITION
             elif len(metadata) > LONGEST_METADATA:
                 codes[at] = Code.OFFSET_METADATA_TOO_LARGE
@@ -270,6 +298,7 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     try:
         if not id:
             raise InvalidRequest("a transactional id may not be empty")
+        session.access.check(Resource.GROUP, request["group_id"], Op.READ)
         adds = version >= ADDS_SINCE
         await session.access.participant(id, Op.WRITE).stage_offsets(id, producer, epoch, member, positions, adds=adds)
     except KrappyError as error:
@@ -315,7 +344,7 @@ async def list_transactions(session: KafkaSessionPort, request: Message, version
     now = session.broker.clock.steady_ms()
     found = []
     try:
-        listed = session.access.transactional_ids(Op.DESCRIBE).list()
+        listed = session.access.transactions(Op.DESCRIBE)
     except KrappyError as error:
         return {"error_code": group_code(error), "unknown_state_filters": [], "transaction_states": []}
     for number, each in enumerate(listed, 1):
@@ -352,7 +381,8 @@ async def _state(session: KafkaSessionPort, name: str) -> Message:
         return {"error_code": code, "transactional_id": name, "producer_id": -1, "producer_epoch": -1}
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(found.partitions):
-        topics.setdefault(topic, []).append(partition)
+        if session.access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+            topics.setdefault(topic, []).append(partition)
     started_ms = session.broker.clock.as_told(found.started_ms) if found.started_ms >= 0 else -1
     return {
         "error_code": 0,
@@ -385,7 +415,9 @@ def _producers(session: KafkaSessionPort, name: str, index: int) -> Message:
     try:
         producers = source_for(session, name, index, Op.READ).producers()
     except KrappyError as error:
-        return answer | {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "error_message": error.text}
+        denied = isinstance(error, AuthorizationFailed)
+        code = code_for(error) if denied else Code.UNKNOWN_TOPIC_OR_PARTITION
+        return answer | {"error_code": code, "error_message": error.text}
     return answer | {
         "active_producers": [
             {

@@ -10,7 +10,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.core.security.scram import LEAST, ScramCredential
 from krappy.errors import KrappyError
-from krappy.handlers.kafka.refusals import DONE, SHOWN
+from krappy.handlers.kafka.refusals import DONE, SHOWN, denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.ports import KafkaSessionPort
 from krappy.ports.users import Credentials
@@ -24,6 +24,8 @@ TWICE = "A user credential cannot be altered twice in the same request"
 
 @serves(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, needs=needs.cluster(Op.DESCRIBE))
 def describe_credentials(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    if (denied := denied_on_cluster(session, Op.DESCRIBE)) is not None:
+        return {**denied, "results": []}
     users = session.access.cluster(Op.DESCRIBE).users.all
     asked = Counter(each["name"] for each in request["users"] or ())
     return {**DONE, "results": [_described(name, users, asked[name]) for name in asked or sorted(users)]}
@@ -52,6 +54,9 @@ def _described(name: str, users: Mapping[str, Credentials], times: int) -> Messa
 @serves(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, needs=needs.cluster(Op.ALTER))
 async def alter_credentials(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """All changes of a user are done or none; those of other users do not matter to it."""
+    if (denied := denied_on_cluster(session, Op.ALTER)) is not None:
+        names = dict.fromkeys(each["name"] for each in [*request["deletions"], *request["upsertions"]])
+        return {"results": [{"user": name, **denied} for name in names]}
     users = session.access.cluster(Op.ALTER).users
     refused: dict[str, tuple[int, str]] = {}
     wanted: dict[str, dict[str, ScramCredential | None]] = {}

@@ -4,6 +4,7 @@ one reader or many."""
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from krappy import arrow_layout
@@ -12,7 +13,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.entries import columns as entry_columns
 from krappy.entries.entry import pack_entry
-from krappy.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
+from krappy.errors import InvalidRequest, OffsetOutOfRange, SnapshotGone, UnknownTopic
 from krappy.handlers.native.consume import MAX_BYTES
 from krappy.handlers.native.table import (
     MAX_ANSWER,
@@ -39,7 +40,6 @@ ROW = 32  # bytes that a row adds to the size of an answer beside its key and en
 @serves(messages.OpenSnapshot, needs=needs.topic(Op.READ))
 async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
     broker = session.broker
-    snapshots = session.access.snapshots(Op.READ)
     topic = _topic(session, request)
     partitions = chosen_partitions(topic, request.partitions)
     check_size(bounds_size(request) * len(partitions), session.answer_bytes, "ranges")
@@ -51,6 +51,8 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
         tombstones=request.tombstones,
         whole=len(partitions) == topic.count,
     )
+    snapshot.owner = str(session.principal)
+    snapshots = session.access.snapshots(snapshot.id, Op.READ)
     try:
         with snapshots.reading(snapshot.id):
             size = None if request.measure is None else await snapshot.measure(request.measure)
@@ -69,7 +71,7 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
     keys: list[bytes] = []
     entries: list[bytes] = []
     following = request.start
-    with session.access.snapshots(Op.READ).reading(request.snapshot) as snapshot:
+    with session.access.snapshots(request.snapshot, Op.READ).reading(request.snapshot) as snapshot:
         tombstones = snapshot.tombstones if request.tombstones is None else request.tombstones
         async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
             while True:
@@ -94,15 +96,16 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
             )
 
 
-@serves(messages.KeepSnapshot, needs=needs.topic(Op.READ))
+@serves(messages.KeepSnapshot, needs=needs.cluster(Op.ALTER))
 async def keep_snapshot(session: SessionPort, request: messages.KeepSnapshot) -> messages.SnapshotKept:
-    session.access.snapshots(Op.READ).keep(request.snapshot, request.ttl_ms)
+    session.access.snapshots(request.snapshot, Op.ALTER).keep(request.snapshot, request.ttl_ms)
     return messages.SnapshotKept()
 
 
-@serves(messages.CloseSnapshot, needs=needs.topic(Op.READ))
+@serves(messages.CloseSnapshot, needs=needs.cluster(Op.ALTER))
 async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) -> messages.SnapshotClosed:
-    session.access.snapshots(Op.READ).close(request.snapshot)
+    with suppress(SnapshotGone):
+        session.access.snapshots(request.snapshot, Op.ALTER).close(request.snapshot)
     return messages.SnapshotClosed()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
 from krappy.handlers.handles import FOR_EACH_PARTITION, Reader
 from krappy.handlers.native import groups
@@ -24,7 +24,7 @@ from krappy.wire import messages
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
 
 
-@serves(messages.ConsumerRegistration, needs=needs.topic(Op.READ, Op.WRITE) + needs.group(Op.READ))
+@serves(messages.ConsumerRegistration, needs=needs.topic(Op.READ, Op.WRITE, Op.CREATE) + needs.group(Op.READ))
 async def register_consumer(
     session: SessionPort, request: messages.ConsumerRegistration
 ) -> messages.ConsumerRegistered:
@@ -33,8 +33,9 @@ async def register_consumer(
         raise InvalidRequest("a consumer names at least one topic", field="topics")
     topics = [session.access.topic(name, Op.READ) for name in request.topics]
     if request.group is not None:
-        if request.dead_letter is not None:
-            session.access.find_topic(request.dead_letter, Op.WRITE)
+        dead = request.dead_letter
+        if dead is not None and session.access.find_topic(dead, Op.WRITE) is None:
+            session.access.check(Resource.TOPIC, dead, Op.CREATE)
         return await groups.register_member(session, request)
     partitions = {
         TopicPartition(topic.name, partition.index): partition
@@ -51,7 +52,11 @@ async def register_consumer(
             raise InvalidRequest(f"a position for {at}, which is not among the topics and partitions named")
         positions[at] = await partitions[at].offset_for("offset", offset)
     return messages.ConsumerRegistered(
-        handle=session.add(Reader(partitions, positions), FOR_EACH_PARTITION * len(partitions)),
+        handle=session.add(
+            Reader(partitions, positions),
+            [Grant(Resource.TOPIC, topic.name, Op.READ) for topic in topics],
+            FOR_EACH_PARTITION * len(partitions),
+        ),
         member=None,
         positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
         ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],
@@ -89,7 +94,7 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
         moving: list[MovingPort] = [*reader.partitions.values(), reader]
         await session.broker.wait_for_moves(moving, ready, seconds)
         if reader.closed and not session.broker.stopped:  # a stop closes readers too: then the poll brings no events
-            raise groups.ended(request.handle)
+            raise groups.ended(session, request.handle)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)
 

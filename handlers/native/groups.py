@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
 from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
@@ -56,7 +56,11 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     except KrappyError:
         member.close()  # a topic or the group was deleted meanwhile
         raise
-    handle = session.add(Membership(member))
+    grants = [Grant(Resource.GROUP, request.group, Op.READ)]
+    grants += [Grant(Resource.TOPIC, name, Op.READ) for name in topics]
+    if request.dead_letter is not None:
+        grants.append(Grant(Resource.TOPIC, request.dead_letter, Op.WRITE))
+    handle = session.add(Membership(member), grants)
     return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends, topic_ids=ids)
 
 
@@ -76,13 +80,15 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
     if member.closed:  # its leases were given back
         if session.broker.stopped:  # a stop closes members too: then the poll brings no events
             return messages.Polled([], [])
-        raise ended(request.handle)
+        raise ended(session, request.handle)
     return messages.Polled(*polled)
 
 
-def ended(handle: int) -> UnknownHandle:
-    """The error of a poll whose consumer was unregistered while the poll waited."""
-    return UnknownHandle(f"handle {handle} was unregistered while a poll waited for events", handle=handle)
+def ended(session: SessionPort, handle: int) -> KrappyError:
+    """The error of a poll whose consumer was unregistered while the poll waited, or may not read any more."""
+    return session.revoked(handle) or UnknownHandle(
+        f"handle {handle} was unregistered while a poll waited for events", handle=handle
+    )
 
 
 @serves(messages.Ack, needs=needs.group(Op.READ))
@@ -129,6 +135,8 @@ async def _in_parts(
 def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], Awaitable[None]] | None:
     """Tells the group which events a leaving member has not looked at: at once, or what takes several turns to do it.
     Raises UnknownHandle when the handle is not a member's."""
+    if session.revoked(request.handle) is not None:
+        return None
     member = session.find(request.handle, Membership).member
     ranges = member.unseen(request.unseen or (), request.polls)
     settle = partial(member.uncount, polls=None)
@@ -138,22 +146,28 @@ def uncount(session: SessionPort, request: messages.Unregister) -> Callable[[], 
     return None
 
 
-@serves(messages.Commit, needs=needs.group(Op.READ))
+@serves(messages.Commit, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 async def commit(session: SessionPort, request: messages.Commit) -> messages.Committed:
-    await session.access.group(request.group, Op.READ).commit(request.group, request.offsets)
+    coordinator = session.access.group(request.group, Op.READ)
+    for topic in {topic for topic, _, _ in request.offsets}:
+        session.access.check(Resource.TOPIC, topic, Op.READ)
+    await coordinator.commit(request.group, request.offsets)
     return messages.Committed()
 
 
-@serves(messages.Positions, needs=needs.group(Op.DESCRIBE))
+@serves(messages.Positions, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 def positions(session: SessionPort, request: messages.Positions) -> messages.PositionsFound:
-    return messages.PositionsFound(session.access.group(request.group, Op.DESCRIBE).positions(request.group))
+    access = session.access
+    found = access.group(request.group, Op.DESCRIBE).positions(request.group)
+    return messages.PositionsFound([each for each in found if access.may(Resource.TOPIC, each[0], Op.DESCRIBE)])
 
 
 @serves(messages.Groups, needs=needs.group(Op.DESCRIBE))
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
     """One group, or all of them, in several turns."""
     if request.group is not None:
-        return _found([session.access.group(request.group, Op.DESCRIBE).describe(request.group)])
+        access = session.access
+        return _found([access.told(access.group(request.group, Op.DESCRIBE).describe(request.group))])
     told: list[GroupFacts] = []
     rows = 0
     for each in session.access.each_group(Op.DESCRIBE):
@@ -175,10 +189,16 @@ async def delete_group(session: SessionPort, request: messages.DeleteGroup) -> m
     return messages.GroupDeleted()
 
 
-@serves(messages.ResetGroup, needs=needs.group(Op.READ))
+@serves(messages.ResetGroup, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 async def reset_group(session: SessionPort, request: messages.ResetGroup) -> messages.GroupReset:
     check_start(request.start, request.start_at)
-    moved = await session.access.group(request.group, Op.READ).reset(
+    coordinator = session.access.group(request.group, Op.READ)
+    if request.topic is not None:
+        session.access.check(Resource.TOPIC, request.topic, Op.READ)
+    else:
+        for topic in {topic for topic, _, _ in coordinator.positions(request.group)}:
+            session.access.check(Resource.TOPIC, topic, Op.READ)
+    moved = await coordinator.reset(
         request.group,
         request.topic,
         request.partitions,

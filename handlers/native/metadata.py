@@ -7,7 +7,7 @@ from typing import Any
 from krappy.core.cluster.image import PartitionImage, Registration
 from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.handlers.native.table import MAX_ANSWER, check_size
 from krappy.handlers.registry import serves
 from krappy.ports import SessionPort, TopicPort
@@ -27,7 +27,7 @@ async def metadata(session: SessionPort, request: messages.Metadata) -> messages
     size, turn = 0, 0
     async with session.answering(MAX_ANSWER) as room:
         for name in names:
-            topic = access.find_topic(name, Op.DESCRIBE)
+            topic = access.find_topic(name, Op.DESCRIBE) if access.may(Resource.TOPIC, name, Op.DESCRIBE) else None
             if topic is None:
                 if request.topics is not None:
                     topics.append({"name": name, "id": None, "scattered": False, "partitions": []})

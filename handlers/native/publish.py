@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.handlers.handles import ProducerHandle, Stager
 from krappy.handlers.registry import serves
@@ -29,7 +29,7 @@ async def register_producer(
     if request.idempotent and id < 0:
         id, epoch = await session.access.cluster(Op.IDEMPOTENT_WRITE).new_producer_id(), 0
     return messages.ProducerRegistered(
-        handle=session.add(ProducerHandle(topic, request.name)),
+        handle=session.add(ProducerHandle(topic, request.name), [Grant(Resource.TOPIC, topic.name, Op.WRITE)]),
         partitions=topic.count,
         producer_id=id,
         producer_epoch=epoch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.core.staging import JobState
 from krappy.handlers.handles import Stager
 from krappy.handlers.registry import serves
@@ -12,14 +12,19 @@ from krappy.ports import SessionPort
 from krappy.wire import messages
 
 
-@serves(messages.Stage, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
+@serves(messages.Stage, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE, Op.CREATE))
 async def stage(session: SessionPort, request: messages.Stage) -> messages.Staged:
-    session.access.find_topic(request.topic, Op.WRITE)
+    if session.access.find_topic(request.topic, Op.WRITE) is None:
+        session.access.check(Resource.TOPIC, request.topic, Op.CREATE)
     job = session.access.job(request.job, Op.WRITE)
     opened = await job.stage(request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage)
     handle = 0
     try:
-        handle = session.add(Stager(opened.attempt))
+        grants = [
+            Grant(Resource.TRANSACTIONAL_ID, request.job, Op.WRITE),
+            Grant(Resource.TOPIC, request.topic, Op.WRITE),
+        ]
+        handle = session.add(Stager(opened.attempt), grants)
     finally:
         if not handle and request.stage is None:  # refused, or the peer left: nobody knows of this attempt
             job.give_up(request.job, opened.id)
@@ -56,4 +61,4 @@ async def abort(session: SessionPort, request: messages.AbortStaged) -> messages
 
 @serves(messages.StagedJobs, needs=needs.transactional_id(Op.DESCRIBE))
 def jobs(session: SessionPort, request: messages.StagedJobs) -> messages.StagedJobsFound:
-    return messages.StagedJobsFound([each._asdict() for each in session.access.jobs(Op.DESCRIBE).list()])
+    return messages.StagedJobsFound([each._asdict() for each in session.access.jobs(Op.DESCRIBE)])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, KrappyError, NotLeader, Overloaded, RecordTooLarge, UnknownHandle
 from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
@@ -178,7 +178,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             tombstones=request.tombstones,
             whole=len(partitions) == topic.count,
         )
-        cursor = session.add(ScanCursor(scan), _kept(request, partitions))
+        cursor = session.add(ScanCursor(scan), _grants(topic), _kept(request, partitions))
         scan.ended = partial(session.forget, cursor)
     await session.writable()
     await session.pause()  # a page takes some time
@@ -191,6 +191,10 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     return messages.Scanned(
         partition=page.partition, cursor=None if page.last else cursor, offsets=scan.offsets, entries=page.items
     )
+
+
+def _grants(topic: TopicPort) -> list[Grant]:
+    return [Grant(Resource.TOPIC, topic.name, Op.READ)]
 
 
 def _kept(request: messages.Scan | messages.Watch, partitions: list[PartitionPort]) -> int:
@@ -224,7 +228,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
             wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
-    handle = session.add(watch, _kept(request, partitions))
+    handle = session.add(watch, _grants(topic), _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
     async def emit(
@@ -244,6 +248,8 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         for index, offset in request.offsets[:1] if request.offsets else ():
             await emit("changes", index, offset, [])  # at once: its topic id shows the client that it is the same topic
         await watch.run(offsets, emit, session.writable)
+        if (denied := session.revoked(handle)) is not None:
+            raise denied
     finally:
         session.forget(handle)
     return messages.Watched("changes", handle, 0, 0, False, None, [])

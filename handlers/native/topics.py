@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.handlers.native import groups
 from krappy.handlers.registry import serves
 from krappy.ports import SessionPort
@@ -17,7 +17,7 @@ from krappy.wire import messages
 async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
     access, factor, replicas = session.access, request.replication_factor, None
     if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.CREATE)):
-        replicas = access.cluster(Op.CREATE).place(request.partitions, factor)
+        replicas = access.creating(request.topic).place(request.partitions, factor)
     topic, created = await access.create_topic(
         request.topic, request.partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas
     )
@@ -48,7 +48,7 @@ async def delete_records(session: SessionPort, request: messages.DeleteRecords) 
     return messages.RecordsDeleted([(partition.index, start) for partition, start in starts])
 
 
-@serves(messages.DescribeTopics, needs=needs.topic(Op.DESCRIBE))
+@serves(messages.DescribeTopics, needs=needs.topic(Op.DESCRIBE, Op.DESCRIBE_CONFIGS))
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
     access = session.access
     there = access.topics(Op.DESCRIBE)
@@ -58,7 +58,10 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
     described = []
     for name in names:
         if request.topics is not None or name in there:  # a topic may be deleted while others are described
-            described.append(access.topic(name, Op.DESCRIBE).describe())
+            told = access.topic(name, Op.DESCRIBE).describe()
+            if not access.may(Resource.TOPIC, name, Op.DESCRIBE_CONFIGS):
+                told = {**told, "config": {}, "settings": {}}
+            described.append(told)
         await session.pause()
     return messages.TopicsDescribed(described)
 

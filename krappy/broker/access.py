@@ -1,11 +1,13 @@
 """The one door from a request to everything that has a name: topics, groups, transactional ids, jobs, the cluster.
 
-Each call names the operation, so that one place decides who may do what. For now it allows everything.
+Each call names the operation, so that one place decides who may do what. Without an authorizer everybody may do
+everything. With one, what is not allowed is refused with one text whether it exists or not, and lists leave it out; a
+topic is not found by its id without DESCRIBE. The name of a table (`TOPIC@latest`) counts as its topic's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
@@ -13,12 +15,15 @@ from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
 from krappy.broker.topics.internal_topics import JOBS, OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.placement import Placement
-from krappy.core.security.operations import Op
-from krappy.errors import InvalidTopic, UnknownTopic
-from krappy.ports import GroupFacts
+from krappy.core.security.acl import OPERATIONS
+from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
+from krappy.core.transactions import Transaction
+from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, UnknownTopic
+from krappy.ports import GroupFacts, Layer, Listed, StagedJobRow
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
+    from krappy.broker.authorizer import Authorizer, PrincipalGuard
     from krappy.broker.broker import LocalBroker
     from krappy.broker.groups.groups import GroupCoordinator
     from krappy.broker.groups.share_partitions import SharePartitions
@@ -33,16 +38,66 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """The door for one connection."""
+    """The door for one connection. A method raises AuthorizationFailed unless it says what else it does."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, guard: PrincipalGuard | None) -> None:
+        """`guard`: None: everything is allowed."""
         self._broker = broker
         self._topics = broker.topics
+        self._guard = guard
+
+    @property
+    def version(self) -> int:
+        """Rises when what it allows may have changed."""
+        return 0 if self._guard is None else self._guard.version
+
+    @property
+    def sees(self) -> Callable[[str], bool] | None:
+        """Whether the topic of a name may be told; None: all may."""
+        return None if self._guard is None else self._guard.sees
+
+    def may(self, resource: Resource, name: str, op: Op) -> bool:
+        guard = self._guard
+        if guard is None:
+            return True
+        if resource is Resource.TOPIC:
+            name = self._topics.table_of(name) or name
+            if op is Op.CREATE and guard.allows(Grant(Resource.CLUSTER, CLUSTER_NAME, op)):
+                return True
+        return guard.allows(Grant(resource, name, op))
+
+    def check(self, resource: Resource, name: str, op: Op) -> None:
+        if self._guard is not None and not self.may(resource, name, op):
+            raise self._guard.refusal(Grant(resource, name, op))
+
+    def _check_cluster(self, op: Op) -> None:
+        self.check(Resource.CLUSTER, CLUSTER_NAME, op)
+
+    def _sees(self, topic: str) -> bool:
+        return self.may(Resource.TOPIC, topic, Op.DESCRIBE)
+
+    def operations(self, resource: Resource, name: str) -> frozenset[Op]:
+        """Those that are allowed."""
+        guard = self._guard
+        return frozenset(op for op in OPERATIONS[resource] if guard is None or guard.allows(Grant(resource, name, op)))
+
+    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None] | None:
+        """Notes what is in use: `end` is called when it is not allowed any more. Returns what ends the note; None: none
+        is needed."""
+        return None if self._guard is None else self._guard.hold(grants, end)
+
+    def acls(self, op: Op) -> Authorizer:
+        """Raises SecurityDisabled."""
+        self._check_cluster(op)
+        if not self._broker.authorizer.on:
+            raise SecurityDisabled("No Authorizer is configured on the broker")
+        return self._broker.authorizer
 
     # --- topics
 
     def topic(self, name: str, op: Op) -> Topic:
         """Raises UnknownTopic, and InvalidTopic for a write to an internal topic."""
+        self.check(Resource.TOPIC, name, op)
         found = self._topics.get(name)
         if found is None:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
@@ -51,20 +106,39 @@ class Access:
         return found
 
     def find_topic(self, name: str, op: Op) -> Topic | None:
+        if self._guard is not None:
+            self.check(Resource.TOPIC, name, op)
         return self._topics.get(name)
 
     def find_topic_by_id(self, id: bytes, op: Op) -> Topic | None:
-        return self._broker.topics.by_id.get(id)
+        """None also for one that may not be described."""
+        found = self._broker.topics.by_id.get(id)
+        if self._guard is not None and found is not None:
+            if not self._sees(found.name):
+                return None
+            self.check(Resource.TOPIC, found.name, op)
+        return found
+
+    def followed_topic(self, name: str, id: bytes | None, op: Op) -> Topic | None:
+        """A topic, by its id or its name, for a broker that has a replica of it (CLUSTER_ACTION)."""
+        self._check_cluster(op)
+        return self._topics.get(name) if id is None else self._broker.topics.by_id.get(id)
 
     def topics(self, op: Op) -> Mapping[str, Topic]:
         """The topics on which this operation is allowed, by name."""
-        return self._topics
+        if self._guard is None:
+            return self._topics
+        return {name: topic for name, topic in self._topics.items() if self.may(Resource.TOPIC, name, op)}
 
-    async def topic_for_producer(self, name: str) -> Topic:
-        """The topic (WRITE). If it is absent and auto_create_topics is on, it is created with default settings
+    async def topic_for_producer(self, name: str, op: Op = Op.WRITE) -> Topic:
+        """The topic. If it is absent and auto_create_topics is on, it is created with default settings
         (CREATE). Raises UnknownTopic, InvalidTopic, …"""
+        self.check(Resource.TOPIC, name, op)
+        if name not in self._topics and self._broker.config.auto_create_topics:
+            self.check(Resource.TOPIC, name, Op.CREATE)
         found = await self._broker.topic_for_producer(name)
-        _check_not_internal(found)
+        if op is Op.WRITE:
+            _check_not_internal(found)
         return found
 
     async def create_topic(
@@ -78,19 +152,34 @@ class Access:
     ) -> tuple[Topic, bool]:
         """CREATE. The topic, and whether it was created now. `replicas`: the brokers of each partition; None: as
         `place` has it. Raises TopicExists, InvalidTopic, …"""
+        self.check(Resource.TOPIC, name, Op.CREATE)
         return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
+
+    def creating(self, name: str) -> LocalBroker:
+        """The cluster, for one who creates this topic (CREATE)."""
+        self.check(Resource.TOPIC, name, Op.CREATE)
+        return self._broker
+
+    def topic_layers(self) -> Mapping[str, Sequence[Layer]]:
+        """The defaults that topics' settings were given, for one who is shown a topic's."""
+        return self._broker.dynamic.topic_layers()
 
     async def alter_topic(
         self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
     ) -> None:
         """ALTER_CONFIGS for its settings, ALTER for its partitions. `replicas`: the brokers of each new partition.
         Raises UnknownTopic, …"""
+        if config is not None or partitions is None:
+            self.check(Resource.TOPIC, name, Op.ALTER_CONFIGS)
+        if partitions is not None:
+            self.check(Resource.TOPIC, name, Op.ALTER)
         if partitions is not None:  # it would change who coordinates what
             _check_not_internal(self._topics.get(name))
         await self._broker.alter_topic(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
+        self.check(Resource.TOPIC, name, Op.DELETE)
         _check_not_internal(self._topics.get(name))
         await self._broker.delete_topic(name, id)
 
@@ -103,70 +192,112 @@ class Access:
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
         """A topic's table (`TOPIC@latest`), or an internal topic. `state`: the connection's."""
         broker = self._broker
+        if self._guard is not None:
+            self.check(Resource.TOPIC, name, op)
         found = table_topic(self._topics, broker.latest, name, state, broker.config.latest_alias)
         return found or broker.internal.by_name.get(name)
 
     def find_special_by_id(self, id: bytes, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
+        """None also for one that may not be described."""
         broker = self._broker
-        found = broker.internal.by_id.get(id)
-        return found or table_topic_by_id(broker.topics.by_id, broker.latest, id, state, broker.config.latest_alias)
+        found: TableTopic | InternalTopic | None = broker.internal.by_id.get(id)
+        found = found or table_topic_by_id(broker.topics.by_id, broker.latest, id, state, broker.config.latest_alias)
+        if self._guard is not None and found is not None:
+            if not self._sees(found.name):
+                return None
+            self.check(Resource.TOPIC, found.name, op)
+        return found
 
     def internal_topics(self, op: Op) -> list[InternalTopic]:
         """Kafka's internal topics that are in use, and so are listed."""
-        return [each for each in self._broker.internal.listed() if each.name not in self._topics]
+        listed = [each for each in self._broker.internal.listed() if each.name not in self._topics]
+        return [each for each in listed if self.may(Resource.TOPIC, each.name, op)]
 
     # --- groups
 
     def group(self, name: str, op: Op) -> GroupCoordinator:
         """The coordinator of the native group of this name; it also describes, moves and deletes the Kafka groups that
         this broker coordinates. Raises NotCoordinator, CoordinatorNotAvailable."""
+        self.check(Resource.GROUP, name, op)
         if not self._broker.kafka_groups.native.has(name):
             self._check_coordinated(SHARES, name)
         return self._broker.groups
 
     def each_group(self, op: Op) -> Iterator[GroupFacts]:
         """All groups of either protocol, described."""
-        return self._broker.groups.each_group()
+        found = self._broker.groups.each_group()
+        if self._guard is None:
+            return found
+        return (self.told(each) for each in found if self.may(Resource.GROUP, each["group"], op))
 
     def kafka_group(self, name: str, op: Op) -> KafkaGroups | GroupsElsewhere:
-        """The coordinator of the Kafka group of this name; one that refuses everything if it is another broker."""
+        """The coordinator of the Kafka group of this name; one that refuses everything if it is another broker, or if
+        this is not allowed."""
+        if self._guard is not None and not self.may(Resource.GROUP, name, op):
+            refusal = self._guard.refusal(Grant(Resource.GROUP, name, op))
+            return GroupsElsewhere(self._broker.kafka_groups, refusal)
         why = self._broker.coordinators.elsewhere(OFFSETS, name)
         return self._broker.kafka_groups if why is None else GroupsElsewhere(self._broker.kafka_groups, why)
 
-    def kafka_groups(self, op: Op) -> KafkaGroups:
-        """The coordinator of all Kafka groups of this broker."""
-        return self._broker.kafka_groups
+    def told(self, group: GroupFacts) -> GroupFacts:
+        """A group's description, without the topics that may not be described."""
+        if self._guard is None:
+            return group
+        return {
+            **group,
+            "topics": [name for name in group["topics"] if self._sees(name)],
+            "partitions": [each for each in group["partitions"] if self._sees(each["topic"])],
+        }
+
+    def listed_groups(self, op: Op) -> Iterator[Listed]:
+        """All groups of this broker, as Kafka's tools list them. Raises CoordinatorNotAvailable while some are not
+        loaded."""
+        found = self._broker.kafka_groups.admin.list_groups()
+        if self._guard is None:
+            return found
+        return (each for each in found if self.may(Resource.GROUP, each.name, op))
+
+    def configured_groups(self, op: Op) -> list[str]:
+        """The Kafka groups that have settings."""
+        return [name for name in self._broker.kafka_groups.settings.names() if self.may(Resource.GROUP, name, op)]
 
     def share_partitions(self, name: str, op: Op) -> SharePartitions:
         """What the share group of this name has leased of the partitions that this broker leads."""
+        self.check(Resource.GROUP, name, op)
         return self._broker.groups.shares
 
     # --- what is published all or nothing
 
     def transactional_id(self, name: str, op: Op) -> TransactionCoordinator:
         """The coordinator of this transactional id. Raises NotCoordinator, CoordinatorNotAvailable."""
+        self.check(Resource.TRANSACTIONAL_ID, name, op)
         self._check_coordinated(TRANSACTIONS, name)
         return self._broker.transactions
 
     def participant(self, name: str, op: Op) -> TransactionParticipant:
         """This broker's part in the transactions of this transactional id, which any broker may coordinate."""
+        self.check(Resource.TRANSACTIONAL_ID, name, op)
         return self._broker.participant
 
     def participants(self, op: Op) -> TransactionParticipant:
         """Its part in all transactions, for the brokers that coordinate them (CLUSTER_ACTION)."""
+        self._check_cluster(op)
         return self._broker.participant
 
-    def transactional_ids(self, op: Op) -> TransactionCoordinator:
-        """The coordinator of all transactional ids of this broker."""
-        return self._broker.transactions
+    def transactions(self, op: Op) -> list[Transaction]:
+        """Those of all transactional ids that this broker coordinates. Raises CoordinatorLoading."""
+        return [each for each in self._broker.transactions.list() if self.may(Resource.TRANSACTIONAL_ID, each.name, op)]
 
     def job(self, name: str, op: Op) -> StagingCoordinator:
-        """The coordinator of the staged job of this name. Raises NotCoordinator, CoordinatorNotAvailable."""
+        """The coordinator of the staged job of this name, whose name counts as a transactional id. Raises
+        NotCoordinator, CoordinatorNotAvailable."""
+        self.check(Resource.TRANSACTIONAL_ID, name, op)
         self._check_coordinated(JOBS, name)
         return self._broker.staging
 
-    def jobs(self, op: Op) -> StagingCoordinator:
-        return self._broker.staging
+    def jobs(self, op: Op) -> list[StagedJobRow]:
+        """The staged jobs that are not over."""
+        return [each for each in self._broker.staging.list() if self.may(Resource.TRANSACTIONAL_ID, each.job, op)]
 
     def _check_coordinated(self, topic: str, name: str) -> None:
         why = self._broker.coordinators.elsewhere(topic, name)
@@ -175,15 +306,34 @@ class Access:
 
     # --- the rest
 
-    def snapshots(self, op: Op) -> Snapshots:
-        return self._broker.snapshots
+    def snapshots(self, id: str, op: Op) -> Snapshots:
+        """Where the snapshot of this id is: to be read (READ of its topic), or to be kept and closed (the same, by its
+        owner; by others ALTER of the cluster). Its id is not enough: one who may not have it is told that it is gone.
+        Raises SnapshotGone."""
+        held = self._broker.snapshots
+        found = held.get(id)
+        if self._guard is None or found is None:
+            return held
+        allowed = self.may(Resource.TOPIC, found.topic, Op.READ)
+        if op is not Op.READ:
+            owned = allowed and found.owner == str(self._guard.principal)
+            allowed = owned or self.may(Resource.CLUSTER, CLUSTER_NAME, op)
+        if not allowed:
+            raise held.gone(id)
+        return held
 
     def moves(self, op: Op) -> Moves:
         """For changes of where partitions are, and who leads them."""
+        self._check_cluster(op)
         return Moves(self._broker)
 
     def cluster(self, op: Op) -> LocalBroker:
-        """For operations on the cluster, or on this broker, as a whole."""
+        """For operations on the cluster, or on this broker, as a whole. IDEMPOTENT_WRITE: also for one who may write to
+        some topic (KIP-679)."""
+        if not (
+            op is Op.IDEMPOTENT_WRITE and self._guard is not None and self._guard.allows_any(Resource.TOPIC, Op.WRITE)
+        ):
+            self._check_cluster(op)
         return self._broker
 
 

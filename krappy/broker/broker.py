@@ -56,7 +56,7 @@ from krappy.broker.upkeep.machine import Machine, make_folders, report_unclaimed
 from krappy.broker.upkeep.room import Room
 from krappy.broker.users import Users
 from krappy.core.cluster.placement import Placement
-from krappy.core.security.principal import ANONYMOUS, Principal
+from krappy.core.security.principal import Principal
 from krappy.errors import UnknownTopic
 from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
 from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
@@ -235,6 +235,7 @@ class LocalBroker(Runtime):
             self.report("old_default_retention", topics=len(some), first=", ".join(some[:10]), text=text)
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
+        self.spawn(self.authorizer.follow)
         self.opened = True
         if self.replication is not None:
             self.replication.begin()
@@ -359,9 +360,9 @@ class LocalBroker(Runtime):
         (`__transaction_state`); −1: it is away. From now on that internal topic is listed."""
         return await self.coordinators.find(topic, key)
 
-    def access(self, principal: Principal = ANONYMOUS) -> Access:
-        """The door for a principal."""
-        return Access(self)
+    def access(self, principal: Principal | None = None) -> Access:
+        """The door for a principal; None: for the broker itself."""
+        return Access(self, self.authorizer.guard(principal))
 
     async def _forget_positions(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in this topic, durably. Raises StorageError."""
@@ -440,7 +441,7 @@ class LocalBroker(Runtime):
         `topics`: ask also when a topic was created, deleted or changed. `told(part)` is called first, so that `ready`
         need not look at all parts.
         """
-        signals = [*{id(part.moved): part.moved for part in parts}.values(), self.stopping]
+        signals = [*{id(part.moved): part.moved for part in parts}.values(), self.stopping, *self.authorizer.signals]
         if topics:
             signals.append(self.topics.changed)
         with subscribed([] if told is None else [(each.moved, partial(told, each)) for each in parts]):

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
+from krappy.broker.authorizer import Authorizer
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
@@ -71,6 +72,7 @@ class Runtime:
         self.cluster_id: str
         self.store: Store
         self.catalog: Catalog
+        self.authorizer = Authorizer(self)
         self.scans: set[OpenScan] = set()
         self.dropped_views: list[int] = []  # their numbers; housekeeping frees their disk space
         self._meta_sync: MetaSync

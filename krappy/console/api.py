@@ -137,6 +137,12 @@ class Routes:
         return register
 
 
+def principal_of(scope: Mapping[str, Any]) -> Principal:
+    """Who asks: what proved it puts it into the scope."""
+    found: Principal | None = scope.get("principal")
+    return found or Principal(listener="HTTP", host=scope["client"][0])
+
+
 class Call:
     """One request, as its handler sees it."""
 
@@ -154,9 +160,8 @@ class Call:
 
     @property
     def principal(self) -> Principal:
-        """Who asks: what proved it puts it into the scope."""
-        host = self.request.scope["client"][0]
-        return self.request.scope.get("principal") or Principal(listener="HTTP", host=host)
+        """Who asks."""
+        return principal_of(self.request.scope)
 
     @property
     def access(self) -> AccessPort:

@@ -5,8 +5,9 @@ An ASGI application for `krappy.server.http`. It reaches only the broker and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -40,6 +41,7 @@ from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
+from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 
@@ -139,14 +141,16 @@ class PathOperations:
         finally:
             call.release()
         if operation.live:
-            await self._stream(call, found, scope, receive, send)
+            await self._stream(call, _grants(operation, arguments), found, scope, receive, send)
             return
         response = await respond(operation, call, found)
         del found, arguments  # the peer may be slow, and these take several times as much memory as the answer
         self._console.took(operation.name, began)
         await response(scope, receive, send)
 
-    async def _stream(self, call: Call, found: Any, scope: Any, receive: Any, send: Any) -> None:
+    async def _stream(
+        self, call: Call, grants: Sequence[Grant], found: Any, scope: Any, receive: Any, send: Any
+    ) -> None:
         console = self._console
         if console.live >= MOST_LIVE:
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
@@ -157,9 +161,16 @@ class PathOperations:
             def allowed() -> bool:
                 return console.guard.is_session(call.request.headers, cookies, console.broker.clock.steady_ms())
 
-            await EventStream(found, console.pacer, allowed, binary=call.binary)(scope, receive, send)
+            hold = partial(call.access.hold, grants)
+            await EventStream(found, console.pacer, allowed, hold, binary=call.binary)(scope, receive, send)
         finally:
             console.live -= 1
+
+
+def _grants(operation: ApiOperation, arguments: Mapping[str, Any]) -> list[Grant]:
+    """What a live view stands on: of the topic in its path, or of the cluster."""
+    named = {Resource.TOPIC: arguments.get("topic"), Resource.CLUSTER: CLUSTER_NAME}
+    return [Grant(need.resource, name, need.op) for need in operation.needs if (name := named.get(need.resource))]
 
 
 class App:

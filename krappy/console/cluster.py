@@ -21,9 +21,9 @@ from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.replica_set import FollowerLag
 from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import ShuttingDown
-from krappy.ports import BrokerPort, LookoutPort
+from krappy.ports import AccessPort, BrokerPort, LookoutPort
 from krappy.types import TopicPartition
 
 routes = Routes("cluster")
@@ -145,6 +145,7 @@ class ChangesQuery(msgspec.Struct, forbid_unknown_fields=True):
     summary="The cluster: brokers, controller, and the partitions with leaders, replicas, ISRs and lags",
 )
 async def cluster_state(call: Call, query: StateQuery) -> ClusterState:
+    call.access.cluster(Op.DESCRIBE)
     broker, image, lookout = call.broker, call.broker.image, call.lookout
     last = lookout.last
     names = sorted(call.access.topics(Op.DESCRIBE).keys() & image.topics.keys())
@@ -258,20 +259,26 @@ def _whole(ms: float | None) -> int | None:
 
 
 class LiveChanges:
-    """Sends `changes` until the reader leaves: first those behind `after` that are remembered, at most 1,000."""
+    """Sends `changes` until the reader leaves: first those behind `after` that are remembered, at most 1,000. Without
+    those of topics that `access` may not describe."""
 
-    def __init__(self, broker: BrokerPort, lookout: LookoutPort, after: int) -> None:
-        self._broker, self._lookout, self._after = broker, lookout, after
+    def __init__(self, broker: BrokerPort, access: AccessPort, lookout: LookoutPort, after: int) -> None:
+        self._broker, self._access, self._lookout, self._after = broker, access, lookout, after
 
     async def run(self, send: Any) -> None:
         while True:
             found = self._lookout.after(self._after)
             if found:
                 self._after = found[-1].number
-                await send("changes", ChangesShown([_shown(each) for each in found]), str(self._after))
+                shown = [_shown(each) for each in found if self._may_show(each)]
+                await send("changes", ChangesShown(shown), str(self._after))
             await self._broker.wait_for_moves([self._lookout], self._has_news, LONG_S)
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down")
+
+    def _may_show(self, noted: NotedChange) -> bool:
+        topic = noted.change.topic
+        return not topic or self._access.may(Resource.TOPIC, topic, Op.DESCRIBE)
 
     def _has_news(self) -> bool:
         return self._lookout.last > self._after
@@ -295,9 +302,12 @@ def _shown(noted: NotedChange) -> ChangeShown:
 
 @routes.get(
     "/cluster/changes",
-    needs=needs.cluster(Op.DESCRIBE),
+    needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE),
     summary="Live: elections, ISRs, brokers, controllers and topics, as this broker sees them",
     live=True,
 )
 async def cluster_changes(call: Call, query: ChangesQuery) -> LiveChanges:
-    return LiveChanges(call.broker, call.lookout, call.lookout.last if query.after is None else query.after)
+    call.access.cluster(Op.DESCRIBE)
+    return LiveChanges(
+        call.broker, call.access, call.lookout, call.lookout.last if query.after is None else query.after
+    )

@@ -190,6 +190,7 @@ def _check_replicas(replicas: list[int], known: Collection[int]) -> None:
     summary="The partitions that are being reassigned, and how far they are",
 )
 async def reassignments(call: Call) -> Reassignments:
+    call.access.cluster(Op.DESCRIBE)
     moving: dict[TopicPartition, PartitionImage] = {}
     for name in call.access.topics(Op.DESCRIBE).keys() & call.broker.image.topics.keys():
         partitions = enumerate(call.broker.image.topics[name].partitions)
@@ -215,6 +216,7 @@ def _reassignment(at: TopicPartition, partition: PartitionImage, lags: Mapping[i
 )
 async def balance(call: Call, query: BalanceQuery) -> BalanceProposal:
     """Nothing is moved: give the moves to `/cluster/reassignments`."""
+    call.access.cluster(Op.DESCRIBE)
     image, there = call.broker.image, call.access.topics(Op.DESCRIBE)
     moves = [each for each in await trio.to_thread.run_sync(propose, image, query.without) if each.topic in there]
     changes = {(each.topic, each.partition): each.after for each in moves}

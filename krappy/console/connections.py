@@ -88,6 +88,7 @@ ORDERS: dict[str, Callable[[ConnectionFacts], float]] = {
     summary="Connections, with what each has registered, sent and received",
 )
 async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
+    call.access.cluster(Op.DESCRIBE)
     told = [each for each in await in_slices(call.server.describe_connections()) if _passes(each, query)]
     told.sort(key=lambda each: (-ORDERS[query.order](each), each["client"]))
     shown = [_show(each) for each in told[query.skip : query.skip + query.limit]]
@@ -150,4 +151,5 @@ async def describe_cluster(call: Call) -> Cluster:
     summary="The broker's numbers: counters since it started, and how things stand now",
 )
 async def overview(call: Call) -> Totals:
+    call.access.cluster(Op.DESCRIBE)
     return (await gather(call.broker, call.access, call.server)).totals

@@ -12,7 +12,7 @@ from krappy.console.events import Offset, Partition
 from krappy.console.slices import in_slices
 from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import InvalidRequest
 from krappy.ports import GroupFacts
 
@@ -120,13 +120,18 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
     return GroupPage(found, total, after)
 
 
-@routes.get("/groups/{group}", needs=needs.group(Op.DESCRIBE), summary="A group: members, leases, positions and lag")
+@routes.get(
+    "/groups/{group}",
+    needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE),
+    summary="A group: members, leases, positions and lag",
+)
 async def describe_group(call: Call, group: str) -> GroupDescribed:
-    groups = call.access.group(group, Op.DESCRIBE)
-    told = groups.describe(group)
+    access = call.access
+    groups = access.group(group, Op.DESCRIBE)
+    told = access.told(groups.describe(group))
     leases: dict[str, list[LeaseRow]] = {each["name"]: [] for each in told["members"]}
     for member, topic, partition, first, last, due in groups.held(group):
-        if len(leases.get(member, ())) < MOST_LEASES:
+        if len(leases.get(member, ())) < MOST_LEASES and access.may(Resource.TOPIC, topic, Op.DESCRIBE):
             leases.setdefault(member, []).append(LeaseRow(topic, partition, first, last, due))
     return GroupDescribed(
         told["group"],
@@ -146,7 +151,7 @@ async def describe_group(call: Call, group: str) -> GroupDescribed:
 
 @routes.post(
     "/groups/{group}/reset",
-    needs=needs.group(Op.READ),
+    needs=needs.group(Op.READ) + needs.topic(Op.READ),
     summary="Move a group to another position, or show what that would change",
 )
 async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
@@ -155,6 +160,8 @@ async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
     if body.partitions is not None and body.topic is None:
         raise InvalidRequest("`partitions` needs `topic`, too", field="topic")
     groups = call.access.group(group, Op.READ)
+    for topic in [body.topic] if body.topic is not None else {each[0] for each in groups.positions(group)}:
+        call.access.check(Resource.TOPIC, topic, Op.READ)
     moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
     return GroupMoved(group, body.dry_run, [MovedRow(*each) for each in moved])
 

@@ -15,8 +15,9 @@ import trio
 
 from krappy.console.api import MSGPACK, Live
 from krappy.console.problems import HttpError, problem_of
-from krappy.errors import KrappyError
+from krappy.errors import AuthorizationFailed, KrappyError
 
+Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
 KEEP_ALIVE_SECONDS = 15.0
 SHARE = 0.04  # of the event loop's time
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
@@ -55,13 +56,14 @@ class EventStream:
     """An answer (ASGI) that is a live view: `event:`, `data:` (JSON), and `id:`, the cursor to resume from.
 
     `binary`: the same as msgpack maps, one after the other. `allowed`: called every KEEP_ALIVE_SECONDS; the view ends
-    when it returns False.
+    when it returns False. `hold`: as `AccessPort.hold` for what the view shows; the view ends when it is not allowed.
     """
 
-    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool], *, binary: bool) -> None:
+    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool], hold: Hold, *, binary: bool) -> None:
         self._live = live
         self._binary = binary
         self._allowed = allowed
+        self._hold = hold
         self._pacer = pacer
         self._turn = trio.Lock()
 
@@ -77,7 +79,10 @@ class EventStream:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async with trio.open_nursery() as nursery:
+            revoked = Revocation()
+            release = self._hold(revoked.take)
             nursery.start_soon(self._keep_alive, send, push, nursery.cancel_scope)
+            nursery.start_soon(revoked.end, push, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
             try:
                 await self._live.run(push)
@@ -85,6 +90,9 @@ class EventStream:
                 await push("problem", problem_of(error))
             except HttpError as refusal:
                 await push("problem", refusal.problem)
+            finally:
+                if release is not None:
+                    release()
             nursery.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -97,6 +105,24 @@ class EventStream:
             async with self._turn:
                 alive = _packed("alive", None, None) if self._binary else b":\n\n"
                 await send({"type": "http.response.body", "body": alive, "more_body": True})
+
+
+class Revocation:
+    """Ends a view that is not allowed any more."""
+
+    def __init__(self) -> None:
+        self._come = trio.Event()
+        self._error: AuthorizationFailed | None = None
+
+    def take(self, error: AuthorizationFailed) -> None:
+        self._error = error
+        self._come.set()
+
+    async def end(self, push: Any, scope: trio.CancelScope) -> None:
+        await self._come.wait()
+        assert self._error is not None
+        await push("problem", problem_of(self._error))
+        scope.cancel()
 
 
 def _lines(event: str, data: Any, id: str | None) -> bytes:

@@ -13,11 +13,12 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from krappy.console.api import room
+from krappy.console.api import principal_of, room
 from krappy.console.cluster_metrics import cluster_families, gather_cluster
 from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
+from krappy.core.security.operations import Op
 
 P = "krappy_"
 TOPICS = 2000  # topics, and pairs of a group and a topic, that have lines of their own by default
@@ -40,9 +41,11 @@ class Metrics:
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         await room(scope)
         async with self._console.turns:
-            numbers = await gather(self._console.broker, self._console.broker.access(), self._console.server)
+            access = self._console.broker.access(principal_of(scope))
+            access.cluster(Op.DESCRIBE)
+            numbers = await gather(self._console.broker, access, self._console.server)
             told = MetricsSnapshot(numbers, self._console.broker.version, self._console.live, most)
-            cluster = await gather_cluster(self._console.broker, self._console.broker.access(), self._console.lookout)
+            cluster = await gather_cluster(self._console.broker, access, self._console.lookout)
             parts = await in_slices(_written(chain(told.collect(), cluster_families(cluster)), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
         await Response(b"".join(parts) + end, headers={"content-type": kind})(scope, receive, send)

@@ -16,6 +16,7 @@ STATUS: dict[type[KrappyError], int] = {
     errors.UnknownTopic: 404,
     errors.UnknownPartition: 404,
     errors.UnknownGroup: 404,
+    errors.AuthorizationFailed: 403,
     errors.TopicExists: 409,
     errors.GroupNotEmpty: 409,
     errors.WrongGroupKind: 409,

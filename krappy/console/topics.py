@@ -12,7 +12,7 @@ from msgspec import Meta
 from krappy.console.api import Call, Routes
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import NotLeader
 from krappy.ports import PartitionPort, PartitionTold, TopicPort
 
@@ -213,14 +213,18 @@ async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
     return TopicPage(found, total, after)
 
 
-@routes.post("/topics", needs=needs.topic(Op.CREATE), summary="Create a topic", status=201)
+@routes.post("/topics", needs=needs.topic(Op.CREATE, Op.DESCRIBE_CONFIGS), summary="Create a topic", status=201)
 async def create_topic(call: Call, body: NewTopic) -> TopicDescribed:
     partitions = body.partitions or call.broker.config.default_partitions
     topic, _ = await call.access.create_topic(body.name, partitions, body.config)
     return await _describe(call, topic, PartitionsQuery())
 
 
-@routes.get("/topics/{topic}", needs=needs.topic(Op.DESCRIBE), summary="A topic with its settings and partitions")
+@routes.get(
+    "/topics/{topic}",
+    needs=needs.topic(Op.DESCRIBE, Op.DESCRIBE_CONFIGS),
+    summary="A topic with its settings and partitions",
+)
 async def describe_topic(call: Call, topic: str, query: PartitionsQuery) -> TopicDescribed:
     return await _describe(call, call.access.topic(topic, Op.DESCRIBE), query)
 
@@ -232,12 +236,14 @@ async def _describe(call: Call, topic: TopicPort, query: PartitionsQuery) -> Top
     more = rows and rows[-1].partition < max((each.partition for each in told), default=max(topic.local, default=-1))
     following = rows[-1].partition if more else None
     id, config, settings = (set_for_it[name] for name in ("id", "config", "settings"))
+    if not call.access.may(Resource.TOPIC, topic.name, Op.DESCRIBE_CONFIGS):
+        config, settings = {}, {}
     return TopicDescribed(topic.name, id, config, settings, summary_of(topic, told), rows, following)
 
 
 @routes.patch(
     "/topics/{topic}",
-    needs=needs.topic(Op.ALTER, Op.ALTER_CONFIGS, Op.DESCRIBE),
+    needs=needs.topic(Op.ALTER, Op.ALTER_CONFIGS, Op.DESCRIBE, Op.DESCRIBE_CONFIGS),
     summary="Change a topic's settings, add partitions",
 )
 async def alter_topic(call: Call, topic: str, body: TopicChange) -> TopicDescribed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.placement import Placement
-from krappy.core.security.principal import ANONYMOUS, Principal
+from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
 from krappy.measures import StoreMeasures
 from krappy.ports.registrations import RegistrationFacts
@@ -110,7 +110,7 @@ class BrokerPort(Protocol):
     config: ServerConfig
     measures: StoreMeasures
 
-    def access(self, principal: Principal = ANONYMOUS) -> AccessPort: ...
+    def access(self, principal: Principal | None = None) -> AccessPort: ...
     @property
     def machine(self) -> MachinePort: ...
     @property

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
+from krappy.core.security.operations import Grant
 from krappy.core.security.principal import Principal
+from krappy.errors import AuthorizationFailed
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
@@ -92,15 +94,19 @@ class SessionPort(PacedPort, Protocol):
 
     @property
     def broker(self) -> BrokerPort: ...
-    def add(self, registration: Registered, kept: int = 0) -> int:
-        """A handle for a registration, which is closed with the connection. `kept`: about how many bytes of memory it
-        keeps, if it may be many. Raises Overloaded, having closed it."""
+    def add(self, registration: Registered, grants: Sequence[Grant], kept: int = 0) -> int:
+        """A handle for a registration, which is closed with the connection, or when one of the `grants` that it stands
+        on is not allowed any more. `kept`: about how many bytes of memory it keeps, if it may be many. Raises
+        Overloaded, having closed it."""
 
     def registration(self, handle: int) -> Registered:
         """Raises UnknownHandle."""
 
     def find(self, handle: int, kind: type[T]) -> T:
-        """A registration of this kind. Raises UnknownHandle."""
+        """A registration of this kind. Raises UnknownHandle, AuthorizationFailed when it is not allowed any more."""
+
+    def revoked(self, handle: int) -> AuthorizationFailed | None:
+        """Why a registration is not allowed any more; None: it is, or there is none."""
 
     def remove(self, handle: int) -> None:
         """Closes a registration. Raises UnknownHandle."""

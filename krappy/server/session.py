@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
 
+from krappy.core.security.operations import Grant
 from krappy.core.security.principal import Principal
-from krappy.errors import Overloaded, UnknownHandle
-from krappy.handlers.handles import Membership
+from krappy.errors import AuthorizationFailed, Overloaded, UnknownHandle
+from krappy.handlers.handles import Membership, Revoked
 from krappy.ports import AccessPort, BrokerPort, LoginPort, PacedPort, Registered, SessionFacts
 from krappy.server.budget import FAIR
 from krappy.settings.listeners import NATIVE
@@ -87,11 +90,12 @@ class Session(Identified):
         self._allowance = allowance
         self.client = client
         self.handles: dict[int, Registered] = {}
+        self._releases: dict[int, Callable[[], None]] = {}  # with an authorizer
         self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False
         self._next = 1
 
-    def add(self, registration: Registered, kept: int = 0) -> int:
+    def add(self, registration: Registered, grants: Sequence[Grant], kept: int = 0) -> int:
         if self.closed:
             registration.close()
             return 0
@@ -109,6 +113,8 @@ class Session(Identified):
         handle = self._next
         self._next += 1
         self.handles[handle] = registration
+        if (release := self.access.hold(grants, partial(self._revoke, handle))) is not None:
+            self._releases[handle] = release
         if further:
             self._further[handle] = further
         return handle
@@ -124,16 +130,36 @@ class Session(Identified):
         if isinstance(found, kind):
             return found
         self.registration(handle)
+        if isinstance(found, Revoked):
+            raise found.error
         raise UnknownHandle(f"handle {handle} is no {kind.__name__}", handle=handle)
 
     def remove(self, handle: int) -> None:
         self.registration(handle).close()
         if self.handles.pop(handle, None) is not None:
+            self._release(handle)
             self._allowance.used -= 1 + self._further.pop(handle, 0)
 
     def forget(self, handle: int) -> None:
         if handle in self.handles:
             self.remove(handle)
+
+    def revoked(self, handle: int) -> AuthorizationFailed | None:
+        found = self.handles.get(handle)
+        return found.error if isinstance(found, Revoked) else None
+
+    def _revoke(self, handle: int, error: AuthorizationFailed) -> None:
+        registration = self.handles.get(handle)
+        self._release(handle)
+        if registration is not None:
+            registration.close()
+            if handle not in self.handles:  # a scan has it forgotten
+                self._allowance.used += 1
+            self.handles[handle] = Revoked(error)
+
+    def _release(self, handle: int) -> None:
+        if (release := self._releases.pop(handle, None)) is not None:
+            release()
 
     def describe(self) -> SessionFacts:
         """The connection's registrations; the native protocol has no client id."""
@@ -142,6 +168,8 @@ class Session(Identified):
     def close(self) -> None:
         """Closes all registrations; more than a few members of groups in several turns."""
         self.closed = True
+        for handle in list(self._releases):
+            self._release(handle)
         handles, self.handles = list(self.handles.values()), {}
         self._allowance.used -= sum(self._further.values())
         self._further.clear()

@@ -1,5 +1,6 @@
 """The settings of a broker that Kafka has, too, by Kafka's names ("Broker Configs"): they have the unit of ours."""
 
+from krappy.settings.authorization import AUTHORIZATION_NAMES
 from krappy.settings.security import SECURITY_NAMES
 from krappy.settings.share import SHARE_NAMES
 
@@ -40,6 +41,7 @@ KAFKA_NAMES = {
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
     "zookeeper.connect": "zookeeper_connect",
     "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
+    **AUTHORIZATION_NAMES,
     **SECURITY_NAMES,
     **SHARE_NAMES,
 }

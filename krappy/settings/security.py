@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from krappy.settings.authorization import AuthorizationSettings
 from krappy.settings.spec import number, setting
 
 # Kafka's names of them.
@@ -22,7 +23,7 @@ SECURITY_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(AuthorizationSettings):
     """The part of a broker's settings that concerns who may connect."""
 
     listener_security_protocol_map: str = setting(

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.settings import units
+from krappy.settings import authorization, units
 from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.listeners import (
     HTTP,
@@ -412,6 +412,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         return Path(value)
     if not isinstance(value, str):
         raise ValueError("text is needed")
+    if spec.name == "authorizer":
+        value = authorization.read_authorizer(value)
     if choices is not None and value not in choices:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
     if spec.name in LISTEN and value in ("", "none"):
@@ -427,6 +429,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         read_protocols(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
+    if spec.name == "super_users":
+        authorization.read_super_users(value)
     if spec.name == "max_connections_per_ip_overrides":
         _read_overrides(value)
     if spec.name == "advertised_listeners" and value:

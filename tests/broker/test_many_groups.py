@@ -145,7 +145,7 @@ async def test_all_members_of_a_connection_leave(tmp_path: Path, monkeypatch: py
         session = NativeSession(broker, "a", WillingPeer(), 1 << 20, allowance)
         for _ in range(300):
             member = await broker.groups.join("g", "a", ["t"])
-            session.add(Membership(member))
+            session.add(Membership(member), [])
             assert member.poll_now(1, 1 << 20)
         count.of(monkeypatch, Member, "close")
         async with count.watching():

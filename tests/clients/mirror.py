@@ -28,7 +28,7 @@ MIRRORED = {
     "krappy/client.py": "krappy/blocking.py",
     **{
         f"{AIO}/{name}.py": f"{SYNC}/{name}.py"
-        for name in ("consumer", "items", "producer", "security", "stage", "table")
+        for name in ("acls", "consumer", "items", "producer", "security", "stage", "table")
     },
 }
 OURS = {"self", "producer", "self._connection", "self._stack"}

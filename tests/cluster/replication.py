@@ -251,7 +251,8 @@ class MemoryBroker:
     def access(self, principal: Principal) -> Any:
         by_name = {each.name: each for each in self.topics.values()}
         return SimpleNamespace(
-            find_topic_by_id=lambda id, op: self.topics.get(id), find_topic=lambda name, op: by_name.get(name)
+            followed_topic=lambda name, id, op: by_name.get(name) if id is None else self.topics.get(id),
+            check=lambda resource, name, op: None,
         )
 
     async def wait_for_moves(self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float) -> bool:

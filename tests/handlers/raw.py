@@ -14,9 +14,10 @@ from krappy.wire.messages import ANSWERS, Answer, Request, read_answer, read_err
 
 
 class Raw:
-    def __init__(self, address: str, timeout: float = 20.0) -> None:
+    def __init__(self, address: str, timeout: float = 20.0, source: str = "127.0.0.1") -> None:
+        """`source`: the address of this machine that it comes from."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout)
+        self.socket = socket.create_connection((host, int(port)), timeout, (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = FrameReader()
         self._last = 0

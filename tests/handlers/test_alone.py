@@ -102,6 +102,18 @@ class Access:
         self.made: list[str] = []
         self.ids = 0
 
+    version = 0
+    sees = None
+
+    def may(self, *asked: object) -> bool:
+        return True
+
+    def check(self, *asked: object) -> None:
+        pass
+
+    def hold(self, *held: object) -> None:
+        pass
+
     def topic(self, name: str, op: object) -> Topic:
         if name not in self.there:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
@@ -116,7 +128,7 @@ class Access:
     def table_of(self, name: str) -> str | None:
         return None
 
-    async def topic_for_producer(self, name: str) -> Topic:
+    async def topic_for_producer(self, name: str, op: object = None) -> Topic:
         self.made.append(name)
         if not self.takes:
             raise InvalidTopic(f"'{name}' is no name for a topic")
@@ -151,7 +163,7 @@ def broker(access: Access, **parts: Any) -> Any:
 async def test_an_event_goes_to_the_partition_that_is_named_or_to_its_keys_own_or_to_each_in_turn() -> None:
     topic = Topic()
     session = native_session(broker(Access(topic)))
-    handle = session.add(ProducerHandle(topic, None))  # type: ignore[arg-type]
+    handle = session.add(ProducerHandle(topic, None), [])  # type: ignore[arg-type]
     own = partition_for(b"k", COUNT)
     asked: list[tuple[m.Message, int]] = [
         (m.Message(handle, payload=b"v", key=b"k", partition=(own + 1) % COUNT), (own + 1) % COUNT),
@@ -170,7 +182,7 @@ async def test_an_event_goes_to_the_partition_that_is_named_or_to_its_keys_own_o
 async def test_a_batch_goes_to_its_partition_or_into_an_attempt_which_knows_no_conditions() -> None:
     topic = Topic()
     session = native_session(broker(Access(topic)))
-    handle = session.add(ProducerHandle(topic, None))  # type: ignore[arg-type]
+    handle = session.add(ProducerHandle(topic, None), [])  # type: ignore[arg-type]
     assert (await publish.batch(session, m.Batch(handle, 2, b"records", [(0, 4)])).wait()).offset == 40
     assert topic.published() == [[], [], [(b"records", [(0, 4)])]]
     staged: list[tuple[int, bytes]] = []
@@ -180,7 +192,7 @@ async def test_a_batch_goes_to_its_partition_or_into_an_attempt_which_knows_no_c
         return resolved(StoredAt(0, 7))
 
     attempt: Any = SimpleNamespace(topic=topic, publish=stage)
-    handle = session.add(Stager(attempt))
+    handle = session.add(Stager(attempt), [])
     with pytest.raises(InvalidRequest, match="staged events have no conditions"):
         publish.batch(session, m.Batch(handle, 1, b"records", [(0, 4)]))
     await publish.batch(session, m.Batch(handle, 1, b"records")).wait()
@@ -190,7 +202,7 @@ async def test_a_batch_goes_to_its_partition_or_into_an_attempt_which_knows_no_c
 def test_a_deleted_topic_and_a_foreign_handle_take_nothing() -> None:
     topic = Topic()
     session = native_session(broker(Access(topic)))
-    handle = session.add(ProducerHandle(topic, None))  # type: ignore[arg-type]
+    handle = session.add(ProducerHandle(topic, None), [])  # type: ignore[arg-type]
     topic.deleted = True
     with pytest.raises(UnknownTopic, match="register again"):
         publish.message(session, m.Message(handle, payload=b"v"))
@@ -280,7 +292,7 @@ class Member:
 async def test_few_ranges_are_settled_at_once_and_many_in_several_turns() -> None:
     member: Any = Member()
     session = native_session(broker(Access()))
-    handle = session.add(Membership(member))
+    handle = session.add(Membership(member), [])
     few, many = [("t", 0, 1, 2)], [("t", 0, at, at) for at in range(0, 2 * groups.MANY + 2, 2)]
     await groups.ack(session, m.Ack(handle, few)).wait()  # type: ignore[union-attr]
     assert isinstance(groups.nack(session, m.Nack(handle, few, delay_ms=9)), m.Nacked)
@@ -300,7 +312,7 @@ async def test_few_ranges_are_settled_at_once_and_many_in_several_turns() -> Non
 def test_what_is_unregistered_is_closed_once() -> None:
     member: Any = Member()
     session = native_session(broker(Access()))
-    handle = session.add(Membership(member))
+    handle = session.add(Membership(member), [])
     assert isinstance(topics.unregister(session, m.Unregister(handle)), m.Unregistered)
     assert member.closed
     with pytest.raises(UnknownHandle):

@@ -57,6 +57,9 @@ REQUESTS: dict[tuple[str, str], Make] = {
         h.producer, 0, batch.encode(KEYS, [b""] * MOST, timestamps=1), expect=[(at, -1) for at in range(MOST)]
     ),
     ("Message", "headers"): lambda h: m.Message(h.producer, b"v", b"k", headers=[(f"{at}", b"") for at in range(MOST)]),
+    ("CreateAcls", "acls"): lambda h: m.CreateAcls(
+        [("topic", "literal", f"t{at}", "User:ada", "*", "read", "allow") for at in range(MOST)]
+    ),
     ("DescribeTopics", "topics"): lambda h: m.DescribeTopics(["t", *(f"m{at % 100}" for at in range(MOST - 1))]),
     ("Metadata", "topics"): lambda h: m.Metadata(["t", *(f"m{at}" for at in range(MOST - 1))]),
     ("DeleteRecords", "before"): lambda h: m.DeleteRecords("t", [(at, 0) for at in EVERY]),

@@ -25,9 +25,13 @@ class Raw:
     later: they come in the same order.
     """
 
-    def __init__(self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = "127.0.0.1"
+    ) -> None:
+        """`source`: the address of this machine that it comes from."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
+        come_from = None if ":" in host else (source, 0)
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout, come_from)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client_id = client_id
         self._last = 0

@@ -448,6 +448,27 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             ],
         },
     ),
+    (
+        "CreateAcls",
+        {"id": 1, "acls": [("topic", "prefixed", "orders-", "User:ada", "*", "read", "allow")]},
+    ),
+    ("AclsCreated", {"id": 1}),
+    (
+        "DescribeAcls",
+        {
+            **{"id": 1, "resource": "topic", "pattern": "match", "name": "orders-eu", "principal": None},
+            **{"host": None, "operation": None, "permission": None},
+        },
+    ),
+    ("AclsFound", {"id": 1, "acls": [("topic", "prefixed", "orders-", "User:ada", "*", "read", "allow")]}),
+    (
+        "DeleteAcls",
+        {
+            **{"id": 1, "resource": None, "pattern": "any", "name": None, "principal": "User:ada"},
+            **{"host": None, "operation": None, "permission": None},
+        },
+    ),
+    ("AclsDeleted", {"id": 1, "acls": [("topic", "prefixed", "orders-", "User:ada", "*", "read", "allow")]}),
     ("HoldBackup", {"id": 1}),
     (
         "BackupHeld",

@@ -35,9 +35,13 @@ CHAPTERS = {
     "columns": "The table and the log, by columns",
     "staging": "Staged writes",
     "topics": "Topics",
+    "acls": "ACLs",
     "server": "The broker, and any connection",
 }
 TYPES = {
+    "AclList": "[acl, …]",
+    "AclPattern": "any, match, literal or prefixed",
+    "AclRow": "acl",
     "BinaryColumn": "column",
     "Bulk": "bin",
     "Column": "str",

@@ -51,6 +51,8 @@ class LeasedSnapshot:
         self.tombstones = tombstones
         self.chosen = chosen
         self.partitions = {partition.index: partition for partition in partitions}
+        self.topic = partitions[0].topic
+        self.owner = ""  # the principal that had it taken
         self.readers = 0
         self.expires = trio.current_time() + ttl
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
@@ -155,7 +157,7 @@ class Snapshots:
 
     def keep(self, id: str, ttl_ms: int | None) -> None:
         """Starts its time to live anew. Raises SnapshotGone."""
-        snapshot = self._find(id)
+        snapshot = self.find(id)
         if ttl_ms is not None:
             snapshot.ttl = _seconds(ttl_ms)
         snapshot.expires = trio.current_time() + snapshot.ttl
@@ -164,7 +166,7 @@ class Snapshots:
     @contextmanager
     def reading(self, id: str) -> Iterator[LeasedSnapshot]:
         """Gives the snapshot for the body, during which it does not expire. Raises SnapshotGone."""
-        snapshot = self._find(id)
+        snapshot = self.find(id)
         snapshot.readers += 1
         try:
             yield snapshot
@@ -184,14 +186,21 @@ class Snapshots:
         for id in list(self._held):
             self.close(id)
 
-    def _find(self, id: str) -> LeasedSnapshot:
+    def get(self, id: str) -> LeasedSnapshot | None:
+        return self._held.get(id)
+
+    def find(self, id: str) -> LeasedSnapshot:
+        """Raises SnapshotGone."""
         found = self._held.get(id)
         if found is None:
-            raise SnapshotGone(
-                f"there is no snapshot '{id:.40}': it was closed, not used within its time to live, or ended with the "
-                "broker; take another, and keep it while it is not read (KeepSnapshot)"
-            )
+            raise self.gone(id)
         return found
+
+    def gone(self, id: str) -> SnapshotGone:
+        return SnapshotGone(
+            f"there is no snapshot '{id:.40}': it was closed, not used within its time to live, or ended with the "
+            "broker; take another, and keep it while it is not read (KeepSnapshot)"
+        )
 
     async def _watch(self) -> None:
         """Closes snapshots that have expired, until there are none left."""

@@ -16,6 +16,7 @@ from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.paths import KINDS, Kind
 from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
 from krappy.core.cluster.tree import Changes, Put, Znode
+from krappy.core.security.acl import Acl
 from krappy.types import id_of
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
@@ -27,6 +28,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 _TOPICS, _CONFIG = f"{paths.TOPICS}/", f"{paths.CONFIG}/"
 _BROKERS, _EPOCHS, _DELETED = f"{paths.BROKERS}/", f"{paths.EPOCHS}/", f"{paths.DELETED}/"
+_ACLS = f"{paths.ACLS}/"
 
 
 class Registration(NamedTuple):
@@ -96,7 +98,7 @@ class TopicImage:
 class Image:
     """`names`: topic id -> name. `deleted`: by id, the deleted topics whose files may still exist. `configs`: the
     stored settings, by kind and name. `controller`: a broker's id. `producer_ids`: the first that no broker has
-    reserved. `unreadable`: paths of znodes that this version
+    reserved. `acls`: by id; None: this version can't read it. `unreadable`: paths of znodes that this version
     can't read; for these the image keeps what it had before."""
 
     brokers: Mapping[int, Registration] = field(default_factory=_nothing)
@@ -107,6 +109,7 @@ class Image:
     configs: Mapping[Kind, Mapping[str, Mapping[str, str]]] = field(default_factory=_nothing)
     controller: int | None = None
     producer_ids: int = 0
+    acls: Mapping[str, Acl | None] = field(default_factory=_nothing)
     unreadable: frozenset[str] = frozenset()
 
     def config(self, kind: Kind, name: str) -> Mapping[str, str]:
@@ -145,6 +148,8 @@ class _Fold:
                 elif path.startswith(_DELETED):
                     id = id_of(path[len(_DELETED) :])
                     _set(self._map("deleted"), id, None if znode is None else _deleted(Document.of(znode.data)))
+                elif path.startswith(_ACLS):
+                    self._acl(path[len(_ACLS) :], znode)
                 elif path == paths.CONTROLLER:
                     controller = None if znode is None else znodes.controlled_by(znode.data)
                 elif path == paths.PRODUCER_IDS and znode is not None:
@@ -166,6 +171,13 @@ class _Fold:
         if name not in self._made:
             self._made[name] = dict(getattr(self._image, name))
         return self._made[name]
+
+    def _acl(self, id: str, znode: Znode | None) -> None:
+        acls = self._map("acls")
+        acls.pop(id, None)
+        if znode is not None:
+            acls[id] = None  # unless it can be read
+            acls[id] = znodes.acl_of(znode.data)
 
     def _broker(self, id: int, znode: Znode | None) -> None:
         _set(self._map("brokers"), id, None if znode is None else _registration(id, Document.of(znode.data)))

@@ -17,6 +17,7 @@ CONTROLLER_EPOCH = "/controller_epoch"
 DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
 LEASES = "/leases"
+ACLS = "/security/acls"
 Kind = Literal["topics", "brokers", "groups", "clients", "users"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
@@ -26,10 +27,10 @@ DEFAULT = "<default>"  # Kafka's name for the settings of all brokers
 KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users")
 ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
-    *("/admin", DELETED),
+    *("/admin", DELETED, "/security", ACLS),
 ]
 # What brokers follow; all below each of them, too. Other znodes change often and concern few.
-WATCHED = ["/admin", "/brokers", "/cluster", CONFIG, CONTROLLER, CONTROLLER_EPOCH, PRODUCER_IDS]
+WATCHED = ["/admin", "/brokers", "/cluster", CONFIG, CONTROLLER, CONTROLLER_EPOCH, PRODUCER_IDS, "/security"]
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-")
 
 
@@ -71,6 +72,10 @@ def deleted(id: bytes) -> str:
 
 def config(kind: Kind, name: str) -> str:
     return f"{CONFIG}/{kind}/{quoted(name)}"
+
+
+def acl(id: str) -> str:
+    return f"{ACLS}/{id}"
 
 
 def quoted(name: str) -> str:

@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from krappy.core.cluster.document import Document
+from krappy.core.security.acl import Acl, Pattern, Permission
+from krappy.core.security.operations import Op, Resource
 from krappy.types import id_of, text_id
 
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
@@ -15,6 +17,11 @@ PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager
 TOPIC_FIELDS = (
     *("version", "topic_id", "partitions", "adding_replicas", "removing_replicas", "generation"),
     "scattered",
+)
+
+
+_ACL_FIELDS = (
+    *("resource_type", "pattern_type", "resource_name", "principal", "host", "operation", "permission_type"),
 )
 
 
@@ -130,6 +137,40 @@ def producer_ids(following: int) -> bytes:
 def producer_ids_following(data: bytes) -> int:
     """The first id behind the last block. Raises ValueError."""
     return int(Document.of(data).text("block_end") or "") + 1
+
+
+def acl(acl: Acl) -> bytes:
+    fields = {
+        "version": 1,
+        "resource_type": acl.resource.name,
+        "pattern_type": acl.pattern.name,
+        "resource_name": acl.name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.op.name,
+        "permission_type": acl.permission.name,
+    }
+    return Document({}).with_fields(fields)
+
+
+def acl_of(data: bytes) -> Acl:
+    """Raises ValueError, also for an ACL that this version does not know how to decide by."""
+    found = Document.of(data)
+    if found.number("version") != 1:
+        raise ValueError("an ACL of another version")
+    named = {name: found.text(name) or "" for name in _ACL_FIELDS}
+    try:
+        return Acl(
+            Resource[named["resource_type"]],
+            Pattern[named["pattern_type"]],
+            named["resource_name"],
+            named["principal"],
+            named["host"],
+            Op[named["operation"]],
+            Permission[named["permission_type"]],
+        )
+    except KeyError as error:
+        raise ValueError(f"{error} is unknown") from None
 
 
 def cluster(id: bytes) -> bytes:

@@ -36,6 +36,7 @@ from krappy.core.kafka.modern_member import (
     Beaten,
     MemberStep,
     ModernMember,
+    Sees,
     reconcile,
 )
 from krappy.core.kafka.topic_regex import TopicRegex
@@ -215,7 +216,7 @@ class ModernGroup:
 
     def _adopt(self, member: ModernMember, beat: Beat) -> bool:
         """Takes over what the heartbeat says. Returns whether the group needs a new assignment."""
-        before, rack = (member.topics, member.regex, member.assignor), member.rack
+        before, rack = (member.topics, member.regex, member.sees, member.assignor), member.rack
         joins = beat.epoch == JOINING
         if beat.topics is not None:
             member.topics = tuple(sorted(set(beat.topics)))
@@ -223,6 +224,7 @@ class ModernGroup:
             member.topics = ()
         if beat.regex is not None or joins:
             member.regex = beat.regex or None
+        member.sees = beat.sees if member.regex else None
         if beat.assignor is not None or joins:
             member.assignor = beat.assignor
         if beat.rack is not None or joins:
@@ -231,7 +233,7 @@ class ModernGroup:
             member.rebalance_ms = beat.rebalance_ms
         seen = (rack, member.client_id, member.client_host)
         member.client_id, member.client_host = beat.client_id, beat.client_host
-        changed = before != (member.topics, member.regex, member.assignor)
+        changed = before != (member.topics, member.regex, member.sees, member.assignor)
         if changed or seen != (member.rack, member.client_id, member.client_host):
             self.dirty.add(member.id)
         return changed
@@ -272,26 +274,27 @@ class ModernGroup:
         """The existing topics that members subscribe to."""
         names = {name for member in self.members.values() for name in member.topics}
         found = {name: topics[name] for name in names if name in topics}
-        for pattern in {member.regex for member in self.members.values() if member.regex}:
+        for pattern, sees in {(member.regex, member.sees) for member in self.members.values() if member.regex}:
             matches = self._compile(pattern).matches
             matching = {name: topic for name, topic in topics.items() if "@" not in name and matches(name)}
-            found.update(matching)
+            found.update({name: each for name, each in matching.items() if sees is None or sees(name)})
         return found
 
     def _names(self, member: ModernMember) -> set[str]:
         names = {name for name in member.topics if name in self._subscribed}
         if member.regex:
             matches = self._compile(member.regex).matches
-            names |= {name for name in self._subscribed if matches(name)}
+            sees = member.sees
+            names |= {name for name in self._subscribed if matches(name) and (sees is None or sees(name))}
         return names
 
     def _assign(self, topics: Topics) -> None:
         self._subscribed, self._resumed = self._wanted(topics), False
         self.assignor = self._elect()
-        ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        ids: dict[tuple[tuple[str, ...], str | None, Sees | None], frozenset[bytes]] = {}
         wants: dict[str, Wants] = {}
         for member in self.members.values():
-            alike = (member.topics, member.regex)
+            alike = (member.topics, member.regex, member.sees)
             if alike not in ids:
                 ids[alike] = frozenset(self._subscribed[name].id for name in self._names(member))
             holds = self.target.get(member.id, member.assigned)

@@ -13,8 +13,11 @@ from krappy.core.kafka.classic_member import Protocols
 JOINING, LEAVING, AWAY = 0, -1, -2  # special epochs: joins; leaves; leaves for a while (static members)
 
 
+Sees = Callable[[str], bool]  # whether a topic may be told to a member; the same object for the same principal
+
+
 class Beat(NamedTuple):
-    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): unchanged."""
+    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): unchanged; but for `sees`: None: all topics."""
 
     member_id: str
     epoch: int
@@ -27,6 +30,7 @@ class Beat(NamedTuple):
     owned: frozenset[Partition] | None = None
     client_id: str = ""
     client_host: str = ""
+    sees: Sees | None = None
 
     @property
     def full(self) -> bool:
@@ -86,6 +90,7 @@ class ModernMember:
     expires: int | None = field(default=None)  # when its session ends
     revoke_by: int | None = field(default=None)  # when it must have given up partitions, joined or synced
     classic: ClassicSide | None = field(default=None)  # None: it speaks KIP-848's protocol
+    sees: Sees | None = field(default=None)  # the topics that its regex may match; each heartbeat tells, so not stored
 
     def dump(self) -> list[Any]:
         """Plain values that `load` takes."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from krappy.errors import LONGEST_TEXT, KrappyError, from_wire
 from krappy.wire.frames import ERROR, frame
+from krappy.wire.messages.acls import *
 from krappy.wire.messages.columns import *
 from krappy.wire.messages.consume import *
 from krappy.wire.messages.groups import *

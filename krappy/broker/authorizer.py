@@ -1,0 +1,229 @@
+"""Who may do what: the ACLs in the cluster's tree (`/security/acls/<id>`), what they allow now, and what was allowed
+and is still in use.
+
+All brokers follow the tree, so a change is in force on each of them as soon as it sees it. What is open by then (a
+registration, a watch, a live page) is looked at again, and ended if its principal may not have it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from krappy.broker.tree_changes import change
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Create, Delete, Operation
+from krappy.core.security.acl import Acl, AclFilter, AclSet
+from krappy.core.security.operations import Grant, Op, Resource
+from krappy.core.security.principal import Principal
+from krappy.errors import (
+    AuthorizationFailed,
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    PolicyViolation,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
+from krappy.ports.store import Store
+from krappy.settings.server import ServerConfig
+from krappy.waiting import Signal, wait_any
+
+MOST = 10_000  # ACLs
+AT_ONCE = 500  # ACLs that one write of the tree adds or deletes
+REMEMBERED = 10_000  # decisions
+TURN = 500  # open things that are looked at in one turn
+_FAILURES: dict[Resource, tuple[type[AuthorizationFailed], str]] = {
+    Resource.TOPIC: (TopicAuthorizationFailed, "the topic"),
+    Resource.GROUP: (GroupAuthorizationFailed, "the group"),
+    Resource.CLUSTER: (ClusterAuthorizationFailed, "the cluster"),
+    Resource.TRANSACTIONAL_ID: (TransactionalIdAuthorizationFailed, "the transactional id or job"),
+}
+
+
+def refusal(principal: Principal, grant: Grant) -> AuthorizationFailed:
+    """The same whether the resource exists or not."""
+    kind, what = _FAILURES[grant.resource]
+    named = "" if grant.resource is Resource.CLUSTER else f" '{grant.name:.300}'"
+    return kind(f"{principal!s:.300} may not do this: it needs {grant.op.name} on {what}{named}")
+
+
+class OpenGrants:
+    """What a principal was allowed, and uses: `end(error)` is called once it is not allowed any more."""
+
+    def __init__(self, principal: Principal, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]):
+        self.principal = principal
+        self.grants = grants
+        self.end = end
+
+
+class LentTree(Protocol):
+    """What a broker lends: its settings, and the tree."""
+
+    config: ServerConfig
+    store: Store
+
+    @property
+    def image(self) -> Image: ...
+
+
+class Authorizer:
+    """`on`: there is an authorizer. `signals`: what fires after each change of the ACLs."""
+
+    def __init__(self, runtime: LentTree) -> None:
+        config = runtime.config
+        self.on = config.authorizes
+        self._version = 0
+        self._changed = Signal()
+        self.signals = (self._changed,) if self.on else ()
+        self._runtime = runtime
+        self._super = frozenset(config.super_user_names)
+        self._otherwise = config.allow_everyone_if_no_acl_found
+        self._seen: object = None  # of the image: the ACLs that `_acls` has
+        self._acls = AclSet()
+        self._closed = False  # an ACL can't be read, which may deny anything
+        self._decided: dict[tuple[object, ...], bool] = {}
+        self._sees: dict[tuple[object, ...], Callable[[str], bool]] = {}
+        self._open: dict[OpenGrants, None] = {}
+
+    # --- what they allow
+
+    def allows(self, principal: Principal, grant: Grant) -> bool:
+        acls = self._now()
+        key = (principal.names, principal.host, grant)
+        found = self._decided.get(key)
+        if found is None:
+            if len(self._decided) >= REMEMBERED:
+                self._decided.clear()
+            found = self._decided[key] = self._is_super(principal) or (
+                not self._closed and acls.decide(principal, *grant, otherwise=self._otherwise)
+            )
+        return found
+
+    def allows_any(self, principal: Principal, resource: Resource, op: Op) -> bool:
+        """Whether the principal may do `op` to some resource of the type."""
+        acls = self._now()
+        if self._is_super(principal):
+            return True
+        # As Kafka: where ACLs do not concern some arbitrary name, the setting counts.
+        arbitrary = self._otherwise and acls.decide(principal, resource, "hardcode", op, otherwise=True)
+        return not self._closed and (arbitrary or acls.decide_for_any(principal, resource, op))
+
+    def guard(self, principal: Principal | None) -> PrincipalGuard | None:
+        """Of a door; None: without an authorizer, or for the broker itself."""
+        if not self.on or principal is None:
+            return None
+        key = (principal.names, principal.host)
+        if key not in self._sees:
+            if len(self._sees) >= REMEMBERED:
+                self._sees.clear()
+            self._sees[key] = lambda name: self.allows(principal, Grant(Resource.TOPIC, name, Op.DESCRIBE))
+        return PrincipalGuard(self, principal, self._sees[key])
+
+    def seen_version(self) -> int:
+        """Rises with each change of the ACLs."""
+        self._now()
+        return self._version
+
+    def _is_super(self, principal: Principal) -> bool:
+        return not self._super.isdisjoint(principal.names)
+
+    def _now(self) -> AclSet:
+        acls = self._runtime.image.acls
+        if acls is not self._seen:
+            self._seen = acls
+            self._acls = AclSet(acl for acl in acls.values() if acl is not None)
+            self._closed = None in acls.values()
+            self._decided.clear()
+            self._version += 1
+        return self._acls
+
+    # --- what is open
+
+    def hold(self, opened: OpenGrants) -> Callable[[], None]:
+        """From now on it is looked at with each change of the ACLs. Returns what ends that."""
+        self._open[opened] = None
+        return lambda: self._open.pop(opened, None) and None
+
+    async def follow(self) -> None:
+        """Until cancelled, if there is an authorizer."""
+        while self.on:
+            self._now()
+            seen = self._seen
+            await wait_any([self._runtime.store.changed], lambda seen=seen: self._runtime.image.acls is not seen)  # type: ignore[misc]
+            await self._review()
+
+    async def _review(self) -> None:
+        """Ends what is open and not allowed any more."""
+        self._now()
+        self._changed.fire()
+        for number, opened in enumerate(tuple(self._open), 1):
+            if opened in self._open:
+                missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
+                if missing is not None:
+                    opened.end(refusal(opened.principal, missing))
+            if number % TURN == 0:
+                await trio.lowlevel.checkpoint()
+
+    # --- the ACLs
+
+    def find(self, wanted: AclFilter) -> list[Acl]:
+        return self._now().find(wanted)
+
+    async def add(self, acls: Iterable[Acl]) -> None:
+        """Stores them, durably; those that are there already stay. On return they are in force on this broker. Raises
+        PolicyViolation when there would be too many, StorageError."""
+        wanted = {acl.id: acl for acl in acls}
+        if len({*wanted, *self._runtime.image.acls}) > MOST:
+            raise PolicyViolation(f"there are at most {MOST} ACLs")
+        ids = sorted(wanted)
+        for first in range(0, len(ids), AT_ONCE):
+            some = ids[first : first + AT_ONCE]
+
+            async def made(some: list[str] = some) -> list[Operation]:
+                there = self._runtime.image.acls
+                return [Create(paths.acl(id), znodes.acl(wanted[id])) for id in some if id not in there]
+
+            await change(self._runtime.store, made)
+        await self._review()
+
+    async def remove(self, acls: Iterable[Acl]) -> None:
+        """Deletes them, durably, as `add` stores them."""
+        ids = sorted({acl.id for acl in acls})
+        for first in range(0, len(ids), AT_ONCE):
+            some = ids[first : first + AT_ONCE]
+
+            async def made(some: list[str] = some) -> list[Operation]:
+                there = self._runtime.image.acls
+                return [Delete(paths.acl(id)) for id in some if id in there]
+
+            await change(self._runtime.store, made)
+        await self._review()
+
+
+class PrincipalGuard:
+    """What one principal may do. `sees`: whether it may describe the topic of a name; the same function for the same
+    principal."""
+
+    def __init__(self, authorizer: Authorizer, principal: Principal, sees: Callable[[str], bool]) -> None:
+        self._authorizer = authorizer
+        self.principal = principal
+        self.sees = sees
+
+    @property
+    def version(self) -> int:
+        return self._authorizer.seen_version()
+
+    def allows(self, grant: Grant) -> bool:
+        return self._authorizer.allows(self.principal, grant)
+
+    def allows_any(self, resource: Resource, op: Op) -> bool:
+        return self._authorizer.allows_any(self.principal, resource, op)
+
+    def refusal(self, grant: Grant) -> AuthorizationFailed:
+        return refusal(self.principal, grant)
+
+    def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None]:
+        return self._authorizer.hold(OpenGrants(self.principal, grants, end))

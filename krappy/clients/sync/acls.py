@@ -1,0 +1,32 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/acls.py: change that one, and run `make generate`.
+
+"""The blocking client's methods for ACLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Unpack
+
+from krappy.clients import acls
+from krappy.clients.acls import AclInfo, AclMatch
+from krappy.clients.runtime import run
+from krappy.clients.sync.connection import ClientConnection
+
+
+class AclMethods:
+    """Of a client. They raise ClusterAuthorizationFailed, and SecurityDisabled when the broker has no authorizer."""
+
+    _connection: ClientConnection
+
+    def add_acls(self, added: Iterable[AclInfo]) -> None:
+        """Stores ACLs, all or none; those that are there already stay. Raises InvalidRequest."""
+        run(acls.add(self._connection.link, added))
+
+    def acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
+        """The ACLs that have all the values given, such as `acls(principal="User:ada")`; all if none is given. With
+        `pattern="match"` those that concern the resource `name`: literally, by a prefix, or as *."""
+        return run(acls.find(self._connection.link, wanted))
+
+    def delete_acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
+        """Deletes the ACLs that have all the values given, as for `acls`; returns them."""
+        return run(acls.delete(self._connection.link, wanted))

@@ -1,0 +1,63 @@
+"""The settings of who may do what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from krappy.settings.spec import setting
+
+# Kafka's names of them.
+AUTHORIZATION_NAMES = {
+    "allow.everyone.if.no.acl.found": "allow_everyone_if_no_acl_found",
+    "authorizer.class.name": "authorizer",
+    "super.users": "super_users",
+}
+# Kafka's authorizers whose rules are those of `acl`.
+_CLASSES = {
+    "": "none",
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer": "acl",
+    "kafka.security.authorizer.AclAuthorizer": "acl",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizationSettings:
+    """The part of a broker's settings that concerns who may do what."""
+
+    authorizer: str = setting(
+        "auto",
+        "what decides who may do what: acl (the ACLs of the cluster), none (everybody may do everything), or auto: acl "
+        "if a listener asks its clients who they are",
+        choices=("auto", "acl", "none"),
+    )
+    super_users: str = setting("", "User:NAME;User:NAME: principals that may do everything, with ; between them")
+    allow_everyone_if_no_acl_found: bool = setting(False, "whether everybody may do everything to what no ACL concerns")
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a listener asks its clients who they are."""
+        return False
+
+    @property
+    def authorizes(self) -> bool:
+        return self.authorizer == "acl" or (self.authorizer == "auto" and self.authenticates)
+
+    @property
+    def super_user_names(self) -> list[str]:
+        """Raises ValueError."""
+        return read_super_users(self.super_users)
+
+
+def read_authorizer(value: str) -> str:
+    """Takes Kafka's names of classes, too."""
+    return _CLASSES.get(value, value)
+
+
+def read_super_users(text: str) -> list[str]:
+    """The principals of "User:a;User:b". Raises ValueError."""
+    found = [each for each in map(str.strip, text.split(";")) if each]
+    for each in found:
+        kind, _, name = each.partition(":")
+        if not kind or not name:
+            raise ValueError(f"'{each:.80}' is not TYPE:NAME, such as User:ada")
+    return found

@@ -1,0 +1,81 @@
+"""`krappy acl`, and the client's methods for ACLs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from krappy import blocking
+from krappy.clients.acls import AclInfo
+from krappy.errors import ClusterAuthorizationFailed, InvalidRequest, SecurityDisabled
+from krappy.testing.running import run_broker
+from tests.security.guarded import Guarded
+
+
+def krappy(guarded: Guarded, *arguments: str, fails: int = 0) -> str:
+    command = [sys.executable, "-m", "krappy", "acl", *arguments, "--address", guarded.broker.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == fails, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def shown(guarded: Guarded, *arguments: str) -> Any:
+    return json.loads(krappy(guarded, *arguments, "--json"))
+
+
+def test_acls_are_added_shown_and_removed(guarded: Guarded) -> None:
+    added = shown(guarded, "add", "ada", "--consumer", "--topic", "orders-", "--prefixed", "--group", "mail")
+    assert [(each["resource"], each["name"], each["pattern"], each["operation"]) for each in added] == [
+        ("topic", "orders-", "prefixed", "read"),
+        ("topic", "orders-", "prefixed", "describe"),
+        ("group", "mail", "prefixed", "read"),
+    ]
+    assert {each["principal"] for each in added} == {"User:ada"}
+    krappy(guarded, "add", "Group:ops", "-o", "all", "--cluster", "--deny", "--host", "10.0.0.7")
+    assert len(shown(guarded, "list", "--principal", "ada")) == 3
+    assert len(shown(guarded, "list", "--topic", "orders-eu", "--principal", "ada")) == 0
+    assert len(shown(guarded, "list", "--topic", "orders-eu", "--principal", "ada", "--match")) == 2
+    [denied] = shown(guarded, "list", "--cluster", "--principal", "Group:ops")
+    assert (denied["permission"], denied["host"], denied["name"]) == ("deny", "10.0.0.7", "kafka-cluster")
+    assert "10.0.0.7" in krappy(guarded, "list")
+    removed = shown(guarded, "remove", "--principal", "ada", "--operation", "read", "--yes")
+    assert len(removed) == 2
+    assert len(shown(guarded, "list", "--principal", "ada")) == 1
+    krappy(guarded, "remove", "--principal", "ada", "--yes")
+    krappy(guarded, "remove", "--principal", "Group:ops", "--yes")
+    assert shown(guarded, "list", "--principal", "ada") == []
+
+
+def test_what_is_not_enough(guarded: Guarded) -> None:
+    assert "name what it is allowed" in krappy(guarded, "add", "ada", fails=2)
+    assert "name which ones" in krappy(guarded, "remove", "--yes", fails=2)
+    assert "CLUSTER_ACTION is not for" in krappy(guarded, "add", "a", "-o", "cluster_action", "--topic", "t", fails=1)
+
+
+def test_the_client(guarded: Guarded) -> None:
+    read = AclInfo("topic", "client", "User:ada", "read")
+    with blocking.connect(guarded.broker.address) as client:
+        client.add_acls([read, read._replace(operation="write", permission="deny", host="10.0.0.1")])
+        assert client.acls(name="client", permission="allow") == [read]
+        with pytest.raises(InvalidRequest, match="`operation` is 'rea'"):
+            client.add_acls([read._replace(operation="rea")])
+        assert len(client.delete_acls(principal="User:ada", resource="topic")) == 2
+        assert client.acls(principal="User:ada") == []
+
+
+def test_without_an_authorizer(tmp_path: Any) -> None:
+    refused = pytest.raises(SecurityDisabled, match="No Authorizer")
+    with run_broker(tmp_path / "data") as broker, broker.connect() as client, refused:
+        client.acls()
+
+
+def test_one_who_may_not(guarded: Guarded) -> None:
+    from krappy.wire import messages as m
+    from tests.security.guarded import NOBODY
+
+    with guarded.native(NOBODY) as raw, pytest.raises(ClusterAuthorizationFailed):
+        raw.call(m.DescribeAcls())

@@ -1,0 +1,124 @@
+"""CreateAcls, DescribeAcls and DeleteAcls, and what they do to requests, over the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.records import batch
+from krappy.wire.kafka import RANGES, ApiKey, Code
+from tests.security.guarded import NOBODY, USER, Guarded, filtered, rule
+
+ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
+
+
+def versions(key: ApiKey) -> range:
+    low, high = RANGES[key]
+    return range(low, high + 1)
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_ACLS))
+def test_an_acl_is_made_shown_and_taken_away(guarded: Guarded, version: int) -> None:
+    made = rule(Resource.TOPIC, f"v{version}", Op.READ, principal="User:ada", host="10.0.0.1", deny=True, prefixed=True)
+    ask = guarded.admin.ask
+    for _ in range(2):  # the second time it is there already
+        assert ask(ApiKey.CREATE_ACLS, {"creations": [made]}, version)["results"][0]["error_code"] == 0
+    only = filtered(resource_name_filter=f"v{version}")
+    entry = {"principal": "User:ada", "host": "10.0.0.1", "operation": Op.READ, "permission_type": 2}
+    answer = ask(ApiKey.DESCRIBE_ACLS, only, version)
+    assert answer["resources"] == [
+        {"resource_type": 2, "resource_name": f"v{version}", "pattern_type": 4, "acls": [entry]}
+    ]
+    [deleted] = ask(ApiKey.DELETE_ACLS, {"filters": [only]}, version)["filter_results"]
+    [match] = deleted["matching_acls"]
+    assert deleted["error_code"] == match["error_code"] == 0
+    assert match["principal"] == "User:ada"
+    assert ask(ApiKey.DESCRIBE_ACLS, only, version)["resources"] == []
+
+
+def test_acls_that_can_not_be_are_refused_and_the_others_made(guarded: Guarded) -> None:
+    good = rule(Resource.TOPIC, "good", Op.READ)
+    bad = [
+        {**good, "resource_type": 1},
+        {**good, "resource_type": 99},
+        {**good, "resource_pattern_type": 2},
+        {**good, "operation": 1},
+        {**good, "permission_type": 1},
+        {**good, "principal": "ada"},
+        {**good, "resource_name": ""},
+        {**good, "resource_type": 4},
+    ]
+    results = guarded.admin.ask(ApiKey.CREATE_ACLS, {"creations": [*bad, good]})["results"]
+    assert [each["error_code"] for each in results] == [Code.INVALID_REQUEST] * len(bad) + [0]
+    only = filtered(resource_name_filter="good")
+    assert len(guarded.admin.ask(ApiKey.DESCRIBE_ACLS, only)["resources"]) == 1
+    guarded.take_away()
+
+
+def test_who_may_not_is_refused(guarded: Guarded) -> None:
+    with guarded.kafka(NOBODY) as raw:
+        answer = raw.ask(ApiKey.DESCRIBE_ACLS, filtered())
+        assert (answer["error_code"], answer["resources"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
+        [made] = raw.ask(ApiKey.CREATE_ACLS, {"creations": [rule(Resource.TOPIC, "t", Op.READ)]})["results"]
+        assert made["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+        [deleted] = raw.ask(ApiKey.DELETE_ACLS, {"filters": [filtered()]})["filter_results"]
+        assert (deleted["error_code"], deleted["matching_acls"]) == (Code.CLUSTER_AUTHORIZATION_FAILED, [])
+    assert len(guarded.admin.ask(ApiKey.DESCRIBE_ACLS, filtered())["resources"]) >= 4
+
+
+def test_produce_and_fetch(guarded: Guarded) -> None:
+    guarded.admin.make("pf")
+    with guarded.kafka() as raw:
+        assert raw.produce("pf", ONE)["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        guarded.allow(rule(Resource.TOPIC, "pf", Op.WRITE))
+        assert raw.produce("pf", ONE)["error_code"] == 0
+        assert raw.fetch("pf", 0)["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        guarded.allow(rule(Resource.TOPIC, "p", Op.READ, prefixed=True))
+        assert raw.values("pf") == [b"v"]
+        guarded.allow(rule(Resource.TOPIC, "*", Op.READ, deny=True))
+        assert raw.fetch("pf", 0)["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        assert raw.produce("pf", ONE)["error_code"] == 0
+    guarded.take_away()
+
+
+def test_a_topic_is_shown_to_those_who_may_describe_it(guarded: Guarded) -> None:
+    id = guarded.admin.make("shown")
+    with guarded.kafka() as raw:
+        ask = {"topics": None}
+        assert raw.ask(ApiKey.METADATA, ask)["topics"] == []
+        [named] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "shown"}]})["topics"]
+        assert named["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        [by_id] = raw.ask(ApiKey.METADATA, {"topics": [{"name": None, "topic_id": id}]})["topics"]
+        assert (by_id["error_code"], by_id["name"]) == (Code.UNKNOWN_TOPIC_ID, None)
+        guarded.allow(rule(Resource.TOPIC, "shown", Op.READ))
+        assert [each["name"] for each in raw.ask(ApiKey.METADATA, ask)["topics"]] == ["shown"]
+        asked = {"topics": [{"name": None, "topic_id": id}], "include_topic_authorized_operations": True}
+        [by_id] = raw.ask(ApiKey.METADATA, asked)["topics"]
+        assert (by_id["error_code"], by_id["name"]) == (0, "shown")
+        assert by_id["topic_authorized_operations"] == (1 << Op.READ) + (1 << Op.DESCRIBE)
+    guarded.take_away()
+
+
+def test_a_topic_is_made_by_those_who_may(guarded: Guarded) -> None:
+    made = {"topics": [{"name": "made", "num_partitions": 1, "replication_factor": 1}]}
+    with guarded.kafka() as raw:
+        [refused] = raw.ask(ApiKey.CREATE_TOPICS, made)["topics"]
+        assert refused["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        guarded.allow(rule(Resource.TOPIC, "made", Op.DESCRIBE))
+        [asked] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "made"}]})["topics"]
+        assert asked["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        guarded.allow(rule(Resource.TOPIC, "made", Op.CREATE))
+        [there] = raw.ask(ApiKey.CREATE_TOPICS, made)["topics"]
+        assert there["error_code"] == 0
+        assert there["topic_config_error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+        guarded.allow(rule(Resource.CLUSTER, CLUSTER_NAME, Op.CREATE))
+        other = {"topics": [{"name": "other", "num_partitions": 1, "replication_factor": 1}]}
+        assert raw.ask(ApiKey.CREATE_TOPICS, other)["topics"][0]["error_code"] == 0
+    guarded.take_away()
+
+
+def test_acls_stay_over_a_restart_and_hosts_tell_apart(guarded: Guarded) -> None:
+    """The broker of these tests was started again after its first ACLs were made."""
+    found = guarded.admin.ask(ApiKey.DESCRIBE_ACLS, filtered(host_filter="127.0.0.1"))["resources"]
+    assert {each["resource_type"] for each in found} == {2, 3, 4, 5}
+    assert USER != NOBODY
