@@ -32,26 +32,49 @@ class KeyOrder:
         self.known = known
         self.open: set[int] = set()
         self._keys: dict[int, Hashable] = {}  # offset -> key, of each unsettled event with a key
+        self._alone: dict[Hashable, int] = {}  # by key, its only event, which is leased: most keys have no chain
         self._chains: dict[Hashable, _Chain] = {}
         self._held_back: set[int] = set()  # waiting, but delayed or dead: not to be leased, whatever its key
 
-    def arrive(self, offset: int, key: Hashable | None, mine: set[Hashable]) -> bool:
-        """Adds a fresh event, above all known ones. True: it is leased at once, to the member that was just leased the
-        keys `mine`; False: it waits."""
+    def arrive(
+        self, events: Iterable[tuple[int, Hashable | None]], left: int, mine: set[Hashable]
+    ) -> tuple[list[int], int | None]:
+        """Adds fresh events, above all known ones, and leases up to `left` of them to the member that was just leased
+        the keys `mine`. Returns the offsets of those that wait, and the offset before which it stopped: with the first
+        event after the last that may be leased. None: it took them all."""
+        keys, alone, chains = self._keys, self._alone, self._chains
+        waiting: list[int] = []
+        offset = self.known - 1
+        for offset, key in events:
+            if not left:
+                self.known = offset
+                return waiting, offset
+            if key is None:
+                left -= 1
+                continue
+            keys[offset] = key
+            chain = chains.get(key)
+            if chain is None:
+                if key not in alone:
+                    alone[key] = offset
+                    mine.add(key)
+                    left -= 1
+                    continue
+                chain = self._chain(key)
+            if chain.waiting or key not in mine:
+                chain.waiting.append(offset)
+                waiting.append(offset)
+            else:
+                chain.leased.append(offset)
+                left -= 1
         self.known = offset + 1
-        if key is None:
-            return True
-        self._keys[offset] = key
-        chain = self._chains.get(key)
-        if chain is None:
+        return waiting, None
+
+    def _chain(self, key: Hashable) -> _Chain:
+        """The chain of a key that has events."""
+        if (offset := self._alone.pop(key, None)) is not None:
             self._chains[key] = _Chain([offset], [])
-            mine.add(key)
-            return True
-        if key in mine and not chain.waiting:
-            chain.leased.append(offset)
-            return True
-        chain.waiting.append(offset)
-        return False
+        return self._chains[key]
 
     def add(self, offset: int, key: Hashable | None, *, held_back: bool = False) -> None:
         """Adds a waiting event, above all known ones. `held_back`: it is delayed or dead."""
@@ -62,19 +85,18 @@ class KeyOrder:
             self._open_unless_held(offset)
             return
         self._keys[offset] = key
-        chain = self._chains.get(key)
-        if chain is None:
+        if key in self._chains or key in self._alone:
+            self._chain(key).waiting.append(offset)
+        else:
             self._chains[key] = _Chain([], [offset])
             self._open_unless_held(offset)
-        else:
-            chain.waiting.append(offset)
 
     def lease(self, offset: int) -> None:
         """Marks an event as leased. It must be open, or the next of its key (`is_next`)."""
         self.open.discard(offset)
         key = self._keys.get(offset)
         if key is not None:
-            chain = self._chains[key]
+            chain = self._chain(key)
             chain.leased.append(chain.waiting.pop(0))
 
     def is_next(self, offset: int, key: Hashable) -> bool:
@@ -97,7 +119,7 @@ class KeyOrder:
                 lowest[key] = offset
         others: list[int] = []
         for key, low in lowest.items():
-            chain = self._chains[key]
+            chain = self._chain(key)
             back = [offset for offset in chain.leased if offset >= low]
             chain.leased = [offset for offset in chain.leased if offset < low]
             if chain.waiting:
@@ -121,14 +143,14 @@ class KeyOrder:
             if key is None:
                 self.open.add(offset)
             else:
-                self._open_head(self._chains[key])
+                self._open_head(self._chain(key))
 
     def settle(self, first: int, last: int) -> None:
         """Removes the events `first` to `last`, which are settled, whatever their state."""
-        keys, chains = self._keys, self._chains
+        keys, alone, chains = self._keys, self._alone, self._chains
         for offset in range(first, last + 1):
             key = keys.pop(offset, None)
-            if key is None:
+            if key is None or alone.pop(key, None) is not None:
                 continue
             chain = chains[key]
             if chain.waiting and offset >= chain.waiting[0]:

@@ -43,19 +43,36 @@ class KeyedLeases(Leases):
 
     def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool, mine: set[Hashable]) -> list[Lease]:
         assert log.keys is not None, "key order needs keys"
-        keys, runs, frontier = self._keys, self._runs, self.frontier
+        keys, frontier = self._keys, self.frontier
         learns = log.start <= keys.known < log.end  # whether it has keys of events beyond the known ones
+        passed = sum(min(last + 1, frontier) - first for first, last in log.spans if first < frontier)
+        taken: list[Lease] = []
+        if self._counts[WAITING] or keys.known < frontier:  # else nothing below the frontier may be leased
+            taken, left = self._lease_passed(member, due, log, passed, learns, left, alone, mine)
+        if learns:
+            taken += self._lease_fresh_keys(member, due, log, passed, left, mine)
+            keys.known = max(keys.known, min(log.end, self.frontier))
+        if taken:
+            self._runs.join(taken[0].first, taken[-1].last)
+        return _joined(taken)
+
+    def _lease_passed(
+        self,
+        member: str,
+        due: int,
+        log: LogSlice,
+        count: int,
+        learns: bool,
+        left: int,
+        alone: bool,
+        mine: set[Hashable],
+    ) -> tuple[list[Lease], int]:
+        """Leases of the first `count` events, which are below the frontier, those that may be. Returns the leases, and
+        how many more events may be leased."""
+        assert log.keys is not None
+        keys, runs = self._keys, self._runs
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
-        pairs: Iterator[tuple[int, Hashable | None]] = zip(_offsets(log.spans), log.keys, strict=True)
-        if not self._counts[WAITING] and keys.known >= frontier:  # nothing below the frontier may be leased
-            passed = sum(min(last + 1, frontier) - first for first, last in log.spans if first < frontier)
-            pairs = islice(pairs, passed, None)
-        for offset, key in pairs:
-            if offset >= frontier:
-                if learns:
-                    pairs = chain([(offset, key)], pairs)
-                    taken += [(one, 1) for one in self._lease_fresh_keys(pairs, member, due, log.end, left, mine)]
-                break
+        for offset, key in islice(zip(_offsets(log.spans), log.keys, strict=True), count):
             if offset >= keys.known and learns:
                 run = runs.at(offset)
                 if run is not None:
@@ -75,45 +92,38 @@ class KeyedLeases(Leases):
             keys.lease(offset)
             mine.add(key)
             left -= 1
-        else:
-            if learns:
-                self.frontier = max(frontier, log.end)
-        if learns:
-            keys.known = max(keys.known, min(log.end, self.frontier))
-        if taken:
-            runs.join(taken[0][0], taken[-1][0])
-        return _spans(taken)
+        return _spans(taken), left
 
     def _lease_fresh_keys(
-        self,
-        pairs: Iterator[tuple[int, Hashable | None]],
-        member: str,
-        due: int,
-        end: int,
-        left: int,
-        mine: set[Hashable],
-    ) -> list[int]:
-        """Leases fresh events from the frontier on. Events on the way that may not be leased wait."""
-        arrive, room = self._keys.arrive, self._room()
-        taken: list[int] = []
-        run: OffsetRun | None = None  # the run of the event before
-        for offset, key in pairs:
-            if not left or room <= 0:
-                self.frontier = offset
-                break
-            room -= 1
-            leased = arrive(offset, key, mine)
-            if leased:
-                taken.append(offset)
-                left -= 1
-            if run is None or run.last + 1 != offset or (run.state == LEASED) != leased:
-                fresh = OffsetRun(offset, offset, LEASED, 1, due, member) if leased else OffsetRun(offset, offset)
-                run = self._runs.append(fresh)
-            else:
-                run.last = offset
-            self._counts[run.state] += 1
-        else:
-            self.frontier = end
+        self, member: str, due: int, log: LogSlice, passed: int, left: int, mine: set[Hashable]
+    ) -> list[Lease]:
+        """Leases events from the frontier on: all but the first `passed` of `log`. Those on the way that may not be
+        leased wait."""
+        assert log.keys is not None
+        fresh = [(max(first, self.frontier), last) for first, last in log.spans if last >= self.frontier]
+        arriving = zip(_offsets(fresh), islice(log.keys, passed, None), strict=True)
+        waiting, end = self._keys.arrive(islice(arriving, max(0, self._room())), left, mine)
+        if end is None:  # it took them all, or as many as there is room for
+            end = next((offset for offset, _ in arriving), log.end)
+        self.frontier = end = max(self.frontier, end)
+        taken: list[Lease] = []
+        waits = iter([*waiting, end])
+        wait = next(waits)
+        for first, last in fresh:
+            last = min(last, end - 1)
+            while first <= last:
+                until = min(last + 1, wait)
+                if first < until:
+                    self._runs.append(OffsetRun(first, until - 1, LEASED, 1, due, member))
+                    self._counts[LEASED] += until - first
+                    taken.append(Lease(first, until - 1, 1))
+                    first = until
+                while until == wait <= last:
+                    until, wait = until + 1, next(waits)
+                if first < until:
+                    self._runs.append(OffsetRun(first, until - 1))
+                    self._counts[WAITING] += until - first
+                first = until
         return taken
 
     def _settle(self, run: OffsetRun) -> None:
@@ -179,3 +189,15 @@ def _spans(taken: list[tuple[int, int]]) -> list[Lease]:
     if last >= 0:
         spans.append(Lease(first, last, deliveries))
     return spans
+
+
+def _joined(leases: list[Lease]) -> list[Lease]:
+    """Ascending leases, without borders between those that touch and are alike."""
+    found = leases[:1]
+    for each in leases[1:]:
+        before = found[-1]
+        if before.last + 1 == each.first and before.deliveries == each.deliveries:
+            found[-1] = Lease(before.first, each.last, each.deliveries)
+        else:
+            found.append(each)
+    return found
