@@ -19,6 +19,7 @@ from krappy.core.cluster.tree import Create, Plan, Tree
 from krappy.errors import ConnectionLost, OutOfOrderSequence, RequestTimeout
 from krappy.partitioner import partition_for
 from krappy.records import batch
+from krappy.types import ABSENT
 from tests.broker.engine import running
 
 ID = b"t" * 16
@@ -30,13 +31,14 @@ class FakeMark:
     def __init__(self) -> None:
         self.is_set = self.is_known = False
         self.is_new = False
-        self.asked = 0
+        self.asked = self.wanted = 0
         self.go_on = trio.Event()
         self.error: Exception | None = None
 
     def look(self) -> None: ...
 
-    def want(self) -> None: ...
+    def want(self) -> None:
+        self.wanted += 1
 
     async def make_known(self) -> None:
         self.asked += 1
@@ -93,6 +95,32 @@ async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Pat
             assert not later.done
             mark.go_on.set()
             await later.wait()
+
+
+@trio_test
+async def test_a_condition_that_looks_everywhere_marks_nothing(tmp_path: Path) -> None:
+    """A leader may not know yet whether there are strays, as after its start. If it marked the topic then, its table
+    would be refused for good once several brokers lead it."""
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        strays = partition.applier.strays
+        with trio.fail_after(20):
+            await send(partition, keys_of(0, 1)[0]).wait()
+            strays._some, strays._counting = None, True  # the view is being read through
+            strays.tell()
+            assert partition.strays
+            conditional = batch.encode([keys_of(0, 2)[1]], [b"v"], timestamps=1_000)
+            await partition.publish(conditional, expect=[(0, ABSENT)]).wait()
+            assert mark.wanted == 0
+            assert partition.views.strays(partition.number) is None  # so that it is not believed after a restart
+            strays._counting = False
+            strays.tend()
+            while partition.strays:
+                await trio.sleep(0.01)
+            await send(partition, keys_of(0, 3)[2]).wait()
+            await partition.applier.caught_up()
+            assert partition.views.strays(partition.number) == (2, False)
+        assert (mark.wanted, mark.asked) == (0, 0)
 
 
 @trio_test

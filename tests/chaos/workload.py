@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from random import Random
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
@@ -85,7 +85,9 @@ class Workload:
                 try:
                     self.world.admin.create_topics([topic])[topic.topic].result(30)
                     break
-                except KafkaException:
+                except KafkaException as error:
+                    if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:  # the answer to the last try was lost
+                        break
                     if time.monotonic() > until:
                         raise
                     time.sleep(0.2)

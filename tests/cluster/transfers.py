@@ -129,11 +129,11 @@ class Mover:
         consumer.assign(found)
 
 
-def read_moves(address: str) -> Counter[tuple[int, int]]:
+def read_moves(address: str, topic: str = ACCOUNTS) -> Counter[tuple[int, int]]:
     """(order, amount) -> how often a reader of committed events sees it, up to the ends as of now."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "r", "isolation.level": "read_committed"})
     found: Counter[tuple[int, int]] = Counter()
-    parts = [TopicPartition(ACCOUNTS, index, 0) for index in range(PARTITIONS)]
+    parts = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
     ends = {each.partition: consumer.get_watermark_offsets(each, 30)[1] for each in parts}
     consumer.assign(parts)
     end = time.monotonic() + 60

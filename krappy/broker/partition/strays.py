@@ -17,7 +17,8 @@ asked. So strays may be assumed where there are none, but never the reverse:
 - In a cluster, what is not known of a partition that this broker follows is its leader's matter: a follower's view is
   always a little behind. What is known counts.
 - In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, and the mark
-  stays (scattered.py).
+  stays (scattered.py). So what a new leader's view has not applied yet has no strays without it. A stray that is only
+  expected, by a condition that looks at all partitions, marks nothing.
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """
@@ -145,14 +146,21 @@ class ViewStrays:
         """Tells the topic whether this partition may have strays."""
         if self._count <= 1:
             return  # with one partition there are no strays
-        replica, unsure = self._replica, self._topic.unsure
-        known = self._some is not None and (not replica.config.view or self._judged >= replica.last_stable_offset)
-        if self._some and self._topic.mark is not None:
-            self._topic.mark.want()
+        replica, unsure, mark = self._replica, self._topic.unsure, self._topic.mark
+        known = self._some is not None
+        if mark is None:
+            known = known and (not replica.config.view or self._judged >= replica.last_stable_offset)
+        elif self._some and self._seen:
+            mark.want()
         if self._some or (not known and replica.role is not Role.FOLLOWER):
             unsure.add(replica.index)
         else:
             unsure.discard(replica.index)
+
+    @property
+    def _seen(self) -> bool:
+        """Whether `_some` tells of keys that are there: not of expected ones, or of some that may be gone."""
+        return not self._some or not (self._stale or self._counting)
 
     def committed(self, accepted: Sequence[Pending]) -> None:
         """Checks the keys of these batches, which have just become readable."""
@@ -167,10 +175,10 @@ class ViewStrays:
 
     def applying(self, keys: Collection[bytes], applied: int) -> tuple[int, bool] | None:
         """Checks these keys, which are about to be applied up to this offset. Gives what the view is to store: (number
-        of partitions, whether there are strays); None: nothing."""
+        of partitions, whether there are strays); None: nothing, so that the next start reads the view through."""
         if applied > self._judged:
             self._look(list(keys))
-        return None if self._count <= 1 or self._some is None else (self._count, self._some)
+        return None if self._count <= 1 or self._some is None or not self._seen else (self._count, self._some)
 
     def applied(self, upto: int) -> None:
         """Everything before this offset has been applied."""
