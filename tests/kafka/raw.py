@@ -26,11 +26,11 @@ class Raw:
     """
 
     def __init__(
-        self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = "127.0.0.1"
+        self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = ""
     ) -> None:
-        """`source`: the address of this machine that it comes from."""
+        """`source`: the address of this machine that it comes from; empty: any."""
         host, _, port = address.rpartition(":")
-        come_from = None if ":" in host else (source, 0)
+        come_from = (source, 0) if source else None
         self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout, come_from)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client_id = client_id
