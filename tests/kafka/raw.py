@@ -25,9 +25,7 @@ class Raw:
     later: they come in the same order.
     """
 
-    def __init__(
-        self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = ""
-    ) -> None:
+    def __init__(self, address: str, client_id: str | None = "raw", timeout: float = TIMEOUT, source: str = "") -> None:
         """`source`: the address of this machine that it comes from; empty: any."""
         host, _, port = address.rpartition(":")
         come_from = (source, 0) if source else None
