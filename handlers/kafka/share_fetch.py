@@ -99,7 +99,9 @@ class ShareRequest:
                 if shared is None:
                     self._led(at)  # to tell who leads it, if that is why
                     raise Refused(Fault.INVALID_RECORD_STATE, "the share session has no such partition")
-                self.group.acknowledge(self.member, shared, acks)
+                for _ in self.group.acknowledge(self.member, shared, acks):
+                    touched[at] = shared
+                    await self.session.pause()
                 touched[at] = shared
             except KrappyError as error:
                 errors[at] = error

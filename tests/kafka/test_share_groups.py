@@ -437,6 +437,17 @@ def test_offsets_are_told_moved_and_deleted(raw: Raw, broker: BrokerProcess) -> 
     assert told["error_code"] == Code.GROUP_ID_NOT_FOUND
 
 
+def test_a_group_can_be_moved_before_anybody_joins(raw: Raw, broker: BrokerProcess) -> None:
+    create(broker, "b1")
+    fill(raw, "b1", 5)
+    move = [{"topic_name": "b1", "partitions": [{"partition_index": 0, "start_offset": 3}]}]
+    assert raw.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": "bg", "topics": move})["error_code"] == 0
+    assert position(raw, "bg", "b1") == (3, 2)
+    (told,) = raw.ask(ApiKey.SHARE_GROUP_DESCRIBE, {"group_ids": ["bg"]})["groups"]
+    assert (told["error_code"], told["group_state"]) == (0, "Empty")
+    assert Member(raw, "bg", "one", "b1").acquired() == [(3, 4, 1)]
+
+
 def test_settings_of_share_groups_are_checked(raw: Raw) -> None:
     def alter(name: str, value: str) -> int:
         configs = [{"name": name, "value": value, "config_operation": 0}]

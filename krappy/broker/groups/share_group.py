@@ -8,8 +8,8 @@ One who finds nothing waits in line, as in a native group: an event costs one wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -28,17 +28,29 @@ if TYPE_CHECKING:
 
 At = tuple[str, int]  # topic, partition
 KIND = "share"
+AT_ONCE = 500  # acknowledgements that are taken in one turn
+
+
+class SessionHolder(Protocol):
+    def forget(self, session: ShareSession) -> None:
+        """The session has ended, or another connection uses it now."""
 
 
 class ShareSession:
-    """A member's session at this broker (KIP-932): the partitions that it reads, and the epoch of its next request."""
+    """A member's session at this broker (KIP-932): the partitions that it reads, and the epoch of its next request.
+    `holder`: the connection that has used it last."""
 
     def __init__(self, member: str) -> None:
         self.member = member
         self.epoch = 1
         self.parts: dict[tuple[bytes, int], SharedPartition] = {}  # by topic id and partition
         self.closed = False
-        self.holder: object = None  # the connection that has used it last
+        self.holder: SessionHolder | None = None
+
+    def move_to(self, holder: SessionHolder | None) -> None:
+        if self.holder is not None and self.holder is not holder:
+            self.holder.forget(self)
+        self.holder = holder
 
 
 class _Waiter:
@@ -98,6 +110,14 @@ class ShareLeases(Owner):
                 shared.leases.limit_deliveries(rules.max_deliveries)
                 shared.changed()
 
+    def held(self) -> dict[str, int]:
+        """How many events are leased to each member."""
+        held: dict[str, int] = {}
+        for shared in self.shared.values():
+            for member, count in shared.leases.held().items():
+                held[member] = held.get(member, 0) + count
+        return held
+
     def remove(self, topic: str) -> list[SharedPartition]:
         """Removes a topic. Gives the partitions that the group had of it."""
         removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
@@ -120,6 +140,7 @@ class ShareLeases(Owner):
         self.keeper.held_positions -= len(self.shared)
         for session in self.sessions.values():
             session.closed = True
+            session.move_to(None)
         self.wake_all()
 
     def _drop(self, shared: SharedPartition) -> None:
@@ -158,6 +179,7 @@ class ShareLeases(Owner):
         if session.closed:
             return
         session.closed = True
+        session.move_to(None)
         del self.sessions[session.member]
         for shared in self.shared.values():
             leases = shared.leases
@@ -174,9 +196,10 @@ class ShareLeases(Owner):
 
     # --- acknowledging
 
-    def acknowledge(self, session: ShareSession, shared: SharedPartition, acks: Sequence[Ack]) -> None:
-        """All of a partition's acknowledgements or none. `durable` tells when they are. Raises Refused:
-        INVALID_RECORD_STATE if the member does not hold a record, INVALID_REQUEST."""
+    def acknowledge(self, session: ShareSession, shared: SharedPartition, acks: Sequence[Ack]) -> Iterator[None]:
+        """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
+        `durable` tells when they are. Raises Refused before it takes any: INVALID_RECORD_STATE if the member does not
+        hold a record, INVALID_REQUEST."""
         leases, member, now = shared.leases, session.member, self.keeper.now_ms()
         if leases.due is not None and leases.due <= now:
             leases.expire(now)
@@ -187,7 +210,7 @@ class ShareLeases(Owner):
             if ack.kind is not AckType.GAP and leases.held_by(member, ack.first, ack.last) != [(ack.first, ack.last)]:
                 text = f"offsets {ack.first} to {ack.last}: the member has not acquired all of them"
                 raise Refused(Fault.INVALID_RECORD_STATE, text)
-        for ack in acks:
+        for number, ack in enumerate(acks, 1):
             if ack.kind is AckType.RENEW:
                 leases.extend(now, member, ack.first, ack.last, self.rules.lock_ms)
             elif ack.kind is AckType.RELEASE:
@@ -195,6 +218,9 @@ class ShareLeases(Owner):
             else:
                 for first, last in leases.held_by(member, ack.first, ack.last):
                     leases.ack(member, first, last)
+            if number % AT_ONCE == 0:
+                shared.changed()
+                yield
         shared.changed()
         self.stir(shared)
 

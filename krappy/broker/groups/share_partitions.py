@@ -143,6 +143,11 @@ class SharePartitions:
         group = self._groups.get(name)
         return {} if group is None else {at: shared.describe() for at, shared in sorted(group.shared.items())}
 
+    def held(self, name: str) -> dict[str, int]:
+        """How many records each member of a group has acquired."""
+        group = self._groups.get(name)
+        return {} if group is None else group.held()
+
     async def alter(self, name: str, moves: Sequence[tuple[Partition, int]]) -> None:
         """Moves the positions of a group without members: all is delivered anew from these offsets on. An offset
         outside a log becomes its nearest end. Durable on return. Raises Refused, Overloaded, StorageError."""
@@ -225,25 +230,27 @@ class ShareConnection:
 
     def __init__(self, owner: SharePartitions) -> None:
         self._owner = owner
-        self._sessions: dict[tuple[str, str], tuple[ShareLeases, ShareSession]] = {}
+        self._sessions: dict[ShareSession, ShareLeases] = {}
 
     def session(self, name: str, member: str, epoch: int) -> tuple[ShareLeases, ShareSession]:
         """The session that a request of this epoch belongs to. Raises Refused."""
-        found = self._owner.begin(name, member) if epoch == INITIAL else self._owner.resume(name, member, epoch)
-        found[1].holder = self
-        self._sessions[name, member] = found
-        return found
+        group, session = (
+            self._owner.begin(name, member) if epoch == INITIAL else self._owner.resume(name, member, epoch)
+        )
+        session.move_to(self)
+        self._sessions[session] = group
+        return group, session
+
+    def forget(self, session: ShareSession) -> None:
+        self._sessions.pop(session, None)
 
     def end(self, group: ShareLeases, session: ShareSession) -> None:
         """The member ends its session."""
-        self._sessions.pop((group.name, session.member), None)
         self._owner.close(group, session, seen=False)
 
     async def open(self, group: ShareLeases, partition: Partition) -> SharedPartition:
         return await self._owner.open(group, partition)
 
     def close(self) -> None:
-        for group, session in self._sessions.values():
-            if session.holder is self:
-                self._owner.close(group, session, seen=True)
-        self._sessions.clear()
+        for session, group in [*self._sessions.items()]:
+            self._owner.close(group, session, seen=True)

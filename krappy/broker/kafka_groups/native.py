@@ -35,8 +35,13 @@ class NativeView:
     def describe(self, name: str) -> GroupFacts:
         """With its members."""
         group = self._find(name)
+        held = self._owner.natives.shares.held(name)
         members: list[MemberFacts] = [
-            {"name": each.id, "client": f"{each.client_id} {each.client_host}".strip(), "leased": 0}
+            {
+                "name": each.id,
+                "client": f"{each.client_id} {each.client_host}".strip(),
+                "leased": held.get(each.id, 0),
+            }
             for each in group.membership.members.values()
         ]
         return {**self._describe(group), "members": members}

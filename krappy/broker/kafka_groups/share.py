@@ -27,11 +27,17 @@ BeatIn = Callable[[str, Beat, Callable[[str, Beat], KafkaGroup]], Later[Beaten |
 
 
 class ShareGroups:
-    def __init__(self, owner: GroupRegistry, leases: SharePartitions, beat_in: BeatIn) -> None:
-        """`beat_in`: as `KafkaGroups.beat_in`."""
+    def __init__(
+        self,
+        owner: GroupRegistry,
+        leases: SharePartitions,
+        beat_in: BeatIn,
+        after: Callable[[KafkaGroup], KrappyError | None],
+    ) -> None:
+        """`beat_in`, `after`: as those of `KafkaGroups`."""
         self._owner = owner
         self._leases = leases
-        self._beat_in = beat_in
+        self._beat_in, self._after = beat_in, after
         leases.is_group = lambda name: name in owner.shares
         leases.rules_of = owner.settings.share_rules
 
@@ -67,9 +73,24 @@ class ShareGroups:
         return {at: SharePosition(each["floor"], each["lag"]) for at, each in self._leases.describe(name).items()}
 
     async def alter(self, name: str, moves: Sequence[tuple[Partition, int]]) -> None:
-        """Moves a group without members, durably. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        """Moves a group without members, durably; one that is not there is made. Raises Refused: GROUP_ID_NOT_FOUND,
+        NON_EMPTY_GROUP."""
+        await self._owner.store.sure(name)
+        if moves and name not in self._owner.shares:
+            self._make(name)
+            await self._owner.store.written(name).wait()
         await self._empty(name)
         await self._leases.alter(name, moves)
+
+    def _make(self, name: str) -> None:
+        """A group without members. Raises Refused, StorageError."""
+        group = self._owner.make_share(name)
+        assert isinstance(group.membership, ShareGroup)
+        group.membership.begin()
+        failed = self._after(group)
+        if failed is not None:
+            self._owner.drop(group)
+            raise failed
 
     async def forget(self, name: str, topics: Iterable[str]) -> set[str]:
         """Deletes the positions of a group without members, durably; the topics that it had any in. Raises as

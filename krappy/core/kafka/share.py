@@ -30,6 +30,10 @@ class ShareGroup(ModernGroup):
         member = self._joining(beat) if beat.epoch == JOINING else self._known(beat)
         return self.go_on(now, member, beat, NOTHING, topics, self.rules.session_ms)
 
+    def begin(self) -> None:
+        """Begins the first epoch without a member: a group that was made to be moved is kept."""
+        self._bump()
+
     def _known(self, beat: Beat) -> ModernMember:
         member = self.member(beat.member_id, None)
         if beat.epoch not in (member.epoch, member.previous_epoch):  # the answer with its new epoch may have been lost
