@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import resource
+import secrets
 import signal
 import socket
 import ssl
@@ -27,6 +28,7 @@ from krappy.cluster.lookout import Lookout
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
+from krappy.ports.users import UsersPort
 from krappy.server import http
 from krappy.server.authentication import Admission, Authenticator
 from krappy.server.connection import Native
@@ -110,6 +112,7 @@ class Broker:
         self.server: Server
         self.tls: ServerTls | None = None  # if a listener has it
         self.authenticator: Authenticator
+        self.secret = secrets.token_bytes(32)  # of the console's sessions
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
         self.gateway: Gateway | None = None  # to the partitions that others lead, in a cluster
@@ -193,6 +196,8 @@ class Broker:
             if self.http_address:
                 self.engine.spawn(self.history.record, self.engine, self.server)
             self.lookout.begin(self.engine.store)
+            if any(each.has_users for each in config.listeners) and not self.engine.users.all:
+                self._report("no_users", text="nobody can log in: `krappy user add NAME --data DIR`, or users_dir")
             self.engine.dynamic.changed.subscribe(self._take_settings)
             self._take_settings()
         except BaseException:
@@ -284,6 +289,12 @@ class Broker:
             ),
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
+
+    @property
+    def console_users(self) -> Callable[[], UsersPort] | None:
+        """Those who log in to the console, once the store is open; None: it has no users."""
+        listener = self.config.listener(HTTP)
+        return (lambda: self.engine.users) if listener is not None and listener.has_users else None
 
     def _make_lookout(self) -> Lookout:
         engine, listeners = self.engine, self.config.kafka_listeners

@@ -73,6 +73,7 @@ WARNING = {
     "leader_unreachable",
     "log_recovered",
     "login_refused",
+    "no_users",
     "offsets_not_expired",
     "old_default_retention",
     "peer_stalled",

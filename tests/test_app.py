@@ -210,6 +210,7 @@ def test_the_cluster_is_told_of_every_listener(tmp_path: Path) -> None:
             ballast_bytes=0,
             listen_kafka="IN://127.0.0.1:0,OUT://0.0.0.0:0",
             listen_native="0.0.0.0:0",
+            insecure_listeners="allow",
             listen_http="127.0.0.1:0",
             advertised_listeners="IN://krappy.example:9092,HTTP://console.example:80",
         ) as broker:

@@ -56,7 +56,7 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_given_is_what_is_used(name: str, given: Any, value: object) -> None:
-    assert getattr(load({name: given}, {}), name) == value
+    assert getattr(load({name: given, "insecure_listeners": "allow"}, {}), name) == value
 
 
 @pytest.mark.parametrize(
@@ -254,3 +254,65 @@ def test_defaults_of_topics_must_go_together(tmp_path: Path) -> None:
     file.write_text("log.retention.ms = 5\nlog_retention_ms = 5\n")
     with pytest.raises(ConfigError, match="gives log_retention_ms twice"):
         load({}, {}, file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"listen_native": "0.0.0.0:7092"}, "listen_native: other machines reach 0.0.0.0:7092"),
+        ({"listen_kafka": "127.0.0.1:1,OUT://10.0.0.1:9092"}, "listen_kafka: other machines reach 10.0.0.1:9092"),
+        ({"listen_native": "SSL://[::]:7092"}, "ssl_client_auth = required"),
+        ({"listen_native": "SSL://broker.example:7092", "ssl_client_auth": "requested"}, "other machines"),
+        ({"listen_native": "SASL_PLAINTEXT://0.0.0.0:1", "sasl_enabled_mechanisms": "PLAIN"}, "without TLS"),
+        ({"listen_http": "SASL_PLAINTEXT://0.0.0.0:8092"}, "without TLS"),
+        ({"zookeeper_connect": "z", "listen_kafka": "SASL_SSL://127.0.0.1:9092"}, "PLAINTEXT listener first"),
+    ],
+)
+def test_listeners_that_let_everybody_in_are_refused(settings: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(settings, {})
+    assert why in caught.value.text
+    if "zookeeper_connect" not in settings:
+        assert "insecure_listeners = allow" in caught.value.text
+        load({**settings, "insecure_listeners": "allow"}, {})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen_native": "SASL_SSL://0.0.0.0:7092", "listen_kafka": "SASL_SSL://0.0.0.0:9092"},
+        {"listen_native": "SSL://0.0.0.0:7092", "ssl_client_auth": "required"},
+        {"listen_native": "SASL_PLAINTEXT://0.0.0.0:7092"},  # SCRAM sends no password
+        {"listen_http": "0.0.0.0:8092"},  # it answers probes alone
+        {"listen_kafka": "A://127.0.0.1:1,B://0.0.0.0:2", "listener_security_protocol_map": "B:SASL_SSL"},
+    ],
+)
+def test_listeners_where_clients_show_who_they_are(settings: dict[str, str]) -> None:
+    load(settings, {})
+
+
+def test_security_by_kafka_s_names(tmp_path: Path) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text(
+        """
+        listeners = "IN://127.0.0.1:9092,OUT://0.0.0.0:9094"
+        listener.security.protocol.map = "IN:PLAINTEXT,OUT:SASL_SSL"
+        sasl.enabled.mechanisms = "SCRAM-SHA-256"
+        ssl.keystore.location = "/etc/krappy/tls.pem"
+        ssl.keystore.type = "PEM"
+        ssl.client.auth = "requested"
+        connections.max.reauth.ms = 60000
+        """
+    )
+    config = load({}, {}, file)
+    assert [(each.name, each.protocol) for each in config.kafka_listeners] == [("IN", "PLAINTEXT"), ("OUT", "SASL_SSL")]
+    assert (config.tls_certificate, config.ssl_client_auth) == ("/etc/krappy/tls.pem", "requested")
+    assert config.connections_max_reauth_ms == 60_000
+    with pytest.raises(ConfigError, match="PEM"):
+        load({"ssl_keystore_type": "JKS"}, {})
+    for wrong in ("OUT", "OUT:TLS", ":SSL", "OUT:SSL,"):
+        with pytest.raises(ConfigError, match="is not NAME:PROTOCOL"):
+            load({"listener_security_protocol_map": wrong}, {})
+    for wrong in ("OUT://127.0.0.1:1", "SSL://127.0.0.1:1,SSL://127.0.0.1:2", "SSL://A:1,B:2"):
+        with pytest.raises(ConfigError):
+            load({"listen_native": wrong}, {})

@@ -71,6 +71,9 @@ class Users:
         salt, iterations = (len(model.salt), model.iterations) if model else (SALT, ITERATIONS)
         return ScramCredential(mechanism, seed[1 : 1 + salt], iterations, os.urandom(len(seed)), seed)
 
+    def stamp(self, user: str) -> bytes:
+        return b"".join(each.stored_key for each in self._find(user).values())
+
     async def check(self, user: str, password: str) -> bool:
         credentials = self._find(user)
         credential = next(iter(credentials.values()), None) or self._unknown(user, "SCRAM-SHA-512")

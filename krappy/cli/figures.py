@@ -7,13 +7,16 @@ import json
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
 from krappy import blocking
+from krappy.cli.contexts import login
 from krappy.cli.errors import Failure
+from krappy.clients.security import ClientSecurity
 from krappy.clients.values import address as parse_address
 from krappy.errors import KrappyError
 
@@ -34,7 +37,7 @@ def console_of(address: str) -> str:
     """
     host = parse_address(address)
     try:
-        with blocking.connect(address, timeout=SECONDS) as client:
+        with blocking.connect(address, timeout=SECONDS, **login()) as client:  # type: ignore[arg-type]
             told = client.ping().console
     except KrappyError:
         return str(host._replace(port=PORT))
@@ -50,10 +53,18 @@ class ConsoleFigures:
     """Reads figures from the console at `url`, with `token` if it needs one."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
-        self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        security = ClientSecurity(**login())  # type: ignore[arg-type]
+        scheme = "http" if security.context is None else "https"
+        self._url = url.rstrip("/") if "://" in url else f"{scheme}://{url}".rstrip("/")
+        self._headers = {"Accept": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif security.user is not None:
+            pair = f"{security.user}:{security.password()}".encode(errors="surrogateescape")
+            self._headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
         # Without the proxies of the environment: the console is most often on this machine.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        handlers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=security.context)]
+        self._open = urllib.request.build_opener(*handlers).open
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON that the API answers for a path. Raises Failure."""
@@ -88,7 +99,10 @@ class ConsoleFigures:
                 yield answer
         except urllib.error.HTTPError as error:
             if error.code == 401:
-                raise Failure(f"the console at {self._url} needs its token: --token or KRAPPY_CONSOLE_TOKEN") from None
+                raise Failure(
+                    f"the console at {self._url} needs its token (--token, KRAPPY_CONSOLE_TOKEN), or a user "
+                    "(krappy --user NAME)"
+                ) from None
             raise Failure(f"the console at {self._url} refuses: {_reason(error)}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = (

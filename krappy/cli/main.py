@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import click
 
 from krappy.cli import commands
+from krappy.cli.contexts import choose
 from krappy.cli.errors import explain
 from krappy.cli.help import Context
 from krappy.cli.options import CommandGroup
@@ -43,7 +44,13 @@ class Commands(CommandGroup):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="krappy", prog_name="krappy")
-def cli() -> None:
+@click.option("--context", envvar="KRAPPY_CONTEXT", metavar="NAME", help="A context of ~/.config/krappy/config.toml.")
+@click.option("--tls", is_flag=True, help="Connect with TLS; --ca or --cert mean that, too.")
+@click.option("--ca", metavar="FILE", help="The authorities that may vouch for the broker (PEM).")
+@click.option("--cert", metavar="FILE", help="The certificate and key to show to the broker (PEM).")
+@click.option("--user", metavar="NAME", help="Who logs in; the password is asked for, or in --password-file.")
+@click.option("--password-file", metavar="FILE", help="The file that holds the password.")
+def cli(context: str | None, tls: bool, **given: str | None) -> None:
     """Krappy: an event broker whose topics are also tables.
 
     \b
@@ -53,7 +60,8 @@ def cli() -> None:
       krappy get users u1                            # the latest value of that key
       krappy consume users --sep :                   # every event, then those to come
 
-    Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092.
+    Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092. With TLS
+    and users: `krappy --ca ca.pem --user ada topic list`, or --context NAME, which stands for all of that.
 
     Exit status: 0 done, 1 an error, 2 wrong usage or a refused setting, 130 Ctrl-C, 141 the reader of the output has
     closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted. An error is one line on
@@ -65,6 +73,7 @@ def cli() -> None:
       eval "$(_KRAPPY_COMPLETE=zsh_source krappy)"
       _KRAPPY_COMPLETE=fish_source krappy | source
     """
+    choose(context, {**given, "tls": "true" if tls else None})
 
 
 def run(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from krappy.cli.contexts import login
 from krappy.cli.errors import Failure
 from krappy.cli.help import Context
 from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
@@ -79,7 +80,7 @@ def connect(address: str) -> Iterator[Client]:
     UnknownTopic that the command ends with it adds the topic whose name is nearest, as `near`."""
     from krappy import blocking
 
-    with blocking.connect(address) as client:
+    with blocking.connect(address, **login()) as client:  # type: ignore[arg-type]
         try:
             yield client
         except UnknownTopic as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from krappy.cli import argv, output
+from krappy.cli.contexts import FILE_VARIABLE, VARIABLES
 from krappy.cli.errors import Failure
 from krappy.settings.described import describe
 from krappy.settings.server import ServerConfig, load
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 STOPS = (signal.SIGTERM, signal.SIGHUP)  # under nohup SIGHUP stays ignored
 OURS = {
-    "KRAPPY_ADDRESS",
+    *VARIABLES.values(),
+    "KRAPPY_CONTEXT",
+    FILE_VARIABLE,
     "KRAPPY_CONSOLE_URL",
     "KRAPPY_DEBUG",
 }  # variables of the command line, not settings of a broker

@@ -5,8 +5,9 @@ An ASGI application for `krappy.server.http`. It reaches only the broker and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -44,6 +45,7 @@ from krappy.console.slices import encode
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
+from krappy.ports.users import UsersPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
     operation
@@ -61,6 +63,10 @@ class Listening(Protocol):
 
     listening: bool
 
+    secret: bytes  # random
+
+    @property
+    def console_users(self) -> Callable[[], UsersPort] | None: ...
     @property
     def addresses(self) -> Mapping[str, str]: ...
     @property
@@ -78,7 +84,13 @@ class Console:
         self.broker = broker
         self.server = server
         config = broker.config
-        self.guard = Guard(config.console_token, local=config.console_is_local, started_ms=broker.started_ms)
+        self.guard = Guard(
+            config.console_token,
+            local=config.console_is_local,
+            started_ms=broker.started_ms,
+            users=listening.console_users,
+            secret=listening.secret,
+        )
         self.disk = health.DiskTrial()
         self.attempts = Attempts(server.report)
         self.pacer = Pacer()
@@ -226,8 +238,15 @@ class App:
         path = scope["path"]
         if self._console.guard.asks and ("authorization" in request.headers or path == LOGIN):
             self._console.attempts.check(scope["client"][0])
-        now = self._console.broker.clock.steady_ms()
-        self._console.guard.check(request.method, path, request.headers, read_cookies(request.headers), now)
+        now, guard, cookies = self._console.broker.clock.steady_ms(), self._console.guard, read_cookies(request.headers)
+        who = None
+        if guard.needs_login(path):
+            if not self._console.broker.opened:
+                raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
+            who = await guard.identify(request.headers, cookies, now)
+        if who is not None:
+            scope["principal"] = replace(who, host=scope["client"][0])
+        guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
 
     def _problem(self, error: Exception) -> tuple[Problem, dict[str, str]]:

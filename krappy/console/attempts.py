@@ -1,4 +1,5 @@
-"""Wrong tokens: each is logged, and answered after SECONDS. While MOST wait for that, their address may try no more.
+"""Wrong tokens and passwords: each is logged, and answered after SECONDS. While MOST wait for that, their address may
+try no more.
 
 A token has at least 16 characters, so a good one can't be guessed at any rate that a network allows. This protects a
 poor one, too, and shows attempts in the log. A user with the right token is never locked out for long.
@@ -17,11 +18,10 @@ MOST = 10  # of one address that wait for that
 
 
 class WrongToken(HttpError):
-    """The given token is not the console's."""
+    """The given token is not the console's, or the password not the user's."""
 
-    def __init__(self) -> None:
-        told = 'Bearer realm="krappy"'
-        super().__init__(401, "NOT_LOGGED_IN", "this is not the console's token", WWW_Authenticate=told)
+    def __init__(self, what: str = "this is not the console's token") -> None:
+        super().__init__(401, "NOT_LOGGED_IN", what, WWW_Authenticate='Bearer realm="krappy"')
 
 
 class Attempts:

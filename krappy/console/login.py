@@ -1,4 +1,5 @@
-"""Logs a browser in: it sends the token once, and gets a cookie that scripts can't read and other sites can't send."""
+"""Logs a browser in: it sends the token, or a user's password, once, and gets a cookie that scripts can't read and
+other sites can't send."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
-from krappy.console.security import COOKIE, read_cookies
+from krappy.console.security import CONSOLE, COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
 from krappy.core.security import needs
 
@@ -18,11 +19,15 @@ MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
 
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
-    token: Annotated[str, Meta(max_length=1000)]
+    """The console's `token`, or a `user` and the `password`."""
+
+    token: Annotated[str, Meta(max_length=1000)] = ""
+    user: Annotated[str, Meta(max_length=255)] = ""
+    password: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class LoggedIn(msgspec.Struct):
-    """`needed`: whether the console has a token at all. `seconds`: how long the session lasts."""
+    """`needed`: whether the console asks for anything at all. `seconds`: how long the session lasts."""
 
     needed: bool
     seconds: int
@@ -39,15 +44,25 @@ class LoggedOut(msgspec.Struct):
     ended: int
 
 
-@routes.post("/login", needs=needs.NOTHING, summary="Exchange the console's token for a cookie", max_body=MAX_LOGIN)
+@routes.post(
+    "/login",
+    needs=needs.NOTHING,
+    summary="Exchange a token or a password for a cookie",
+    max_body=MAX_LOGIN,
+)
 async def log_in(call: Call, body: Login) -> LoggedIn:
     guard = call.console.guard
     if not guard.asks:
         return LoggedIn(False, 0)
-    if not guard.is_token(body.token):
+    if body.user:
+        principal = await guard.user(body.user, body.password)
+    elif guard.is_token(body.token):
+        principal = CONSOLE
+    else:
         raise WrongToken
     seconds = SESSION_MS // 1000
-    call.set_cookie(_cookie(guard.sessions.open(call.broker.clock.steady_ms()), seconds, call.request.url.scheme))
+    cookie = guard.log_in(principal, call.broker.clock.steady_ms())
+    call.set_cookie(_cookie(cookie, seconds, call.request.url.scheme))
     return LoggedIn(True, seconds)
 
 

@@ -6,6 +6,8 @@
   else is open by accident.
 - With a token, every request to the API and to /metrics needs it (`Authorization: Bearer`), or the cookie of a login
   (sessions.py). Probes, and the pages themselves, which hold no data, are open.
+- On a listener with users (SASL_SSL, SASL_PLAINTEXT), a user's name and password do as well (`Authorization: Basic`).
+  A session ends with the password that it was opened with.
 - A request from another site's page is refused by the headers that browsers add (`Sec-Fetch-Site`, `Origin`). A request
   that changes something also needs the header `Krappy-Request`: a form or a link can't send it, and a script of another
   site only after a preflight request, which is refused.
@@ -16,17 +18,22 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 
 from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
-from krappy.console.sessions import Sessions
+from krappy.console.sessions import ConsoleSession, Sessions
+from krappy.core.security.principal import Principal
+from krappy.ports.users import UsersPort
 
 COOKIE = "krappy_session"
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
 HEADER = "krappy-request"
 SAFE = ("GET", "HEAD", "OPTIONS")
+GUARDED = ("/api/", "/metrics")  # by prefix: a route also takes its path with a line feed behind
 PROBES = ("/healthz", "/readyz")
+CONSOLE = Principal(name="console", mechanism="TOKEN", listener="HTTP")  # who has the console's token
 OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # paths of the API that need no token
 
 # Of every answer. Pages load everything from this server; nothing may be framed, sniffed or run inline.
@@ -46,19 +53,72 @@ HEADERS = [
 
 
 class Guard:
-    """`token`: the secret, or empty for none. `local`: only this machine reaches the console."""
+    """`token`: the secret, or empty for none. `local`: only this machine reaches the console. `users`: None: nobody
+    logs in with a password. `secret`: random, for the cookies of sessions."""
 
-    def __init__(self, token: str, *, local: bool, started_ms: int = 0) -> None:
+    def __init__(
+        self,
+        token: str,
+        *,
+        local: bool,
+        started_ms: int = 0,
+        users: Callable[[], UsersPort] | None = None,
+        secret: bytes = b"",
+    ) -> None:
         self._token = token.encode()
-        self._probes_only = not token and not local
-        self.sessions = Sessions(self._token, started_ms)
+        self._users = users
+        self._probes_only = not token and not local and users is None
+        self.sessions = Sessions(self._token + secret, started_ms)
 
     @property
     def asks(self) -> bool:
-        return bool(self._token)
+        return bool(self._token) or self._users is not None
 
-    def check(self, method: str, path: str, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> None:
-        """Raises HttpError to refuse a request. `headers`: names in lower case; `now`: ms by the steady clock."""
+    def needs_login(self, path: str) -> bool:
+        return self.asks and path.startswith(GUARDED) and path not in OPEN
+
+    async def identify(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> Principal | None:
+        """Who sends a request; None: somebody who has not logged in. Raises WrongToken."""
+        given = headers.get("authorization", "")
+        if not given:
+            found = self._session(cookies, now)
+            return None if found is None else found.principal
+        kind, _, secret = given.partition(" ")
+        if kind.lower() == "basic" and self._users is not None:
+            user, _, password = _decoded(secret).partition(":")
+            return await self.user(user, password)
+        if kind.lower() != "bearer" or not self.is_token(secret.strip()):
+            raise WrongToken
+        return CONSOLE
+
+    async def user(self, name: str, password: str) -> Principal:
+        """Raises WrongToken unless it is that user's password."""
+        if self._users is None or not await self._users().check(name, password):
+            raise WrongToken("the user or the password is wrong")
+        return Principal(name=name, mechanism="PLAIN", listener="HTTP")
+
+    def log_in(self, principal: Principal, now: int) -> str:
+        """The cookie of a new session."""
+        return self.sessions.open(now, principal, self._stamp(principal))
+
+    def _stamp(self, principal: Principal) -> bytes:
+        return b"" if self._users is None or principal == CONSOLE else self._users().stamp(principal.name)
+
+    def _session(self, cookies: Mapping[str, str], now: int) -> ConsoleSession | None:
+        found = self.sessions.find(cookies.get(COOKIE, ""), now)
+        return found if found is not None and found.stamp == self._stamp(found.principal) else None
+
+    def check(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        cookies: Mapping[str, str],
+        now: int,
+        who: Principal | None = None,
+    ) -> None:
+        """Raises HttpError to refuse a request. `headers`: names in lower case; `now`: ms by the steady clock; `who`:
+        as `identify` has found."""
         if self._probes_only:
             if path not in PROBES:
                 raise HttpError(
@@ -66,33 +126,28 @@ class Guard:
                 )
         elif not self.asks:
             self._check_host(headers.get("host"))
-        if not path.startswith(("/api/", "/metrics")):  # by prefix: a route also takes its path with a line feed behind
+        if not path.startswith(GUARDED):
             return
         self._check_site(method, headers)
         if self.asks:
             if path in OPEN:
                 return
-            given = headers.get("authorization", "")
-            if given:
-                kind, _, secret = given.partition(" ")
-                if kind.lower() != "bearer" or not self.is_token(secret.strip()):
-                    raise WrongToken
+            if who is None and self._session(cookies, now) is None:
+                what = "the console's token" if self._users is None else "a user and a password"
+                raise _not_logged_in(f"{what} is needed: in the header Authorization, or POST it to /api/v1/login")
+            if "authorization" in headers:
                 return
-            if not self.sessions.holds(cookies.get(COOKIE, ""), now):
-                raise _not_logged_in(
-                    "the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login"
-                )
         if method not in SAFE and HEADER not in headers:
             raise HttpError(
                 403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1"
             )
 
     def is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
+        return bool(self._token) and hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
 
     def is_session(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> bool:
         """Whether a request that was let in still would be: its session may have ended. Arguments as of `check`."""
-        return not self.asks or "authorization" in headers or self.sessions.holds(cookies.get(COOKIE, ""), now)
+        return not self.asks or "authorization" in headers or self._session(cookies, now) is not None
 
     @staticmethod
     def _check_host(host: str | None) -> None:
@@ -112,6 +167,14 @@ class Guard:
             scheme, _, name = origin.partition("://")
             if scheme not in ("http", "https") or name != headers.get("host"):
                 raise HttpError(403, "OTHER_SITE", "a page of another site asks for this")
+
+
+def _decoded(text: str) -> str:
+    """What RFC 7617 has as user-pass. Raises WrongToken."""
+    try:
+        return b64decode(text.strip(), validate=True).decode()
+    except ValueError:
+        raise WrongToken("the user or the password is wrong") from None
 
 
 def _not_logged_in(why: str) -> HttpError:

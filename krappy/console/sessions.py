@@ -1,4 +1,4 @@
-"""Sessions of browsers that have logged in: what their cookies hold, and which of them are valid.
+"""Sessions of browsers that have logged in: whose they are, what their cookies hold, and which of them are valid.
 
 A cookie holds when its session ends, the session's number, and a signature of both. It is valid while the broker knows
 the session: logging out ends it at once, and a broker that was restarted, or has another token, knows none.
@@ -8,43 +8,57 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
+from typing import NamedTuple
+
+from krappy.core.security.principal import ANONYMOUS, Principal
 
 SESSION_MS = 12 * 3600 * 1000
 MOST = 1000  # sessions at a time; with one more the oldest ends
 
 
+class ConsoleSession(NamedTuple):
+    """`until`: steady ms of its end. `stamp`: of the password that its user had."""
+
+    until: int
+    principal: Principal
+    stamp: bytes
+
+
 class Sessions:
-    """`secret`: the console's token. `started_ms`: when this broker started; cookies of other starts are invalid."""
+    """`secret`: nobody else knows it. `started_ms`: when this broker started; cookies of other starts are invalid."""
 
     def __init__(self, secret: bytes, started_ms: int) -> None:
         self._key = sha256(b"krappy console session %d " % started_ms + secret).digest()
-        self._until: dict[int, int] = {}  # by number, steady ms of its end; the oldest first
+        self._open: dict[int, ConsoleSession] = {}  # by number; the oldest first
         self._number = 0
 
-    def open(self, now: int) -> str:
+    def open(self, now: int, principal: Principal = ANONYMOUS, stamp: bytes = b"") -> str:
         """Opens a session; returns its cookie's value. `now`: ms by the steady clock."""
         self._number += 1
-        while len(self._until) >= MOST:
-            del self._until[next(iter(self._until))]
-        self._until[self._number] = until = now + SESSION_MS
+        while len(self._open) >= MOST:
+            del self._open[next(iter(self._open))]
+        until = now + SESSION_MS
+        self._open[self._number] = ConsoleSession(until, principal, stamp)
         told = f"{until}.{self._number}"
         return f"{told}.{self._sign(told)}"
 
-    def holds(self, cookie: str, now: int) -> bool:
-        return self._number_of(cookie, now) is not None
+    def find(self, cookie: str, now: int) -> ConsoleSession | None:
+        """The session of a cookie, if that is valid."""
+        number = self._number_of(cookie, now)
+        return None if number is None else self._open[number]
 
     def close(self, cookie: str, now: int) -> int:
         """Ends the session of a cookie; returns how many ended: 1, or 0 if it was not valid."""
         number = self._number_of(cookie, now)
         if number is None:
             return 0
-        del self._until[number]
+        del self._open[number]
         return 1
 
     def close_all(self, now: int) -> int:
         """Ends all sessions; returns how many."""
-        count = sum(until > now for until in self._until.values())
-        self._until.clear()
+        count = sum(each.until > now for each in self._open.values())
+        self._open.clear()
         return count
 
     def _number_of(self, cookie: str, now: int) -> int | None:
@@ -52,7 +66,8 @@ class Sessions:
         if not hmac.compare_digest(proof.encode(errors="replace"), self._sign(told).encode()):
             return None
         number = int(told.partition(".")[2])  # it is signed, so it is a number
-        return number if self._until.get(number, 0) > now else None
+        found = self._open.get(number)
+        return number if found is not None and found.until > now else None
 
     def _sign(self, told: str) -> str:
         return hmac.new(self._key, told.encode(errors="replace"), sha256).hexdigest()

@@ -23,6 +23,9 @@ class UsersPort(Protocol):
     async def check(self, user: str, password: str) -> bool:
         """Whether this is the user's password. It takes some ms, whether there is the user or not."""
 
+    def stamp(self, user: str) -> bytes:
+        """Another one after each change of the user's password; empty: there is no such user."""
+
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
         """Sets or removes (None) credentials, durably. Raises UnknownUser when one that is to be removed is not there,
         InvalidRequest for a name that can't be one, StorageError, ConnectionLost."""

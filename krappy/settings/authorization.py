@@ -36,7 +36,7 @@ class AuthorizationSettings:
     @property
     def authenticates(self) -> bool:
         """Whether a listener asks its clients who they are."""
-        return False
+        raise NotImplementedError
 
     @property
     def authorizes(self) -> bool:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.settings import authorization, units
+from krappy.settings import authorization, exposure, units
 from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.listeners import (
     HTTP,
@@ -234,6 +234,11 @@ class ServerConfig(SecuritySettings, ShareSettings):
         others = (self.listener(NATIVE), self.listener(HTTP))
         return (*self.kafka_listeners, *(each for each in others if each is not None))
 
+    @property
+    def authenticates(self) -> bool:
+        certificates = self.ssl_client_auth != "none"
+        return any(each.has_users or (each.has_tls and certificates and each.name != HTTP) for each in self.listeners)
+
     def flat(self) -> dict[str, Any]:
         """Every setting by its name, as `load` takes them."""
         topics = {name: self.topic_defaults[kafka] for name, kafka in TOPICS.items() if kafka in self.topic_defaults}
@@ -263,7 +268,7 @@ class ServerConfig(SecuritySettings, ShareSettings):
     def console_is_local(self) -> bool:
         """Whether only this machine reaches the console."""
         http = self.listener(HTTP)
-        return http is None or on_loopback(http.address)
+        return http is None or exposure.on_loopback(http.address)
 
 
 _PARTS = {spec.name for part in (ShareSettings, SecuritySettings) for spec in fields(part)}
@@ -314,6 +319,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     _ = config.kafka_listeners, config.zookeeper
     if config.zookeeper_connect and not config.kafka_listeners:
         raise ConfigError("zookeeper_connect: brokers of a cluster reach each other by Kafka's protocol: listen_kafka")
+    exposure.check(config.listeners, config, in_cluster=bool(config.zookeeper_connect))
     if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
         raise ConfigError(
             f"latest_alias = {config.latest_alias!r:.80}: a . _ or - is needed, then 1 to 48 letters, digits or . _ -",
@@ -345,15 +351,6 @@ def default_of(name: str) -> tuple[Any, str]:
 def read_value(name: str, value: Any) -> Any:
     """A setting's value in its own type. Raises ValueError that says what is needed."""
     return _read(SPECS[name], value)
-
-
-def on_loopback(address: str) -> bool:
-    """Whether only this machine reaches "HOST:PORT"."""
-    host = parse_address(address)[0]
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

@@ -32,6 +32,9 @@ def given(run: Krappy, monkeypatch: pytest.MonkeyPatch) -> Any:
     return call
 
 
+OPEN = ("--insecure-listeners", "allow")
+
+
 def test_four_arguments_are_a_broker(given: Any) -> None:
     config = given("1", "localhost", "9091", "2181")
     assert config.broker_id == 1
@@ -44,7 +47,9 @@ def test_four_arguments_are_a_broker(given: Any) -> None:
 
 
 def test_a_flag_goes_before(given: Any) -> None:
-    config = given("3", "10.0.0.1", "9092", "a:2181,b/events", "--data", "/d", "--listen-http", "none", "--rack", "r")
+    config = given(
+        "3", "10.0.0.1", "9092", "a:2181,b/events", "--data", "/d", "--listen-http", "none", "--rack", "r", *OPEN
+    )
     assert (config.broker_id, config.data, config.listen_http, config.rack) == (3, Path("/d"), None, "r")
     assert config.zookeeper == ([("a", 2181), ("b", 2181)], "/events")
 

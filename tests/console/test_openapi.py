@@ -99,6 +99,8 @@ class Stub:
     started_ms = 0
 
     config = ServerConfig()
+    console_users = None
+    secret = b""
 
     def times(self, protocol: str) -> None:
         return None

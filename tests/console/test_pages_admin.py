@@ -109,7 +109,7 @@ def test_a_group_with_a_member(page: Page, console: RunningBroker, web: Web) -> 
 def test_logging_in_and_out(page: Page, tmp_path: Path) -> None:
     with run_broker(tmp_path, listen_http="127.0.0.1:0", durability="os", console_token=TOKEN) as broker:
         visit(page, broker, "#/topics")
-        field = page.get_by_label("Token")
+        field = page.get_by_label("Password or token")
         field.fill("wrong")
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("alert")).to_contain_text("not the console's token")

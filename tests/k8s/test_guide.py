@@ -59,6 +59,9 @@ def test_every_link_leads_to_a_heading() -> None:
     assert set(re.findall(r"\]\(#([\w-]+)\)", GUIDE)) <= anchors
 
 
+INSECURE = {"KRAPPY_INSECURE_LISTENERS": "allow"}  # as the base's krappy.toml has it
+
+
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     """The guide's own example of an overlay, with what it adds to it for clients outside."""
@@ -95,7 +98,7 @@ def test_clients_outside_have_a_listener_of_their_own(mine: list[Manifest]) -> N
             assert set(referred) <= seen, "the kubelet knows only what stands before"
             environment[each["name"]] = re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], each["value"])
         seen.add(each["name"])
-    config = load({}, {name: value for name, value in environment.items() if name.startswith("KRAPPY_")})
+    config = load({}, {name: value for name, value in environment.items() if name.startswith("KRAPPY_")} | INSECURE)
     inside, outside = config.kafka_listeners
     assert inside.advertised == "krappy-0.krappy-headless.krappy.svc:9092"
     assert outside.advertised == "krappy.example.com:9094"

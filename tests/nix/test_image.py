@@ -112,6 +112,7 @@ def running(podman: Podman, volume: str, *more: object) -> Iterator[str]:
     name = f"krappy-{secrets.token_hex(4)}"
     podman(
         *("run", "--detach", "--name", name, "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
+        *("--env", "KRAPPY_INSECURE_LISTENERS=allow"),
         *("--memory", "512m", "--pids-limit", "200", "--volume", f"{volume}:/data", "--tmpfs", "/tmp:size=16m"),
         *("--publish", "127.0.0.1::7092", "--publish", "127.0.0.1::8092", *more),
         "localhost/krappy:0.1.0",

@@ -16,7 +16,6 @@ import krappy
 from krappy import blocking, errors
 from krappy.core.security.scram import ScramClient
 from krappy.server import authentication
-from krappy.settings.server import SPECS
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
@@ -26,7 +25,7 @@ from tests.kafka.raw import Closed, Raw
 from tests.security.authority import Authority
 
 SECRET = "correct horse"
-ADMIN = {"super_users": "User:ada"} if "super_users" in SPECS else {}
+ADMIN = {"super_users": "User:ada"}
 LISTENERS = {
     "listen_native": "SASL_PLAINTEXT://127.0.0.1:0",
     "listen_kafka": "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",

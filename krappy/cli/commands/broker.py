@@ -40,7 +40,7 @@ def broker(
       krappy broker 1 localhost 9091 2181
       krappy broker 2 localhost 9092 2181
       krappy broker 3 localhost 9093 2181
-      krappy broker 1 10.0.0.1 9092 10.0.0.7:2181,10.0.0.8:2181,10.0.0.9:2181/events --data /var/lib/krappy
+      krappy broker 1 10.0.0.1 9092 10.0.0.7:2181,10.0.0.8:2181,10.0.0.9:2181/events --insecure-listeners allow
     """
     short = settings(id, host, port, zookeeper)
     run_in_foreground(

@@ -1,0 +1,59 @@
+"""Listeners that would let everybody in: a broker with one does not start, unless it is told to
+(`insecure_listeners = "allow"`)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from krappy.errors import ConfigError
+from krappy.settings.listeners import HTTP, NATIVE, ListenerSetting, parse_address
+from krappy.settings.security import SecuritySettings
+
+SETTINGS = {NATIVE: "listen_native", HTTP: "listen_http"}  # of the listeners that are not Kafka's
+
+
+def check(listeners: Sequence[ListenerSetting], settings: SecuritySettings, *, in_cluster: bool) -> None:
+    """Raises ConfigError for a listener that other machines reach and where nobody has to show who they are, or where
+    passwords can be read on their way. HTTP without users is not among them: without a console_token it answers only
+    probes there. `listeners`: Kafka's first."""
+    if in_cluster and (listeners[0].has_tls or listeners[0].has_users):
+        raise ConfigError(
+            "listen_kafka: brokers of a cluster reach each other at the first listener, so far without TLS and users: "
+            "put a PLAINTEXT listener first, in a network of their own",
+            setting="listen_kafka",
+        )
+    if settings.insecure_listeners == "refuse":
+        for each in listeners:
+            if not on_loopback(each.address):
+                _check(each, settings)
+
+
+def _check(listener: ListenerSetting, settings: SecuritySettings) -> None:
+    setting, address = SETTINGS.get(listener.name, "listen_kafka"), listener.address
+    known = listener.has_users or (listener.has_tls and settings.ssl_client_auth == "required")
+    if not known and listener.name != HTTP:
+        raise ConfigError(
+            f"{setting}: other machines reach {address}, and everybody there could read and write everything. "
+            f"Have users log in ({setting} = SASL_SSL://{address}, with tls_certificate; `krappy user add` makes the "
+            "first), or clients show certificates (SSL://, ssl_client_auth = required); or say insecure_listeners = "
+            "allow, if the network itself keeps others out",
+            setting=setting,
+        )
+    plain = "PLAIN" in (each.strip().upper() for each in settings.sasl_enabled_mechanisms.split(","))
+    if listener.has_users and not listener.has_tls and (plain or listener.name == HTTP):
+        raise ConfigError(
+            f"{setting}: passwords would be sent to {address} without TLS: make it SASL_SSL, with tls_certificate; for "
+            "other protocols than HTTP taking PLAIN out of sasl_enabled_mechanisms will do, too; or say "
+            "insecure_listeners = allow",
+            setting=setting,
+        )
+
+
+def on_loopback(address: str) -> bool:
+    """Whether only this machine reaches "HOST:PORT"."""
+    host = parse_address(address)[0]
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

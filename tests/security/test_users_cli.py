@@ -1,0 +1,93 @@
+"""`krappy user`, the options before a command, and contexts."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from krappy.cli import main
+from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, USER
+from krappy.testing.running import run_broker
+from tests.security.authority import Authority
+from tests.security.test_sasl import ADMIN
+
+LISTENERS = {"listen_native": "SASL_SSL://127.0.0.1:0", "listen_http": "SASL_SSL://127.0.0.1:0", "listen_kafka": "none"}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was, also after a command has changed it."""
+    for name in (TLS, CA, CERT, USER, PASSWORD_FILE, "KRAPPY_ADDRESS", "KRAPPY_CONTEXT", "KRAPPY_CONTEXTS"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+
+
+def krappy(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str, said: str = "") -> str:
+    """Runs a command that does what it should; its output."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said.encode())))
+    capfd.readouterr()
+    before = dict(os.environ)
+    try:
+        status = main.run(list(arguments))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    out, err = capfd.readouterr()
+    assert status == 0, err
+    return out + err
+
+
+def test_the_first_user_and_the_next(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, data = Authority(tmp_path), str(tmp_path / "data")
+
+    def run(*arguments: str, said: str = "") -> str:
+        return krappy(capfd, monkeypatch, *arguments, said=said)
+
+    added = run("user", "add", "ada", "--data", data, "--new-password-file", "-", said="secret one\n")
+    assert "ada may log in by SCRAM-SHA-256 and SCRAM-SHA-512" in added
+    run("user", "add", "gone", "--data", data, "--new-password-file", "-", "--mechanism", "SCRAM-SHA-512", said="x")
+    assert '"gone"' in run("user", "list", "--data", data, "--json")
+    run("user", "delete", "gone", "--data", data, "--yes")
+    assert "gone" not in run("user", "list", "--data", data)
+    password = tmp_path / "password"
+    password.write_text("secret one\n")
+    settings = {**LISTENERS, **ADMIN, "tls_certificate": authority.issue("127.0.0.1")}
+    with run_broker(data, **settings) as broker:
+        me = ("--ca", authority.ca, "--user", "ada", "--password-file", str(password))
+        at = ("--address", broker.address)
+        run(*me, "user", "add", "bob", *at, "--new-password-file", "-", said="secret two")
+        assert "bob" in run(*me, "user", "list", *at)
+        file = tmp_path / "config.toml"
+        other = tmp_path / "other"
+        other.write_text("secret two")
+        file.write_text(
+            f'[context.bob]\naddress = "{broker.address}"\nca = "{authority.ca}"\n'
+            f'user = "bob"\npassword_file = "{other}"\n'
+            f'[context.ada]\naddress = "{broker.address}"\nca = "{authority.ca}"\n'
+            f'user = "ada"\npassword_file = "{password}"\n'
+        )
+        monkeypatch.setenv("KRAPPY_CONTEXTS", str(file))
+        assert '"made"' in run("--context", "ada", "topic", "create", "made", "--json")
+        assert "made" in run("--context", "ada", "topic", "list")
+        assert "made" in run("--context", "ada", "cluster", "--json") or "brokers" in run("--context", "ada", "cluster")
+        run("--context", "ada", "user", "delete", "bob", "--yes")
+        assert main.run(["--context", "bob", "topic", "list"]) == 1
+        assert "invalid credentials" in capfd.readouterr().err
+        assert main.run(["--context", "carl", "topic", "list"]) == 1
+        assert "has no [context.carl]; it has bob, ada" in capfd.readouterr().err
+        assert main.run(["user", "list", "--data", data]) == 1
+        assert "in use by another broker" in capfd.readouterr().err
+
+
+def test_no_password_is_taken_from_the_command_line() -> None:
+    from krappy.cli.commands.user import user
+
+    options = {each for command in user.commands.values() for param in command.params for each in param.opts}
+    options |= {each for param in main.cli.params for each in param.opts}
+    assert not {each for each in options if "password" in each} - {"--password-file", "--new-password-file"}
