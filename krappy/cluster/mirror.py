@@ -140,7 +140,14 @@ class Mirror:
                     self._unread |= unread
                     raise
             if not self._unread and not self._whole:
-                return {path: found[path] for path in sorted(found) if self._znodes.get(path) != found[path]}, seen
+                return self._changed(found), seen
+
+    def _changed(self, found: dict[str, Znode | None]) -> Changes:
+        """Those of the znodes that are not as they were. A topic that was deleted and made anew may have the same
+        states, but to the image they are of another topic."""
+        changed = {path for path, znode in found.items() if self._znodes.get(path) != znode}
+        below = tuple(f"{path}/" for path in changed if path.startswith(f"{paths.TOPICS}/"))
+        return {path: found[path] for path in sorted(found) if path in changed or path.startswith(below)}
 
     async def _read_all(self) -> dict[str, Znode | None]:
         self._unread.clear()

@@ -19,6 +19,7 @@ from krappy.cluster.zk.client import ZooKeeper
 from krappy.cluster.zk.session import Status
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
+from krappy.core.cluster.state import PartitionState, write_state
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, Refusal, RefusedMulti, Tree, Znode
 from krappy.errors import ConnectionLost
 from krappy.ports.store import Store
@@ -135,6 +136,22 @@ async def test_a_broker_sees_what_another_has_written(shared_zookeeper: ZooKeepe
             with pytest.raises(RefusedMulti):
                 await other.multi(topic(f"t{number}", 9))
             assert f"t{number}" in other.image.topics, "it has seen why it was refused"
+
+
+@trio_test
+async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carrier: Callable[[], Any]) -> None:
+    """Whoever was away meanwhile sees both at once."""
+    state, partition = paths.state("t", 0), paths.partition("t", 0)
+    states = [Create(partition), Create(state, write_state(PartitionState(1, 0, 1, (1,))))]
+    async with carrier() as store:
+        await rooted(store)
+        await store.multi([*topic("t", 1), *states])
+        before = store.image.topics["t"].partitions
+        gone = [Delete(path) for path in (state, partition, paths.partitions("t"), paths.topic("t"))]
+        await store.multi([*gone, *topic("t", 1, b"j" * 16), *states])
+        assert store.image.topics["t"].id == b"j" * 16
+        assert store.image.topics["t"].partitions == before
+        assert before[0].version >= 0
 
 
 @trio_test
