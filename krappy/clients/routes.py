@@ -35,7 +35,7 @@ class LeaderRoutes:
         self._router = router
         self._topic = topic
         self._routes = routes
-        self._left: set[int] = set()  # partitions whose leader is another one now
+        self._left: dict[int, Link | None] = {}  # partitions whose leader is another one now, and who said so
 
     def of(self, partition: int) -> Route:
         return self._routes[partition]
@@ -48,7 +48,7 @@ class LeaderRoutes:
     def refused(self, partition: int, error: KrappyError) -> None:
         """The leader has refused a batch because it does not lead the partition any more."""
         self._router.note(error)
-        self._left.add(partition)
+        self._left[partition] = self._routes[partition].link
 
     def by(self, route: Route) -> list[int]:
         """The partitions whose batches in flight have gone this way."""
@@ -68,6 +68,10 @@ class LeaderRoutes:
             if link is None:
                 missing = NotLeader(f"{self._topic}-{partition}: its leader is not known, or can't be reached")
                 continue
+            if self._left.get(partition) is link:  # what is known is of a topic that was made anew, or too new
+                self._left[partition] = None
+                missing = NotLeader(f"{self._topic}-{partition}: the broker at {link.address} does not lead it")
+                continue
             with self._router.runtime.lock:
                 route = next((each for each in self.all() if each.link is link and each.lives), None)
             if route is None:
@@ -77,5 +81,5 @@ class LeaderRoutes:
                 continue
             with self._router.runtime.lock:
                 self._routes[partition] = route
-                self._left.discard(partition)
+                self._left.pop(partition, None)
         return missing

@@ -13,7 +13,7 @@ from krappy.broker.partition import commit
 from krappy.broker.partition.partition import Partition
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
-from krappy.errors import NotLeader, OffsetMismatch
+from krappy.errors import NotLeader, OffsetMismatch, UnknownTopic
 from krappy.ports import StoredAt
 from krappy.records import batch
 from krappy.types import ABSENT
@@ -166,3 +166,14 @@ def test_who_waits_for_what_is_written_waits_no_longer_than_the_role(tmp_path: P
             assert await outcome(written) is NotLeader
 
     trio.run(main)
+
+
+@trio.testing.trio_test
+async def test_who_waits_for_replicas_of_a_topic_that_is_deleted_is_told(tmp_path: Path) -> None:
+    async with engine.running(tmp_path) as broker:
+        partition = await led_with_a_follower(broker)
+        waiting = publish(partition)
+        await partition.appender.idle()
+        await broker.delete_topic("t")
+        with trio.fail_after(20), pytest.raises(UnknownTopic):
+            await waiting.wait()

@@ -341,3 +341,28 @@ def test_conditions_are_not_decided_where_other_brokers_may_have_the_key(
     table.put(b"other", b"v", partition=elsewhere)
     with pytest.raises(PolicyViolation):
         table.put(b"other", b"w", expect="absent")
+
+
+def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """They have the same leader epochs as those of the topic before, which the client knows."""
+
+    def make(*leaders: int) -> None:
+        [made] = cluster.admin.create_topics(
+            [NewTopic("anew", len(leaders), replica_assignment=[[id] for id in leaders])]
+        ).values()
+        made.result(30)
+        wait_until(lambda: [each.leader for each in cluster.partitions("anew").values()] == list(leaders), "it is led")
+
+    def send() -> set[int]:
+        with client.producer("anew", timeout=LONG) as producer:
+            return {producer.send(b"v", partition=index).result(LONG).partition for index in range(2)}
+
+    make(1, 2)
+    assert send() == {0, 1}
+    with blocking.connect(cluster.native, timeout=LONG) as other:
+        other.delete_topic("anew")
+    wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
+    make(2, 3)
+    assert send() == {0, 1}

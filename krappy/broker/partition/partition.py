@@ -28,8 +28,10 @@ from krappy.core.cluster.replica_set import FollowerLag, Proposal, ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.core.stability import marker
+from krappy.core.staging import OWN
 from krappy.errors import (
     CorruptBatch,
+    InvalidTransaction,
     KrappyError,
     OffsetOutOfRange,
     PolicyViolation,
@@ -38,6 +40,7 @@ from krappy.errors import (
     TransactionPending,
 )
 from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
+from krappy.records import batch as batches
 from krappy.records.batch import BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
@@ -115,6 +118,13 @@ class Partition(Viewed):
         """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge."""
         self._alive()
         return self.appender.publish_own(header, data)
+
+    def publish_staged(self, data: bytes | memoryview) -> Later[StoredAt]:
+        """As `publish_own`, of a job that another broker publishes. Raises CorruptBatch, InvalidTransaction as well."""
+        header = batches.check(data)
+        if header.producer_id < OWN or not header.is_transactional or header.is_control:
+            raise InvalidTransaction(f"{self}: not a batch of a staged job")
+        return self.publish_own(header, bytes(data))
 
     def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[StoredAt]:
         """Appends the marker that ends a producer's transaction in this partition, after all earlier publishes. This
@@ -372,6 +382,7 @@ class Partition(Viewed):
         await self.applier.finish()
         if error is not None:
             self.gone = error
+            self.commit.end(error)  # in a cluster events may wait for replicas that are not there any more
             self.moved.fire()
             return
         if self.config.view and self.applier.failed is None and not self.offline:
