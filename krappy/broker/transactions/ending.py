@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.partition.verification import check_not_late
 from krappy.broker.topics.internal_topics import OFFSETS
+from krappy.core.cluster.roles import Role
 from krappy.errors import InvalidRequest, KrappyError
 from krappy.ports import StoredAt, TransactionEnd
 from krappy.types import TopicPartition
@@ -23,18 +24,25 @@ if TYPE_CHECKING:
 
 
 class StagedFor(NamedTuple):
-    """The transaction that a producer has staged offsets in, in a partition of their topic. `led`: the leader epoch of
-    that; in a later one this is not known."""
+    """The transaction that a producer has staged offsets in."""
 
-    led: int
     epoch: int
     number: int
+
+
+class StagedIn(NamedTuple):
+    """By producer id, in a partition of the topic of offsets. `led`: the leader epoch of that; in a later one this is
+    not known."""
+
+    led: int
+    by_producer: dict[int, StagedFor]
 
 
 class TransactionEnds:
     def __init__(self, runtime: Runtime, groups: KafkaGroups) -> None:
         self._runtime, self._groups = runtime, groups
-        self._staged: dict[tuple[int, int], StagedFor] = {}  # by partition and producer id
+        self._staged: dict[int, StagedIn] = {}  # by partition
+        runtime.topics.changed.subscribe(self._forget_earlier)
 
     def end(self, end: TransactionEnd, partitions: Iterable[TopicPartition]) -> list[Later[None]]:
         """A Later for each partition: resolved once the transaction has ended there, durably. May be done twice.
@@ -43,8 +51,25 @@ class TransactionEnds:
         return [self._end(end, at) for at in partitions]
 
     def staging(self, index: int, producer_id: int, staged: StagedFor) -> None:
-        """Offsets of groups of this partition are about to be staged."""
-        self._staged[index, producer_id] = staged
+        """Offsets of groups of this partition are about to be staged, in its leader epoch now. Raises NotLeader."""
+        self._staged_in(index)[producer_id] = staged
+
+    def _staged_in(self, index: int) -> dict[int, StagedFor]:
+        """By producer id. Raises NotLeader."""
+        led = self._runtime.topics.led(TopicPartition(OFFSETS, index)).epoch
+        known = self._staged.get(index)
+        if known is None or known.led != led:
+            known = self._staged[index] = StagedIn(led, {})
+        return known.by_producer
+
+    def _forget_earlier(self) -> None:
+        """Forgets what was staged in leader epochs that are over."""
+        topic = self._runtime.topics.get(OFFSETS)
+        local = {} if topic is None else topic.local
+        for index, known in list(self._staged.items()):
+            partition = local.get(index)
+            if partition is None or partition.role is not Role.LEADER or partition.epoch != known.led:
+                del self._staged[index]
 
     def _end(self, end: TransactionEnd, at: TopicPartition) -> Later[None]:
         ended: Later[None] = Later()
@@ -57,7 +82,7 @@ class TransactionEnds:
             else:
                 try:
                     self._check_staged(end, at.partition)
-                    self._staged.pop((at.partition, end.producer_id), None)
+                    self._staged_in(at.partition).pop(end.producer_id, None)
                     settled = self._groups.settle(at.partition, end.producer_id, end.commit)
                 except KrappyError as failed:
                     ended.reject(failed)
@@ -77,6 +102,6 @@ class TransactionEnds:
 
     def _check_staged(self, end: TransactionEnd, index: int) -> None:
         """Raises as `check_not_late`, and NotLeader."""
-        staged = self._staged.get((index, end.producer_id))
-        if staged is not None and staged.led == self._runtime.topics.led(TopicPartition(OFFSETS, index)).epoch:
+        staged = self._staged_in(index).get(end.producer_id)
+        if staged is not None:
             check_not_late(end, staged.epoch, staged.number)

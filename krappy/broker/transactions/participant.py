@@ -128,9 +128,9 @@ class TransactionParticipant:
                     number = await self.verify(sender, producer_id, epoch, at)
                 except NotEnoughReplicas as error:
                     raise CoordinatorNotAvailable(error.text) from error
-                if partition.log.producers.ended.get(producer_id) == ended:  # else that answer may be of before
-                    break
-            self._ends.staging(at.partition, producer_id, StagedFor(led, epoch, number))
+                if (partition.epoch, partition.log.producers.ended.get(producer_id)) == (led, ended):
+                    break  # else that answer may be of before
+            self._ends.staging(at.partition, producer_id, StagedFor(epoch, number))
         self._check_coordinates(group)
 
     def _check_coordinates(self, group: str) -> None:
