@@ -370,7 +370,7 @@ class Client(Opened, AclMethods):
 
         Raises StagingFenced, StagingExpired, UnknownStaging; UnknownTopic when a topic was deleted meanwhile.
         """
-        return run(staging.commit(self._link, job, list(tokens), timeout, progress))
+        return run(staging.commit(self._router, job, list(tokens), timeout, progress))
 
     def abort_staged(self, job: str) -> None:
         """Drops all that a job has staged, and refuses what it stages later; the job need not have begun.
@@ -378,11 +378,11 @@ class Client(Opened, AclMethods):
         The name can't be used again. So leave a job that may run again under its name, such as a batch of a stream, to
         its ttl. Raises StagingCommitted when the job is committed: its events are published, or about to be.
         """
-        run(staging.abort(self._link, job))
+        run(staging.abort(self._router, job))
 
     def staged_jobs(self) -> list[StagedJob]:
         """Every job that is neither committed nor aborted."""
-        return run(staging.jobs(self._link))
+        return run(staging.jobs(self._router))
 
     def create_topic(
         self,

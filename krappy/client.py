@@ -366,7 +366,7 @@ class Client(AclMethods):
 
         Raises StagingFenced, StagingExpired, UnknownStaging; UnknownTopic when a topic was deleted meanwhile.
         """
-        return await staging.commit(self._link, job, list(tokens), timeout, progress)
+        return await staging.commit(self._router, job, list(tokens), timeout, progress)
 
     async def abort_staged(self, job: str) -> None:
         """Drops all that a job has staged, and refuses what it stages later; the job need not have begun.
@@ -374,11 +374,11 @@ class Client(AclMethods):
         The name can't be used again. So leave a job that may run again under its name, such as a batch of a stream, to
         its ttl. Raises StagingCommitted when the job is committed: its events are published, or about to be.
         """
-        await staging.abort(self._link, job)
+        await staging.abort(self._router, job)
 
     async def staged_jobs(self) -> list[StagedJob]:
         """Every job that is neither committed nor aborted."""
-        return await staging.jobs(self._link)
+        return await staging.jobs(self._router)
 
     async def create_topic(
         self,

@@ -4,6 +4,8 @@ database.
 A file holds framed record batches, in the order they came, those of all partitions mixed. It counts only with its
 record, which is written once the file is whole and on disk: files without one are deleted on open. FORMAT.md and
 VIEWS.md describe the bytes. A record is durable after `Meta.sync`, which the broker shares among all that wait for it.
+
+Brokers of a cluster keep them in a replicated topic, under the same keys, and the batches in rows of it (`DATA`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -30,6 +32,7 @@ JOB = b"sj/"  # a job that is not over
 STAGING = b"ss/"  # a sealed attempt of it
 OUTCOME = b"so/"  # a job that is over
 ENDED = b"se/"  # when a job ended: they are forgotten in this order
+DATA = b"sd/"  # of a cluster: frames of an attempt, in the order of their rows' numbers
 SUFFIX = ".staged"
 HEAD = struct.Struct(">II")  # partition; CRC-32 (zlib's) of these 4 bytes and of the 21 that the batch begins with
 READ = 4 << 20
@@ -125,7 +128,7 @@ class StagedFiles:
             position, want = 0, READ
             while position < size:
                 view = memoryview(file.pread(min(want, size - position), position))
-                found, taken = _frames(view, path, position)
+                found, taken = frames(view, path, position)
                 if not found:
                     if len(view) < want:  # there is no more
                         raise CorruptBatch(f"{path} is cut short at byte {position} of {size}")
@@ -153,8 +156,8 @@ class StagedFiles:
         return self.folder / f"{id}{SUFFIX}"
 
 
-def _frames(view: memoryview, path: Path, start: int) -> tuple[list[tuple[int, BatchHeader, memoryview]], int]:
-    """The whole frames at the beginning of `view`, and how many bytes they take."""
+def frames(view: memoryview, path: Path | str, start: int) -> tuple[list[tuple[int, BatchHeader, memoryview]], int]:
+    """(partition, header, bytes) of the whole frames at the beginning of `view`, and how many bytes they take."""
     found: list[tuple[int, BatchHeader, memoryview]] = []
     position = 0
     while len(view) - position >= HEAD.size + batches.HEADER_SIZE:
@@ -184,29 +187,29 @@ class StagingStore:
         """Every job that is not over, with its sealed attempts. Raises StorageError for a record that can't be read."""
         found = []
         for key, value in self._meta.items(JOB):
-            job = _job(read_key(key, JOB, 1)[0], value)
+            job = job_of(read_key(key, JOB, 1)[0], value)
             stored = self._meta.items(group_key(STAGING, job.name))
-            found.append((job, [_staging(read_key(row, STAGING, 2)[1], packed) for row, packed in stored]))
+            found.append((job, [attempt_of(read_key(row, STAGING, 2)[1], packed) for row, packed in stored]))
         return found
 
     def find(self, name: str) -> Job | None:
         """The outcome of a job that is over; None if it is not known."""
         value = self._meta.get(group_key(OUTCOME, name))
-        return None if value is None else _job(name, value)
+        return None if value is None else job_of(name, value)
 
     def put(self, job: Job, sealed: StagedTask | None = None) -> Callable[[], None]:
         """Writes a job that is not over, and an attempt that was sealed now. Returns a function that takes the write
         back."""
-        puts = {group_key(JOB, job.name): _packed_job(job)}
+        puts = {group_key(JOB, job.name): packed_job(job)}
         if sealed is not None:
-            puts[group_key(STAGING, job.name, sealed.id)] = _packed_staging(sealed)
+            puts[group_key(STAGING, job.name, sealed.id)] = packed_attempt(sealed)
         return self._meta.change(puts)
 
     def end(self, job: Job, sealed: Sequence[str]) -> Callable[[], None]:
         """Writes the outcome of a job, and forgets its sealed attempts. Returns a function that takes the write
         back."""
         name = job.name
-        puts = {group_key(OUTCOME, name): _packed_job(job), _ended(job.touched_ms, name): b""}
+        puts = {group_key(OUTCOME, name): packed_job(job), ended_key(job): b""}
         return self._meta.change(puts, [group_key(JOB, name), *(group_key(STAGING, name, id) for id in sealed)])
 
     def drop(self, name: str, id: str) -> Callable[[], None]:
@@ -236,17 +239,66 @@ class StagingStore:
         return count
 
 
-def _ended(at_ms: int, name: str) -> bytes:
-    return ENDED + group_key(at_ms.to_bytes(8, "big"), name)
+class OwnJob(NamedTuple):
+    """What a folder has of a job's name: the job while it is not over, with its sealed attempts, and an outcome."""
+
+    job: Job | None = None
+    sealed: Sequence[StagedTask] = ()
+    outcome: Job | None = None
 
 
-def _packed_job(job: Job) -> bytes:
+class OwnJobs:
+    """All that a folder has of jobs, by name, for a broker that is in a cluster now."""
+
+    def __init__(self, meta: Meta) -> None:
+        self._meta, self._store = meta, StagingStore(meta)
+
+    def load_all(self) -> dict[str, OwnJob]:
+        """Raises StorageError for a record that can't be read."""
+        found = {job.name: OwnJob(job, sealed) for job, sealed in self._store.load_all()}
+        for key, value in self._meta.items(OUTCOME):
+            name = read_key(key, OUTCOME, 1)[0]
+            found[name] = found.get(name, OwnJob())._replace(outcome=job_of(name, value))
+        return found
+
+    def delete(self, name: str) -> None:
+        gone = [group_key(JOB, name), group_key(OUTCOME, name)]
+        gone += [key for key, _ in self._meta.items(group_key(STAGING, name))]
+        outcome = self._store.find(name)
+        if outcome is not None:
+            gone.append(ended_key(outcome))
+        self._meta.write({}, gone)
+
+
+def job_in(key: bytes) -> str:
+    """The name of the job that a key belongs to. Raises StorageError for what is no such key."""
+    name: str
+    if key.startswith(ENDED):
+        [name] = read_key(key[len(ENDED) + 8 :], b"", 1)
+        return name
+    for kind, parts in ((JOB, 1), (STAGING, 2), (OUTCOME, 1), (DATA, 3)):
+        if key.startswith(kind):
+            name = read_key(key, kind, parts)[0]
+            return name
+    raise StorageError(f"the key {key!r} is none of a staged job")
+
+
+def data_key(job: str, attempt: str, number: int) -> bytes:
+    """Of a row of frames. Keys ascend with their numbers."""
+    return group_key(DATA, job, attempt) + b"\xce" + number.to_bytes(4, "big")  # msgpack's u32
+
+
+def ended_key(outcome: Job) -> bytes:
+    return ENDED + group_key(outcome.touched_ms.to_bytes(8, "big"), outcome.name)
+
+
+def packed_job(job: Job) -> bytes:
     fields: dict[str, Any] = job._asdict() | {"state": str(job.state)}
     del fields["name"]
     return bytes(msgpack.packb(fields))
 
 
-def _job(name: str, value: bytes) -> Job:
+def job_of(name: str, value: bytes) -> Job:
     try:
         fields = msgpack.unpackb(value)
         fields["state"] = JobState(fields["state"])
@@ -258,16 +310,18 @@ def _job(name: str, value: bytes) -> Job:
         raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error
 
 
-def _packed_staging(staging: StagedTask) -> bytes:
+def packed_attempt(staging: StagedTask) -> bytes:
     fields: dict[str, Any] = staging._asdict()
-    del fields["id"], fields["sealed"]
+    del fields["id"]
+    if staging.sealed:  # in a folder all are
+        del fields["sealed"]
     return bytes(msgpack.packb(fields))
 
 
-def _staging(id: str, value: bytes) -> StagedTask:
+def attempt_of(id: str, value: bytes) -> StagedTask:
     try:
         fields = msgpack.unpackb(value)
         fields["counts"] = tuple((int(partition), int(count)) for partition, count in fields["counts"])
-        return StagedTask(id=id, sealed=True, **fields)
+        return StagedTask(id=id, **({"sealed": True} | fields))
     except Exception as error:
         raise StorageError(f"the staged attempt {id!r:.80} can't be read: {error!r}") from error

@@ -4,7 +4,7 @@ Each batch goes to `Partition.publish` as it came, a view of the frame, before t
 requests of a connection keep their order and can share a group commit. acks=-1 waits until all replicas in sync have
 it on disk, and acks=1 until this broker has, however many are in sync. acks=0 waits for nothing, but its bytes count
 against the budget until they are written, as for acks=1; an error closes the connection, because there is no answer to
-tell it. A header can make a record conditional (core/conditions.py).
+tell it. A header can make a record conditional (core/conditions.py). Brokers publish staged jobs to each other by it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from krappy.core.security import needs
-from krappy.core.security.operations import Op, Resource
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.core.staging import PUBLISHER
 from krappy.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -43,7 +44,10 @@ NOBODY: Named = frozenset()
 NO_ANSWER, LEADER, ALL = 0, 1, -1
 
 
-@serves(ApiKey.PRODUCE, needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE))
+@serves(
+    ApiKey.PRODUCE,
+    needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE) + needs.cluster(Op.CLUSTER_ACTION),
+)
 def produce(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Later[Message | None] | Coroutine[Any, Any, Message | None]:
@@ -75,12 +79,16 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("denied", "hints", "laters", "responses", "sender", "waiting")
+    __slots__ = ("denied", "hints", "is_staged", "laters", "responses", "sender", "waiting")
 
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
-        self.denied = transactional_id is not None and not session.access.may(
-            Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE
-        )
+        self.is_staged = transactional_id == PUBLISHER
+        if self.is_staged:
+            self.denied = not session.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+        else:
+            self.denied = transactional_id is not None and not session.access.may(
+                Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE
+            )
         self.sender = TransactionalSender(transactional_id, version >= ADDS_SINCE) if transactional_id else None
         self.hints = LeaderHints(session)
         self.responses: list[Message] = []
@@ -125,7 +133,10 @@ def _publish(
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
             records = _checked(asked["records"], version)
-            later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
+            if work.is_staged:
+                later = partition.publish_staged(records)
+            else:
+                later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
         except KrappyError as error:
             _refuse(answer, error)
             work.hints.add(answer, topic.image, asked["index"])

@@ -36,6 +36,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.replication.replication import Replication
 from krappy.broker.runtime import SHARE, Report, Runtime
 from krappy.broker.settings import broker_settings
+from krappy.broker.staging.parts import staging_parts
 from krappy.broker.staging.staging import StagingCoordinator
 from krappy.broker.tables import table
 from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
@@ -43,7 +44,7 @@ from krappy.broker.tables.view_keeper import ViewKeeper, open_views
 from krappy.broker.topics import deletion
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.cluster_topics import ClusterTopicChanges
-from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS, InternalTopics
+from krappy.broker.topics.internal_topics import JOBS, OFFSETS, SHARES, TRANSACTIONS, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.broker.transactions.participant import TransactionParticipant
@@ -66,7 +67,6 @@ from krappy.store.catalog import LocalCatalog
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
-from krappy.store.staging import StagedFiles, StagingStore
 from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
 
@@ -209,14 +209,15 @@ class LocalBroker(Runtime):
         for dead in self.catalog.deleting():
             self.check_taking()
             await deletion.try_to_finish(self, self._forget_positions, dead)
-        self.staging = StagingCoordinator(
-            *(self, StagingStore(self.meta), StagedFiles(data / "staging"), self.producer_ids),
-            *(self.topic_for_producer, self.room.check),
-        )
-        await self.staging.open()
         self.transactions, self.participant = transaction_parts(
             *(self, self.coordinators, self.kafka_groups, self.producer_ids, self._peers)
         )
+        self.staging = staging_parts(
+            *(self, self.producer_ids, self.topic_for_producer, self.room.check),
+            *(self.transactions.markers, self._peers),
+        )
+        self.coordinators.loaded[JOBS] = self.staging.keeper
+        await self.staging.open()
         self.coordinators.loaded[TRANSACTIONS] = self.transactions.keeper
         await self.transactions.open()
         self.housekeeper = Housekeeper(self, self.changes, self.staging, self.latest)

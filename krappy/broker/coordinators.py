@@ -1,8 +1,7 @@
 """Which broker coordinates a group, a transactional id or a staged job: the leader of a partition of an internal topic.
 
-A broker that is alone coordinates all of them. In a cluster groups and transactional ids are kept in replicated topics:
-another replica takes a coordinator's place. The topic of staged jobs has one replica of each partition so far: what a
-coordinator knows is in its own folder. So while it is away nobody takes its place.
+A broker that is alone coordinates all of them. In a cluster they are kept in replicated topics: another replica takes a
+coordinator's place.
 """
 
 from __future__ import annotations

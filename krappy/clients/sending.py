@@ -267,8 +267,10 @@ class Sending:
                 self.trouble = ""
                 self._accumulator.stored(batch, result.offset, result.timestamp)
             else:
-                if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
-                    route.handle = None  # the topic was deleted; the next send registers anew, which may create it
+                if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE", "NOT_COORDINATOR"):
+                    # The topic was deleted; the next send registers anew, which may create it. Or another broker
+                    # coordinates the staged job.
+                    route.handle = None
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
                 if isinstance(result, RecordTooLarge):

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from krappy.clients.link import Link
+from krappy.clients.job_way import JobWay
+from krappy.clients.router import Router
 from krappy.wire import messages
 
 WAIT = 10.0  # seconds that one request waits at most for a publication to end
@@ -49,31 +50,38 @@ Progress = Callable[[int, int], None]  # bytes published so far, and bytes to pu
 
 
 async def commit(
-    link: Link, job: str, tokens: Sequence[str], timeout: float | None, progress: Progress | None
+    router: Router, job: str, tokens: Sequence[str], timeout: float | None, progress: Progress | None
 ) -> StagedCommit:
-    """Commits, and asks again until all is published. Each request takes at most the link's own timeout, all together
+    """Commits, and asks again until all is published. Each request takes at most the client's own timeout, all together
     take at most `timeout` seconds (None: no limit). Raises RequestTimeout."""
-    end = None if timeout is None else link.runtime.now() + timeout
+    end = None if timeout is None else router.runtime.now() + timeout
+    way = JobWay(router)
     while True:
-        left = link.timeout if end is None else max(0.0, min(link.timeout, end - link.runtime.now()))
+        left = router.timeout if end is None else max(0.0, min(router.timeout, end - router.runtime.now()))
         wait = min(WAIT, left / 3)
         request = messages.CommitStaged(job, list(tokens), round(wait * 1000))
-        answer = await link.ask(request, messages.StagedCommitted, timeout=left)
+        answer = await way.ask(request, messages.StagedCommitted, left)
         if progress is not None:
             progress(answer.bytes_done, answer.bytes_total)
         if answer.done:
             return StagedCommit(job, [StagedPartition(*each) for each in answer.published])
 
 
-async def abort(link: Link, job: str) -> None:
+async def abort(router: Router, job: str) -> None:
     """Drops a job, and makes the broker refuse what its tasks still send."""
-    await link.ask(messages.AbortStaged(job), messages.StagedAborted)
+    await JobWay(router).ask(messages.AbortStaged(job), messages.StagedAborted, router.timeout)
 
 
-async def jobs(link: Link) -> list[StagedJob]:
-    """The jobs that are neither committed nor aborted."""
-    found = await link.ask(messages.StagedJobs(), messages.StagedJobsFound)
-    return [_job(each) for each in found.jobs]
+async def jobs(router: Router) -> list[StagedJob]:
+    """The jobs that are neither committed nor aborted, of all brokers that can be reached."""
+    if not router.several:
+        found = await router.home.ask(messages.StagedJobs(), messages.StagedJobsFound)
+        return [_job(each) for each in found.jobs]
+    deadline = router.runtime.now() + router.timeout
+    asked = [(link, messages.StagedJobs()) for link in await router.each(deadline)]
+    answers = await router.ask_each(asked, messages.StagedJobsFound, deadline)
+    told = [each for each in answers if isinstance(each, messages.StagedJobsFound)]
+    return sorted(_job(each) for answer in told for each in answer.jobs)
 
 
 def _job(values: dict[str, Any]) -> StagedJob:

@@ -30,6 +30,8 @@ from krappy.errors import (
     UnknownTopic,
 )
 
+OWN = 1 << 62  # the producer ids of jobs begin here: clients get none of these
+PUBLISHER = "__staged_jobs"  # the transactional id that brokers name when they write a job's batches to each other
 MAX_NAME = 1000  # characters of a job's, a task's and an attempt's name
 MAX_REASON = 1000  # characters of `Job.reason`
 MAX_TTL_MS = 30 * 86_400_000

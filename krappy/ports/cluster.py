@@ -67,6 +67,9 @@ class LogPeersPort(TransactionPeersPort, Protocol):
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""
 
+    async def append_staged(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> int:
+        """As `append`, a batch of a staged job. Gives its offset. Raises RecordTooLarge as well."""
+
 
 class FetcherPort(Protocol):
     """Copies the partitions that this broker follows from their leaders. `quota`: of those that are throttled."""

@@ -11,6 +11,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.core.staging import Job
 from krappy.ports import StageOpened
 from krappy.records import batch
+from krappy.store.staging import StagingStore
 from tests.broker.engine import read_all
 
 HOUR = 3_600_000
@@ -73,6 +74,12 @@ async def values(partition: Partition) -> list[bytes | None]:
 async def made(broker: LocalBroker, name: str = "t", partitions: int = 1, **config: Any) -> Partition:
     topic, _ = await broker.create_topic(name, partitions, config)
     return topic.led(0)
+
+
+def known(broker: LocalBroker, job: str) -> Job | None:
+    """What the broker has of a job now."""
+    live = broker.staging._live.get(job)
+    return StagingStore(broker.meta).find(job) if live is None else live.job
 
 
 def files(data: Path) -> list[str]:

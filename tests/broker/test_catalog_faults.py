@@ -28,6 +28,7 @@ from krappy.store.meta import Meta
 from krappy.types import TopicPartition
 from tests.broker import staged
 from tests.broker.engine import as_killed, running
+from tests.broker.staged import known
 from tests.broker.transactional import Producer
 from tests.store.faulty_meta import Faults, FaultyMeta
 
@@ -104,7 +105,7 @@ def steps() -> list[tuple[str, Step]]:
 def memory(broker: LocalBroker) -> dict[str, Any]:
     """All that a restart must find again."""
     groups, kafka = broker.groups, broker.kafka_groups
-    jobs = {name: getattr(broker.staging._find(name), "state", None) for name in ("left", "done")}
+    jobs = {name: getattr(known(broker, name), "state", None) for name in ("left", "done")}
     return {
         "topics": {topic.name: (topic.id, topic.config, topic.numbers) for topic in broker.catalog.list()},
         "served": {name: (topic.id, len(topic.local)) for name, topic in broker.topics.items()},

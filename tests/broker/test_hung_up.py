@@ -21,7 +21,7 @@ from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError
 from tests import schedules
 from tests.broker.engine import publish, running
-from tests.broker.staged import HOUR, staged
+from tests.broker.staged import HOUR, known, staged
 from tests.broker.transactional import Producer
 
 MOST = 400  # times that an operation waits
@@ -65,7 +65,7 @@ def settings(broker: LocalBroker) -> Any:
 
 
 def job(broker: LocalBroker) -> Any:
-    found = broker.staging._find("j")
+    found = known(broker, "j")
     state = None if found is None else str(found.state)
     return "decided" if state in ("Publishing", "Marking", "Committed") else state
 

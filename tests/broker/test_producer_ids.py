@@ -9,8 +9,9 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.topics.catalog import FAR
-from krappy.broker.transactions.producer_ids import OWN, ProducerIds
+from krappy.broker.transactions.producer_ids import ProducerIds
 from krappy.core.cluster.znodes import PRODUCER_BLOCK
+from krappy.core.staging import OWN
 from krappy.errors import InvalidTransaction, UnknownProducer
 from krappy.records import batch
 from tests.broker.engine import publish, read_all, running

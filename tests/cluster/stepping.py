@@ -1,5 +1,7 @@
-"""A broker that stops itself at a step of a transaction: `python -m tests.cluster.stepping serve --data FOLDER …` is
-`krappy serve`, until its test writes into the file FOLDER.step at which step, the how manyth time, by which signal.
+"""A broker that stops itself at a step of a transaction, or of a staged job.
+
+`python -m tests.cluster.stepping serve --data FOLDER …` is `krappy serve`, until its test writes into the file
+FOLDER.step at which step, the how manyth time, by which signal.
 
 What a coordinator does, in this order:   and what a leader does, that of any partition:
     writes PrepareCommit                      takes marker
@@ -9,6 +11,15 @@ What a coordinator does, in this order:   and what a leader does, that of any pa
     sent marker            it has answered
     writes CompleteCommit
     wrote CompleteCommit   in its own log
+
+What the coordinator of a staged job does, beside markers, and what a leader does:
+    puts Open, put Open              at the begin of an attempt, and when it is sealed
+    stages row, staged row           committed
+    puts Publishing, put Publishing  committed
+    sends batch, sent batch          to another broker
+    appends batch                    at the leader; also when that is the coordinator itself
+    puts Marking, put Marking        committed
+    ends Committed, ended Committed  committed
 """
 
 from __future__ import annotations
@@ -83,8 +94,11 @@ def _around(cls: Any, name: str, before: Callable[..., None], after: Callable[..
 
 
 def _add_steps() -> None:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.staging.replicated import JobTable, RowData
     from krappy.broker.transactions.ending import TransactionEnds
     from krappy.broker.transactions.replicated import LeaderTerm
+    from krappy.cluster.log_peers import LogPeers
     from krappy.cluster.transaction_peers import TransactionPeers
     from krappy.waiting import Later
 
@@ -95,6 +109,16 @@ def _add_steps() -> None:
     )
     _around(LeaderTerm, "save", lambda *_: None, lambda _, term, transaction: reached(f"saved {transaction.stage}"))
     _around(TransactionPeers, "write_markers", lambda *_: reached("sends marker"), lambda *_: reached("sent marker"))
+
+    for name, doing, done in (("put", "puts", "put"), ("end", "ends", "ended")):
+        _around(
+            *(JobTable, name),
+            lambda _, job, *more, doing=doing: reached(f"{doing} {job.state}"),
+            lambda _, term, job, *more, done=done: reached(f"{done} {job.state}"),
+        )
+    _around(RowData, "append", lambda *_: reached("stages row"), lambda *_: reached("staged row"))
+    _around(LogPeers, "append_staged", lambda *_: reached("sends batch"), lambda *_: reached("sent batch"))
+    _around(Partition, "publish_own", lambda *_: reached("appends batch"))
 
     def end(self: Any, *given: Any) -> Later[None]:
         reached("takes marker")

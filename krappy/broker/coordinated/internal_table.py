@@ -21,10 +21,12 @@ FRAME = 30  # bytes of a record, beside its key and value, at most: lengths, and
 
 class InternalKeys(NamedTuple):
     """What the keys of an internal topic say. `name_in(key)`: whose it is: a group's, a transactional id's. Raises
-    StorageError for what is no such key. `order(key)`: in which order the keys of one name are written."""
+    StorageError for what is no such key. `order(key)`: in which order the keys of one name are written. `prefixes`: of
+    the keys that are loaded and remembered; others are looked up in the view, and not deleted by name."""
 
     name_in: Callable[[bytes], str]
     order: Callable[[bytes], tuple[bool, bytes]]
+    prefixes: tuple[bytes, ...] = (b"",)
 
 
 class InternalTable:
@@ -66,7 +68,7 @@ class InternalTable:
         values = [*puts.values(), *(None for _ in deletes)]
         later = partition.publish(batches.encode(keys, values, timestamps=partition.now_ms()), epoch=self.epoch)
         held = self._keys.setdefault(name, set())
-        held.update(puts)
+        held.update(key for key in puts if key.startswith(self._of.prefixes))
         held.difference_update(deletes)
         if not held:
             del self._keys[name]

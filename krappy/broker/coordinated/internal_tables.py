@@ -20,7 +20,7 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator
-from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
+from krappy.store.keys import PREFIX_SIZE, key_range
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500  # keys of a view that are read in one go
 RETRY_S = 1.0  # after a partition could not be loaded
+TOGETHER_S = 0.2  # partitions that can't be loaded within this time are told of in one line
 Rows = list[tuple[bytes, bytes]]
 Kept = TypeVar("Kept")
 
@@ -42,6 +43,8 @@ class InternalTables(ABC, Generic[Kept]):
         self._tables: dict[int, InternalTable] = {}  # by partition, of those that are loaded
         self._loading: set[int] = set()
         self._troubled: set[int] = set()  # where a write was not committed: loading waits a little
+        self._untold: dict[int, KrappyError] = {}  # by partition: why it can't be loaded; it will be told of
+        self._told: set[int] = set()  # partitions of which that was told, and that were not loaded since
 
     # --- what each has of its own
 
@@ -147,14 +150,30 @@ class InternalTables(ABC, Generic[Kept]):
                     if _leads(partition, epoch):
                         self._tables[index] = table
                         self.take(index, table, kept)
+                        self._told.discard(index)
                     return
                 except KrappyError as error:
                     self._tables.pop(index, None)
-                    self._runtime.report("coordinator_not_loaded", partition=str(partition), error=str(error))
+                    self._tell(index, error)
                     self._troubled.add(index)
         finally:
             self._loading.discard(index)
             self._runtime.topics.changed.fire()
+
+    def _tell(self, index: int, error: KrappyError) -> None:
+        """Reports, once and with others, that a partition can't be loaded: without a lease none can."""
+        if index not in self._told:
+            self._told.add(index)
+            if not self._untold:
+                self._runtime.spawn(self._tell_of_all)
+            self._untold[index] = error
+
+    async def _tell_of_all(self) -> None:
+        await trio.sleep(TOGETHER_S)
+        untold, self._untold = self._untold, {}
+        first, error = next(iter(untold.items()))
+        partition = f"{self._topic}-{first}"
+        self._runtime.report("coordinator_not_loaded", partition=partition, partitions=len(untold), error=str(error))
 
     async def _rows(self, table: InternalTable) -> Rows:
         """The keys and values of the partition's view, once that has all of the log: a write that was refused may be
@@ -164,17 +183,19 @@ class InternalTables(ABC, Generic[Kept]):
         await partition.appender.idle()
         folded = await wait_for_views([partition], partition.end_offset - 1)
         number, rows = partition.number, list[tuple[bytes, bytes]]()
-        at: bytes | None = view_prefix(number)
-        while at is not None:
-            stored, at = partition.views.keys(at, view_end(number), AT_ONCE)
-            keys = [key[PREFIX_SIZE:] for key in stored]
-            for key, entry in zip(keys, partition.views.get_many(number, keys), strict=True):
-                value = None if entry is None else unpack_entry(entry)[2]
-                if value is not None:
-                    rows.append((key, value))
-                    table.has(key)
-            await trio.lowlevel.checkpoint()
-            await folded.wait()
+        for prefix in self._keys.prefixes:
+            at: bytes | None
+            at, end = key_range(number, prefix=prefix)
+            while at is not None:
+                stored, at = partition.views.keys(at, end, AT_ONCE)
+                keys = [key[PREFIX_SIZE:] for key in stored]
+                for key, entry in zip(keys, partition.views.get_many(number, keys), strict=True):
+                    value = None if entry is None else unpack_entry(entry)[2]
+                    if value is not None:
+                        rows.append((key, value))
+                        table.has(key)
+                await trio.lowlevel.checkpoint()
+                await folded.wait()
         return rows
 
 

@@ -11,6 +11,8 @@
 - A marker may come late: it was sent again meanwhile, and the producer has gone on. So it is refused when the open
   transaction is another one: that has the epoch which the end of the one before has raised, or, as far as this leader
   was told, another number.
+- A batch of a staged job needs no answer: its coordinator ends each of its transactions in all partitions that the job
+  goes to, and that end raises the epoch. So nothing of it is taken later.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Verification:
         """Raises CoordinatorFenced, ProducerFenced, InvalidTransaction for what may not be appended now."""
         header = item.header
         id, epoch = header.producer_id, header.producer_epoch
-        if not self._partition.verifies or (item.own and item.end_told is None):
+        if not self._partition.verifies:
             return
         ended = self._partition.log.producers.ended.get(id)
         if ended is not None:
@@ -151,7 +153,7 @@ class Verification:
             self._forget_earlier()
             if opened is not None:
                 check_not_late(item.end_told, opened, self._numbers.get(id, -1))
-        elif not header.is_control and epoch not in (opened, self._known(id)):
+        elif not (header.is_control or item.own) and epoch not in (opened, self._known(id)):
             raise InvalidTransaction(f"{self._partition} is not part of an ongoing transaction of producer {id}")
 
     def accepted(self, item: Pending) -> None:

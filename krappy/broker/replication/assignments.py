@@ -18,7 +18,7 @@ from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.broker.replication.leaving import Leaving
 from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
-from krappy.broker.topics.internal_topics import INTERNAL, REPLICATED, InternalTopics
+from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from krappy.ports.cluster import MembershipPort
     from krappy.ports.replication import FollowerPort
 
-NOMINAL = INTERNAL.keys() - REPLICATED.keys()  # topics whose partitions say who coordinates, and have no logs
 RETRY_S = 1.0
 AT_ONCE = 16  # roles that are taken at the same time: each may wait for a sync
 
@@ -66,7 +65,7 @@ class Assignments:
         dead = {each.name for each in self._runtime.catalog.deleting()}
         for image in list(self._cluster.image.topics.values()):
             self._runtime.check_taking()
-            if image.name not in NOMINAL and image.name not in dead:
+            if image.name not in dead:
                 await self._add(image)
 
     async def run(self) -> None:
@@ -87,8 +86,6 @@ class Assignments:
         for found in image.topics.values():
             if found.name in INTERNAL:
                 self._internal.see(found)
-            if found.name in NOMINAL:
-                continue
             topic = topics.get(found.name)
             if topic is None:
                 done &= await self._try(found.name, partial(self._add, found))

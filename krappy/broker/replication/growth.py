@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.topics.internal_topics import REPLICATED, shape_in_cluster
+from krappy.broker.topics.internal_topics import INTERNAL, shape_in_cluster
 from krappy.broker.topics.moves import Moves
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.placement import DEFAULT, MOST_BY_DEFAULT, grown
@@ -35,7 +35,7 @@ class Growth:
             image = self._runtime.image
             if image.controller != self._runtime.id:
                 continue
-            for name in REPLICATED:
+            for name in INTERNAL:
                 if name in image.topics and not any(map(is_moving, image.topics[name].partitions)):
                     try:
                         await self._grow(image.topics[name])

@@ -1,4 +1,4 @@
-"""One attempt of a task: its batches are checked like a publish, and written to its file in order.
+"""One attempt of a task: its batches are checked like a publish, and kept in order (attempt_data.py).
 
 One drain at a time writes the waiting batches. A retry is recognized by its producer's sequence, as in a log. An
 attempt that was dropped stays so: later batches are refused with the reason.
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
+from krappy.broker.staging.attempt_data import AttemptData
+from krappy.broker.topics.topic import not_led
 from krappy.core.admission import Times, admit
 from krappy.core.staging import StagedTask
 from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownStaging, UnknownTopic
 from krappy.ports import StoredAt
 from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import ProducerStates
-from krappy.store.staging import HEAD, StagedFiles, SyncFailed, framed
+from krappy.store.staging import HEAD, SyncFailed, framed
 from krappy.waiting import Later, Signal, wait_any
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ MAX_WRITE = 16 << 20  # bytes written at once
 
 class StagingServices(Protocol):
     """What an attempt needs of its broker."""
-
-    disk_limiter: trio.CapacityLimiter
 
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Awaitable[object]]) -> None: ...
@@ -51,7 +51,7 @@ class StagedAttempt:
         self,
         services: StagingServices,
         check_room: Callable[[int], None],
-        files: StagedFiles,
+        data: AttemptData,
         staging: StagedTask,
         topic: Topic | None,
         claim: Callable[[int], None],
@@ -59,7 +59,7 @@ class StagedAttempt:
     ) -> None:
         self._services = services
         self._check_room = check_room
-        self._files = files
+        self._data = data
         self._claim = claim
         self._touch = touch
         self.staging = staging  # as of its begin, or of its seal
@@ -87,7 +87,9 @@ class StagedAttempt:
         if self.topic.deleted:
             raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
         self._check_room(len(data))
-        config = self.topic.led(partition).config
+        if not 0 <= partition < self.topic.count:
+            raise not_led(self.topic.image, partition)  # UnknownPartition
+        config = self.topic.config
         header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
@@ -165,9 +167,7 @@ class StagedAttempt:
             answers.append((item.later, StoredAt(there, time)))
         if parts:
             try:
-                await trio.to_thread.run_sync(
-                    self._files.append, self.staging.id, self.size, parts, limiter=self._services.disk_limiter
-                )
+                await self._data.append(self.size, parts)
             except BaseException as error:
                 self._claim(-size)
                 self._producers.update(before)
@@ -200,7 +200,7 @@ class StagedAttempt:
     async def _sync(self) -> None:
         """Syncs the file. After a failed sync the attempt is lost: it is never tried again."""
         try:
-            await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
+            await self._data.sync()
         except SyncFailed as error:
             if not self.staging.sealed:
                 self.drop(UnknownStaging(f"what this attempt has staged may be lost, so stage it again: {error.text}"))
@@ -215,9 +215,15 @@ class StagedAttempt:
                 item.later.reject(error)
 
     async def remove(self) -> None:
-        """Removes its file. Raises StorageError; then the next start removes the file."""
+        """Removes its batches. Raises StorageError; then the next start, or the job's next coordinator, does it."""
         async with self._file:
             size, self.size = self.size, 0
             self._claim(-size)
             if size:
-                await trio.to_thread.run_sync(self._files.remove, self.staging.id, limiter=self._services.disk_limiter)
+                await self._data.remove()
+
+    async def leave(self) -> None:
+        """Another broker coordinates its job now: its room there is not this broker's any more."""
+        async with self._file:
+            size, self.size = self.size, 0
+            self._claim(-size)

@@ -8,25 +8,30 @@ Rules of this file:
 - A publication is a task of its own: its client may disconnect and ask again. When the disk refuses, it is tried again;
   after a crash the next start goes on with it. A job that can't be published as a whole is aborted.
 - An attempt that is not sealed ends with the broker. A job's time to live starts anew when the broker starts.
+- A broker of a cluster coordinates those jobs whose partition of `__staged_jobs` it leads (replicated.py). All that
+  follows from a state is done in the term in which it was read. When that is over, the next coordinator goes on.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.broker.staging.publication import Forgotten, Publication
+from krappy.broker.staging.keeping import JobKeeper, JobTerm, KeptJob
+from krappy.broker.staging.live_job import LiveJob
+from krappy.broker.staging.publishing import Publisher
 from krappy.broker.staging.staged_attempt import StagedAttempt
 from krappy.broker.transactions.turns import IdTurns
 from krappy.core import staging as core
 from krappy.core.staging import Job, JobState, StagedTask
 from krappy.errors import (
+    CoordinatorNotAvailable,
     InvalidRecord,
     KrappyError,
+    NotCoordinator,
     Overloaded,
     ShuttingDown,
     StagingFull,
@@ -35,65 +40,46 @@ from krappy.errors import (
     UnknownTopic,
 )
 from krappy.ports import StagedJobRow, StageOpened
-from krappy.store.staging import StagedFiles, StagingStore
+from krappy.store.staging import StagedFiles
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.topic import Topic
     from krappy.broker.transactions.producer_ids import ProducerIds
 
 MAX_JOBS = 10_000  # jobs that are not over
 MAX_ATTEMPTS = 50_000  # attempts of all jobs together
-MAX_OUTCOMES = 1_000_000  # jobs that are over; beyond that, the oldest are forgotten
-FORGET_AT_ONCE = 1_000
 PUBLISHING = 4  # jobs that are published at a time
 RETRY_S = 1.0  # pause after the disk refused
-
-
-class LiveJob:
-    """A job that is not over. Tasks that hold it see here when it is."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.attempts: dict[str, StagedAttempt] = {}
-        self.moved = Signal()  # the publication went on, or ended
-        self.done = 0  # bytes of it that are published
-        self.total = 0
-        self.trouble: KrappyError | None = None  # why its publication waits now
-        self.stale: list[Job] = []  # its states under older producer ids, whose transactions must still be aborted
-
-    @property
-    def staged(self) -> dict[str, StagedTask]:
-        return {id: attempt.staging for id, attempt in self.attempts.items()}
 
 
 class StagingCoordinator:
     def __init__(
         self,
         runtime: Runtime,
-        store: StagingStore,
         files: StagedFiles,
         producer_ids: ProducerIds,
         topic_for: Callable[[str], Awaitable[Topic]],
         check_room: Callable[[int], None],
     ) -> None:
-        """`topic_for`: `LocalBroker.topic_for_producer`. `check_room(bytes)`: raises when the disk has too little."""
+        """`files`: of a broker that is alone. `topic_for`: `LocalBroker.topic_for_producer`. `check_room(bytes)`:
+        raises when the disk has too little. Before it is opened it is given its `keeper` and `publisher`
+        (parts.py)."""
         self._runtime = runtime
         self._producer_ids = producer_ids
         self._topic_for = topic_for
         self._check_room = check_room
-        self._store = store
         self.files = files
+        self.keeper: JobKeeper
+        self.publisher: Publisher
         self._limit = runtime.config.staging_bytes
         self._outcome_ms = runtime.config.staging_outcome_ms
         self._live: dict[str, LiveJob] = {}
         self._turns = IdTurns()
         self.owners = producer_ids.owned  # of jobs that are being published
         self._attempts = 0
-        self._outcomes = 0
-        self.used = 0  # bytes that the files take
+        self.used = 0  # bytes that what is staged takes
         self._slots = trio.Semaphore(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()
@@ -101,22 +87,35 @@ class StagingCoordinator:
     # --- life
 
     async def open(self) -> None:
-        """Loads all jobs and goes on with them. Raises StorageError for a state that can't be read."""
+        """Loads all jobs and goes on with them; in a cluster those that it coordinates, whenever it does. Raises
+        StorageError for a state that can't be read."""
+        await self.keeper.open()
+
+    def take(self, jobs: Sequence[KeptJob], term: JobTerm) -> None:
+        """Goes on with these, which this broker coordinates from now on."""
         now = self._runtime.clock.steady_ms()
-        found = await self._runtime.in_thread(self._store.load_all)
-        self._outcomes = await self._runtime.in_thread(self._store.count_outcomes)
-        for job, sealed in found:
-            live = self._live[job.name] = LiveJob(job._replace(touched_ms=now) if job.state is JobState.OPEN else job)
+        for job, sealed in jobs:
+            kept = job._replace(touched_ms=now) if job.state is JobState.OPEN else job
+            live = self._live[job.name] = LiveJob(kept, term)
             for staging in sealed:
                 self._add(live, staging, None)
                 self.used += staging.size
-        kept = {staging.id for _, sealed in found for staging in sealed}
-        await self._runtime.in_thread(lambda: self.files.open(kept))
-        for live in self._live.values():
-            if live.job.publishing:
-                self._runtime.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
-                self.owners.add(live.job.producer_id)
+            if job.publishing:
+                self._runtime.report("staged_job_resumed", job=job.name, state=str(job.state))
+                live.tried = True
+                self.publisher.begins(job)
                 self._start(live)
+
+    def forget(self, is_in: Callable[[str], bool]) -> None:
+        """Forgets the jobs with these names, which another broker coordinates now."""
+        for live in [each for each in self._live.values() if is_in(each.job.name)]:
+            del self._live[live.job.name]
+            self._attempts -= len(live.attempts)
+            refusal = NotCoordinator(f"this broker does not coordinate the job '{live.job.name:.80}' any more")
+            for attempt in live.attempts.values():
+                attempt.drop(refusal)
+                self._spawn(attempt.leave)
+            live.moved.fire()
 
     async def close(self) -> None:
         """Stops. The next start goes on with publications that are not done."""
@@ -141,10 +140,11 @@ class StagingCoordinator:
         core.check_name("task", task)
         core.check_name("attempt", attempt_name)
         async with self._turns.of(name):
-            found = self._find(name)
+            term = self.keeper.term(name)
+            found = await self._find(name)
             job = core.begin(found, name, ttl_ms, self._runtime.clock.steady_ms(), topic_name, self._topic_id)
             if id is not None:
-                live, attempt = self._attempt(name, id)
+                live, attempt = self._attempt(found, name, id)
                 live.job = job
                 return StageOpened(id, attempt, *attempt.producer)
             topic = await self._topic_for(topic_name)
@@ -153,9 +153,10 @@ class StagingCoordinator:
                     f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
                 )
             producer = await self._producer_ids.new()
-            live = self._live.setdefault(name, LiveJob(job))
-            live.job = job
             staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
+            await term.begin_attempt(job, staging)
+            live = self._live.setdefault(name, LiveJob(job, term))
+            live.job = job
             attempt = self._add(live, staging, topic)
             attempt.producer = producer, 0
             return StageOpened(staging.id, attempt, *attempt.producer)
@@ -165,14 +166,16 @@ class StagingCoordinator:
 
         Raises `core.refusal`, UnknownStaging, InvalidRequest when it does not have `records` records, StorageError.
         """
-        _, attempt = self._attempt(name, id)
+        _, attempt = self._attempt(await self._find(name), name, id)
         staged = await attempt.sync()
         async with self._turns.of(name):
-            live, attempt = self._attempt(name, id)  # again: meanwhile it may be dropped, or the job published
+            term = self.keeper.term(name)
+            # Again: meanwhile it may be dropped, or the job published.
+            live, attempt = self._attempt(await self._find(name), name, id)
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
                 job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
-                await self._runtime.sync_meta(self._store.put(job, sealed))
+                await term.put(job, sealed)
                 live.job, attempt.staging = job, sealed
             return attempt.staging.id
 
@@ -183,7 +186,8 @@ class StagingCoordinator:
         UnknownTopic, InvalidRecord for what a topic no longer takes; StorageError when the disk refuses all that time.
         """
         async with self._turns.of(name):
-            found = self._find(name)
+            term = self.keeper.term(name)
+            found = await self._find(name)
             live = self._live.get(name)
             job = core.commit(found, name, tokens, {} if live is None else live.staged, self._runtime.clock.steady_ms())
             if job is not found:
@@ -192,21 +196,28 @@ class StagingCoordinator:
                 for token in tokens:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
-                targets = [] if live is None else self._targets([live.attempts[token].staging for token in tokens])
-                job = job._replace(producer_id=await self._producer_ids.new_own(targets))
+                stagings = [] if live is None else [live.attempts[token].staging for token in tokens]
+                job = job._replace(producer_id=await self.publisher.new_id(stagings))
                 await self._runtime.decisions.wait()
-                await self._runtime.sync_meta(self._store.put(job))
-                live = self._live.setdefault(name, LiveJob(job))
+                await term.put(job)
+                live = self._live.setdefault(name, LiveJob(job, term))
                 live.job = job
-                self.owners.add(job.producer_id)
+                self.publisher.begins(job)
                 self._start(live)
         if live is None:
             return job, 0, 0
         await wait_any(
             [live.moved, self._runtime.stopping],
-            lambda: self._turns.closed or self._runtime.stopped or live.job.state in core.OVER,
+            lambda: (
+                self._turns.closed
+                or self._runtime.stopped
+                or live.job.state in core.OVER
+                or self._live.get(name) is not live
+            ),
             max_wait_ms / 1000,
         )
+        if live.job.state not in core.OVER:
+            live.term.check(name)
         if live.job.state is JobState.ABORTED:
             raise core.refusal(live.job)
         if live.job.publishing and live.trouble is not None:
@@ -231,31 +242,23 @@ class StagingCoordinator:
                 "events without a key"
             )
 
-    def _targets(self, stagings: Sequence[StagedTask]) -> list[Partition]:
-        """The partitions that these tasks publish to, without those of deleted topics."""
-        targets: dict[Partition, None] = {}
-        for staging in stagings:
-            topic = self._runtime.topics.by_id.get(staging.topic_id)
-            if topic is not None:
-                targets |= dict.fromkeys(topic.led(index) for index, _ in staging.counts)
-        return list(targets)
-
     async def abort(self, name: str, id: str | None = None) -> None:
         """Aborts a job: drops all that it has staged, and refuses later attempts. With `id`: drops one attempt only.
 
         Raises StagingCommitted. An unknown attempt is not an error.
         """
         async with self._turns.of(name):
-            found = self._find(name)
+            term = self.keeper.term(name)
+            found = await self._find(name)
             live = self._live.get(name)
             if id is None:
                 job = core.abort(found, name, self._runtime.clock.steady_ms())
                 if job is not found:
-                    await self._end(live or LiveJob(job), job)
+                    await self._end(live or LiveJob(job, term), job)
             elif live is not None and live.job.state is JobState.OPEN and id in live.attempts:
                 attempt = live.attempts[id]
                 if attempt.staging.sealed:
-                    await self._runtime.sync_meta(self._store.drop(name, id))
+                    await term.drop(live.job, attempt.staging)
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
     def give_up(self, name: str, id: str) -> None:
@@ -287,22 +290,16 @@ class StagingCoordinator:
                 if live is not None and core.overdue(live.job, self._runtime.clock.steady_ms()):
                     self._runtime.report("staged_job_expired", job=name, attempts=len(live.attempts))
                     await self._end(live, core.expire(live.job, now))
-        before = now - self._outcome_ms
-        while True:
-            excess = max(0, self._outcomes - MAX_OUTCOMES)
-            count = await self._runtime.in_thread(partial(self._store.forget, before, FORGET_AT_ONCE, excess))
-            self._outcomes -= count
-            if count < FORGET_AT_ONCE:
-                return
+        await self.keeper.forget(now - self._outcome_ms)
 
     # --- how
 
-    def _find(self, name: str) -> Job | None:
+    async def _find(self, name: str) -> Job | None:
         live = self._live.get(name)
-        return self._store.find(name) if live is None else live.job
+        return await self.keeper.term(name).find(name) if live is None else live.job
 
-    def _attempt(self, name: str, id: str) -> tuple[LiveJob, StagedAttempt]:
-        found = self._find(name)
+    def _attempt(self, found: Job | None, name: str, id: str) -> tuple[LiveJob, StagedAttempt]:
+        """`found`: the job, as `_find` gives it now."""
         live = self._live.get(name)
         attempt = None if live is None else live.attempts.get(id)
         if found is not None and found.state is not JobState.OPEN:
@@ -319,7 +316,8 @@ class StagingCoordinator:
         def touch() -> None:
             live.job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
 
-        attempt = StagedAttempt(self._runtime, self._check_room, self.files, staging, topic, self._claim, touch)
+        data = live.term.data(live.job.name, staging.id)
+        attempt = StagedAttempt(self._runtime, self._check_room, data, staging, topic, self._claim, touch)
         live.attempts[staging.id] = attempt
         self._attempts += 1
         return attempt
@@ -341,24 +339,23 @@ class StagingCoordinator:
     async def _remove(self, attempt: StagedAttempt) -> None:
         try:
             await attempt.remove()
-        except StorageError as error:
+        except (StorageError, NotCoordinator, CoordinatorNotAvailable) as error:
             self._runtime.report("staged_file_not_removed", error=str(error))
 
     async def _end(self, live: LiveJob, job: Job) -> None:
         """Makes the job's end durable, and drops what it staged."""
-        await self._save_end(live, job)
-        self._over(live)
+        await self.save_end(live, job)
+        self.over(live)
 
-    async def _save_end(self, live: LiveJob, job: Job, *, sync: bool = True) -> None:
-        take_back = self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
-        if sync:
-            await self._runtime.sync_meta(take_back)
+    async def save_end(self, live: LiveJob, job: Job, *, sync: bool = True) -> None:
+        sealed = [id for id, attempt in live.attempts.items() if attempt.staging.sealed]
+        await live.term.end(job, sealed, sync=sync)
         live.job = job
-        self._outcomes += 1
 
-    def _over(self, live: LiveJob) -> None:
-        """Drops the job from memory, and its files. From now on it is looked up on disk."""
-        self._live.pop(live.job.name, None)
+    def over(self, live: LiveJob) -> None:
+        """Drops the job from memory, and what it staged. From now on it is looked up on disk."""
+        if self._live.get(live.job.name) is live:
+            del self._live[live.job.name]
         self.owners.discard(live.job.producer_id)
         refusal = core.refusal(live.job)
         for id in list(live.attempts):
@@ -386,76 +383,15 @@ class StagingCoordinator:
         while not self._turns.closed:
             try:
                 async with self._slots:
-                    await self._carry_out(live)
+                    live.term.check(live.job.name)
+                    await self.publisher.carry_out(live, self)
                 return
             except KrappyError as error:
                 if self._turns.closed or self._runtime.stopped:  # the next start goes on with it
+                    return
+                if self._live.get(live.job.name) is not live:  # so does the next coordinator
                     return
                 live.trouble = error
                 self._runtime.report("staged_job_waits", job=live.job.name, error=str(error))
                 live.moved.fire()
             await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, RETRY_S)
-
-    async def _carry_out(self, live: LiveJob) -> None:
-        job = live.job
-        stagings = [live.attempts[token].staging for token in job.tokens]
-        live.done, live.total = 0, sum(staging.size for staging in stagings)
-
-        def progress(size: int) -> None:
-            live.done += size
-            live.trouble = None
-
-        def publishing(job: Job) -> Publication:
-            return Publication(self._runtime, self._check_room, self.files, job, stagings, progress)
-
-        for stale in list(live.stale):
-            await publishing(stale).mark(commit=False)
-            live.stale.remove(stale)
-            self.owners.discard(stale.producer_id)
-        publication = publishing(job)
-        if job.state is JobState.PUBLISHING:
-            try:
-                published = await publication.write()
-            except Forgotten:
-                await self._anew(live)
-                return
-            except KrappyError as error:
-                if error.retriable:
-                    raise
-                await self._fail(live, error)
-            else:
-                await self._runtime.decisions.wait()
-                await self._save(live, core.written(job, published, stagings))
-        live.trouble = None
-        commit = live.job.state is JobState.MARKING
-        await publication.mark(commit=commit)
-        if commit:  # if this is lost, the next start finds the markers
-            await self._save_end(live, core.complete(live.job, self._runtime.clock.steady_ms()), sync=False)
-        self._over(live)
-
-    async def _save(self, live: LiveJob, job: Job) -> None:
-        await self._runtime.sync_meta(self._store.put(job))
-        live.job = job
-
-    async def _anew(self, live: LiveJob) -> None:
-        """Publishes the job again under another producer id, and aborts what the logs have of it. After a crash the
-        next start aborts that."""
-        before = live.job
-        targets = self._targets([live.attempts[token].staging for token in before.tokens])
-        after = before._replace(producer_id=await self._producer_ids.new_own(targets))
-        self.owners.add(after.producer_id)
-        await self._runtime.decisions.wait()
-        await self._save(live, after)
-        live.stale.append(before)
-        await self._carry_out(live)
-
-    async def _fail(self, live: LiveJob, error: KrappyError) -> None:
-        """Ends a job that can't be published. First makes that durable, then aborts its transaction: if that fails, the
-        next start does it."""
-        failed = core.fail(live.job, self._runtime.clock.steady_ms(), error.text)
-        self._runtime.report("staged_job_failed", job=failed.name, error=error.text)
-        tokens = live.job.tokens
-        await self._runtime.decisions.wait()
-        await self._save_end(live, failed._replace(tokens=()))
-        live.job = failed._replace(tokens=tokens)  # for the markers, should they have to be written again
-        live.moved.fire()

@@ -35,10 +35,9 @@ INTERNAL: Mapping[str, Mapping[str, str]] = {
     SHARES: {**_LOG, "compression.type": "uncompressed"},
     JOBS: {**_LOG, "compression.type": "uncompressed"},
 }
-# In a cluster these have what is kept of groups and of transactional ids, and are replicated as any topic. A write
-# about one name is one batch. All is loaded from the views, whatever the default for other topics is.
+# In a cluster these have what is kept of groups, transactional ids and staged jobs, and are replicated as any topic. A
+# write about one name is one batch. All is loaded from the views, whatever the default for other topics is.
 _KEPT = {"max.message.bytes": str(16 << 20), "view.enable": "true"}
-REPLICATED = {OFFSETS: _KEPT, TRANSACTIONS: _KEPT, SHARES: _KEPT}
 
 
 class ShapeInCluster(NamedTuple):
@@ -51,8 +50,6 @@ class ShapeInCluster(NamedTuple):
 
 def shape_in_cluster(name: str, config: ServerConfig) -> ShapeInCluster:
     settings = settings_in_cluster(name)
-    if name not in REPLICATED:
-        return ShapeInCluster(PARTITIONS, 1, settings)
     factor = config.default_replication_factor
     if name != TRANSACTIONS:
         return ShapeInCluster(PARTITIONS, factor, settings)
@@ -64,7 +61,7 @@ def shape_in_cluster(name: str, config: ServerConfig) -> ShapeInCluster:
 
 def settings_in_cluster(name: str) -> dict[str, str]:
     """The settings of an internal topic of a cluster, without those that the broker's own settings give."""
-    return {**INTERNAL[name], **REPLICATED.get(name, {})}
+    return {**INTERNAL[name], **_KEPT}
 
 
 class InternalPartition:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from krappy.core.staging import OWN
 from krappy.errors import InvalidTransaction, UnknownProducer
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
-
-OWN = 1 << 62  # the broker's own ids begin here
 
 
 class ProducerIds:

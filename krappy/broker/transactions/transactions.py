@@ -57,7 +57,7 @@ class TransactionCoordinator:
         """`replicated`: in a cluster."""
         self._runtime = runtime
         self._producer_ids = producer_ids
-        self._markers = markers
+        self.markers = markers
         self.keeper: TransactionKeeper = LocalTransactions(runtime, store, self._take)
         if replicated:
             self.keeper = ReplicatedTransactions(runtime, self._take, self._give_up)
@@ -347,7 +347,7 @@ class TransactionCoordinator:
 
     async def _carry_out(self, term: Term, transaction: Transaction) -> None:
         commit = transaction.stage is TxnStage.PREPARE_COMMIT
-        await self._markers.write(transaction, commit, term.epoch)
+        await self.markers.write(transaction, commit, term.epoch)
         completed = core.complete(transaction, self._now())
         term.keep(completed)  # if this is lost, all of this is done again
         self._bytes += _growth(transaction, completed)

@@ -10,16 +10,19 @@ and partitions, all or none, and once.
   publish. But the offset in BatchStored only counts the records that the attempt has staged for that partition, and
   `expect` is refused. Staged events are durable only once SealStaged was answered. Events that are not sealed are never
   published; they are dropped when the broker stops.
+- In a cluster one broker coordinates a job, by its name; others answer NOT_COORDINATOR, which names it. When it dies,
+  another one goes on with all that is sealed, and with a commit that was begun; events that are not sealed are dropped
+  then. StagedJobs lists those of the broker that is asked.
 - CommitStaged names one token for each task and topic. When it answers `done`, everything is in the logs, durably, each
   batch once. Each partition's events come in a transaction, so readers see all of them at once; the transaction delays
   other events only while it is published. A broker that is killed meanwhile goes on when it is started again.
 - The first commit decides. A committed job is never published again: CommitStaged then answers what was published,
   whatever tokens it names; Stage and AbortStaged are refused with STAGING_COMMITTED. So it does no harm to run a job
   again when nobody knows how it ended.
-- The broker remembers a committed job for a week (`staging_outcome_ms`), and the last million jobs at most. After that
-  a job of this name is new, and is published again. So it is when all topics that it was published to are deleted: a
-  new topic of the same name has nothing of the job. If only some are deleted, Stage for one of these is refused with
-  UNKNOWN_TOPIC; once one is created again, Stage for any of the job's topics is.
+- The broker remembers a committed job for a week (`staging_outcome_ms`), and one that is alone the last million jobs at
+  most. After that a job of this name is new, and is published again. So it is when all topics that it was published to
+  are deleted: a new topic of the same name has nothing of the job. If only some are deleted, Stage for one of these is
+  refused with UNKNOWN_TOPIC; once one is created again, Stage for any of the job's topics is.
 - AbortStaged drops what a job has staged. Later requests of the job are refused with STAGING_FENCED. It may come before
   any other request of the job.
 - A job that sends no request for its `ttl_ms` (the longest that its attempts gave) is dropped with its tokens:
