@@ -117,6 +117,9 @@ class ServerTls:
         context = prepared(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        # The end of what can be read is no error, after which nothing could be written: the peer, or `_stop_reading`,
+        # may close one direction. Nobody is fooled by that: every message has its length.
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
         try:
             context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
         except (OSError, ValueError) as error:

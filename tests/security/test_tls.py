@@ -19,6 +19,8 @@ import krappy
 from krappy import blocking, errors
 from krappy.server import tls as server_tls
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from tests.handlers.raw import Raw
 from tests.security.authority import Authority
 
 LISTENERS = {
@@ -239,6 +241,27 @@ def test_nothing_is_ever_sent_in_the_clear(broker: RunningBroker) -> None:
                 while piece := sock.recv(1000):
                     answer += piece
                 assert answer[:2] in (b"", b"\x15\x03"), answer
+
+
+def native(address: str, context: ssl.SSLContext) -> Raw:
+    found = Raw(address)
+    found.socket = context.wrap_socket(found.socket, server_hostname=address.rpartition(":")[0])
+    return found
+
+
+def test_answers_come_after_the_end_of_what_is_read(authority: Authority, tmp_path: Path) -> None:
+    """Whichever side has closed that direction: the broker says why, and a client gets what it has asked for."""
+    settings = {**LISTENERS, "tls_certificate": authority.issue("127.0.0.1"), "idle_timeout_ms": 300}
+    with run_broker(tmp_path / "data", **settings) as broker:
+        with native(broker.address, authority.context()) as raw:
+            assert raw.call(m.Ping()).cluster
+            with pytest.raises(errors.RequestTimeout, match="idle"):
+                raw.receive(0)
+        with native(broker.address, authority.context()) as raw:
+            producer = raw.producer("halves")
+            asked = [raw.send(m.Message(producer.handle, b"%d" % number)) for number in range(100)]
+            socket.socket.shutdown(raw.socket, socket.SHUT_WR)
+            assert [raw.receive(each).offset for each in asked] == list(range(100))
 
 
 # --- client certificates

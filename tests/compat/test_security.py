@@ -1,0 +1,116 @@
+"""TLS and users with Kafka's own tools and the Java client, unmodified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from krappy.testing.running import RunningBroker, run_broker
+from tests.compat import tools
+from tests.compat.kafka_tools import KafkaTools
+from tests.security.authority import Authority
+
+SECRET = "correct-horse"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    folder = tmp_path_factory.mktemp("secure")
+    users = folder / "users"
+    users.mkdir()
+    (users / "admin").write_text(SECRET)
+    with run_broker(
+        folder / "data",
+        durability="os",
+        listen_kafka="SASL_SSL://127.0.0.1:0,SSL://127.0.0.1:0",
+        listen_native="none",
+        sasl_enabled_mechanisms="SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
+        tls_certificate=authority.issue("127.0.0.1", "localhost"),
+        tls_client_ca=authority.ca,
+        ssl_client_auth="requested",
+        ssl_principal_mapping_rules="RULE:^CN=([^,]+),.*$/$1/L,DEFAULT",
+        users_dir=str(users),
+        super_users="User:admin;User:ada",
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def kafka(broker: RunningBroker) -> KafkaTools:
+    try:
+        return KafkaTools(broker.kafka_addresses["SASL_SSL"])
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def properties(path: Path, authority: Authority, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> str:
+    """A file of a client's settings, as Kafka's documents write it."""
+    kind = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
+    path.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={authority.ca}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{kind} required "
+        f'username="{user}" password="{password}";\n'
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
+def test_java_logs_in(kafka: KafkaTools, authority: Authority, tmp_path: Path, mechanism: str) -> None:
+    admin = properties(tmp_path / "admin", authority, "admin", SECRET, mechanism)
+    topic = f"java-{mechanism.lower()}"
+    kafka("topics", "--command-config", admin, "--create", "--topic", topic)
+    kafka("console-producer", "--producer.config", admin, "--topic", topic, stdin="one\ntwo\n")
+    end = ("--from-beginning", "--max-messages", "2", "--timeout-ms", "30000")
+    said = kafka("console-consumer", "--consumer.config", admin, "--topic", topic, "--group", topic, *end)
+    assert said.split()[-2:] == ["one", "two"]  # behind what it says of its options
+    wrong = properties(tmp_path / "wrong", authority, "admin", "wrong", mechanism)
+    assert "SaslAuthenticationException" in kafka("topics", "--command-config", wrong, "--list", fails=True)
+
+
+def test_kafka_configs_makes_shows_and_deletes_users(kafka: KafkaTools, authority: Authority, tmp_path: Path) -> None:
+    admin = properties(tmp_path / "admin", authority, "admin", SECRET)
+    alter = ("configs", "--command-config", admin, "--alter", "--entity-type", "users", "--entity-name", "carl")
+    kafka(*alter, "--add-config", "SCRAM-SHA-512=[iterations=8192,password=pw],SCRAM-SHA-256=[password=pw]")
+    described = kafka("configs", "--command-config", admin, "--describe", "--entity-type", "users")
+    assert "SCRAM credential configs for user-principal 'carl' are" in described
+    assert "SCRAM-SHA-512=iterations=8192" in described
+    assert "SCRAM-SHA-256=iterations=4096" in described
+    his = properties(tmp_path / "carl", authority, "carl", "pw")
+    kafka("topics", "--command-config", his, "--list")
+    kafka(*alter, "--delete-config", "SCRAM-SHA-512")
+    assert "SaslAuthenticationException" in kafka("topics", "--command-config", his, "--list", fails=True)
+
+
+def test_java_shows_a_certificate(
+    broker: RunningBroker, kafka: KafkaTools, authority: Authority, tmp_path: Path
+) -> None:
+    """`ada` is a super user by the name that the rules make of her certificate; a stranger is nobody."""
+    kafka.address = broker.kafka_addresses["SSL"]
+    for name, fails in (("Ada", False), ("Eve", True)):
+        file = tmp_path / name
+        cert = Path(authority.issue("client.example", subject=name)).read_text()
+        store = tmp_path / f"{name}.pem"
+        store.write_text(_pkcs8(cert))
+        file.write_text(
+            f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={authority.ca}\n"
+            f"ssl.keystore.type=PEM\nssl.keystore.location={store}\n"
+        )
+        created = kafka("topics", "--command-config", str(file), "--create", "--topic", f"of-{name}", fails=fails)
+        assert ("AuthorizationException" in created) == fails
+
+
+def _pkcs8(pem: str) -> str:
+    """Java reads keys of PKCS#8 alone."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    key = form.load_pem_private_key(pem.encode(), None)
+    plain = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
+    return plain + pem[pem.index("-----BEGIN CERTIFICATE") :]
