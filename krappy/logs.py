@@ -74,6 +74,7 @@ WARNING = {
     "log_recovered",
     "login_refused",
     "no_users",
+    "nobody_is_allowed",
     "offsets_not_expired",
     "old_default_retention",
     "peer_stalled",

@@ -11,7 +11,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from tests.documents import DOCS, ROOT, Block, Place, assert_shown, blocks, documents
 from tests.process import free_ports
 
-OWN_BROKER = {"security.md", "tutorial.md"}  # they start one, and some kill it
+OWN_BROKER = {"acls.md", "security.md", "tutorial.md"}  # they start one, and some kill it
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *documents(), ROOT / "krappy" / "GLOSSARY.md"]
 
 

@@ -8,7 +8,7 @@ registration, a watch, a live page) is looked at again, and ended if its princip
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -67,6 +67,7 @@ class LentTree(Protocol):
 
     @property
     def image(self) -> Image: ...
+    def report(self, event: str, **facts: Any) -> None: ...
 
 
 class Authorizer:
@@ -149,6 +150,9 @@ class Authorizer:
 
     async def follow(self) -> None:
         """Until cancelled, if there is an authorizer."""
+        if self.on and not self._super and not self._now().acls and not self._otherwise:
+            text = "the authorizer is on, and there are no super_users and no ACLs: nobody may do anything"
+            self._runtime.report("nobody_is_allowed", text=text)
         while self.on:
             self._now()
             seen = self._seen
