@@ -53,6 +53,8 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
     )
 
     def answer(joined: Joined) -> Message:
+        if not session.access.may(Resource.GROUP, name, Op.READ):  # not any more
+            joined = Joined(Fault.GROUP_AUTHORIZATION_FAILED, joined.member_id)
         protocol = joined.protocol
         return {
             "error_code": joined.fault,
@@ -88,7 +90,13 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
         request["protocol_name"],
         {each["member_id"]: bytes(each["assignment"]) for each in request["assignments"]},
     )
-    return later.map(_synced)
+
+    def answer(synced: SyncAnswer) -> Message:
+        if not session.access.may(Resource.GROUP, request["group_id"], Op.READ):  # not any more
+            synced = SyncAnswer(Fault.GROUP_AUTHORIZATION_FAILED)
+        return _synced(synced)
+
+    return later.map(answer)
 
 
 def _synced(synced: SyncAnswer) -> Message:

@@ -18,17 +18,16 @@ async def stage(session: SessionPort, request: messages.Stage) -> messages.Stage
         session.access.check(Resource.TOPIC, request.topic, Op.CREATE)
     job = session.access.job(request.job, Op.WRITE)
     opened = await job.stage(request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage)
-    handle = 0
+    handle, topic = 0, opened.attempt.topic
     try:
-        grants = [
-            Grant(Resource.TRANSACTIONAL_ID, request.job, Op.WRITE),
-            Grant(Resource.TOPIC, request.topic, Op.WRITE),
-        ]
+        if topic is not None:  # that of an attempt which goes on may be another one
+            session.access.check(Resource.TOPIC, topic.name, Op.WRITE)
+        name = request.topic if topic is None else topic.name
+        grants = [Grant(Resource.TRANSACTIONAL_ID, request.job, Op.WRITE), Grant(Resource.TOPIC, name, Op.WRITE)]
         handle = session.add(Stager(opened.attempt), grants)
     finally:
         if not handle and request.stage is None:  # refused, or the peer left: nobody knows of this attempt
             job.give_up(request.job, opened.id)
-    topic = opened.attempt.topic
     return messages.Staged(
         handle=handle,
         stage=opened.id,
@@ -45,9 +44,11 @@ async def seal(session: SessionPort, request: messages.SealStaged) -> messages.S
     return messages.StagedSealed(await staging.seal(request.job, request.stage, request.records))
 
 
-@serves(messages.CommitStaged, needs=needs.transactional_id(Op.WRITE))
+@serves(messages.CommitStaged, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
 async def commit(session: SessionPort, request: messages.CommitStaged) -> messages.StagedCommitted:
     staging = session.access.job(request.job, Op.WRITE)
+    for topic in staging.topics(request.job):
+        session.access.check(Resource.TOPIC, topic, Op.WRITE)
     job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is JobState.COMMITTED
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]

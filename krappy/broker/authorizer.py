@@ -106,11 +106,14 @@ class Authorizer:
     def allows_any(self, principal: Principal, resource: Resource, op: Op) -> bool:
         """Whether the principal may do `op` to some resource of the type."""
         acls = self._now()
-        if self._is_super(principal):
-            return True
-        # As Kafka: where ACLs do not concern some arbitrary name, the setting counts.
-        arbitrary = self._otherwise and acls.decide(principal, resource, "hardcode", op, otherwise=True)
-        return not self._closed and (arbitrary or acls.decide_for_any(principal, resource, op))
+        key = (principal.names, principal.host, resource, op)
+        found = self._decided.get(key)
+        if found is None:
+            # As Kafka: where ACLs do not concern some arbitrary name, the setting counts.
+            arbitrary = self.allows(principal, Grant(resource, "hardcode", op))
+            some = not self._closed and acls.decide_for_any(principal, resource, op)
+            found = self._decided[key] = arbitrary or some
+        return found
 
     def guard(self, principal: Principal | None) -> PrincipalGuard | None:
         """Of a door; None: without an authorizer, or for the broker itself."""

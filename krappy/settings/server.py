@@ -229,11 +229,6 @@ class ServerConfig(SecuritySettings, ShareSettings):
         return ListenerSetting(name, address, dict(read_listeners(self.advertised_listeners)).get(name, ""), protocol)
 
     @property
-    def authenticates(self) -> bool:
-        by_certificate = self.ssl_client_auth == "required"
-        return any(each.has_users or (by_certificate and each.has_tls) for each in self.listeners)
-
-    @property
     def listeners(self) -> tuple[ListenerSetting, ...]:
         """All that are served."""
         others = (self.listener(NATIVE), self.listener(HTTP))

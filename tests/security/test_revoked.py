@@ -122,6 +122,20 @@ def test_a_stager(guarded: Guarded) -> None:
     guarded.take_away()
 
 
+def test_an_attempt_for_another_topic_is_no_way_around(guarded: Guarded) -> None:
+    """A stage that goes on names a topic, and has one."""
+    topic(guarded, "others")
+    topic(guarded, "own", Op.WRITE)
+    guarded.allow(rule(Resource.TRANSACTIONAL_ID, "a-job", Op.WRITE))
+    with guarded.native("127.0.0.1") as admin, guarded.native() as raw:
+        stage = admin.call(m.Stage("others", "a-job", "1", "1", WAIT)).stage
+        with pytest.raises(TopicAuthorizationFailed):
+            raw.call(m.Stage("own", "a-job", "1", "1", WAIT, stage=stage))
+        with pytest.raises(TopicAuthorizationFailed):
+            raw.call(m.CommitStaged("a-job", []))
+    guarded.take_away()
+
+
 def test_a_snapshot(guarded: Guarded) -> None:
     topic(guarded, "frozen", Op.READ)
     with guarded.native() as raw:

@@ -161,6 +161,11 @@ class StagingCoordinator:
             attempt.producer = producer, 0
             return StageOpened(staging.id, attempt, *attempt.producer)
 
+    def topics(self, name: str) -> set[str]:
+        """Those that a job stages for; none if it is over, or not there."""
+        live = self._live.get(name)
+        return set() if live is None else {each.staging.topic for each in live.attempts.values()}
+
     async def seal(self, name: str, id: str, records: int) -> str:
         """Makes an attempt durable, and gives its token. Sealing it again gives the same token.
 

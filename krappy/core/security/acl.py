@@ -81,9 +81,8 @@ class Acl(NamedTuple):
     @property
     def id(self) -> str:
         """Of what it says: the same ACL is stored once."""
-        said = "\0".join((*(str(int(each)) for each in (self.resource, self.pattern, self.op, self.permission)),
-                          self.name, self.principal, self.host))  # fmt: skip
-        return sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        said = repr(tuple(int(each) if isinstance(each, IntEnum) else each for each in self))
+        return sha256(said.encode()).hexdigest()[:32]
 
     def concerns(self, name: str) -> bool:
         """Whether it concerns the resource of this name, of its type."""

@@ -1,0 +1,119 @@
+"""ACLs in a cluster: each broker follows a change within a second, whichever was asked for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy import blocking
+from krappy.clients.acls import AclInfo
+from krappy.errors import AuthorizationFailed, TopicAuthorizationFailed
+from krappy.wire.kafka import ApiKey
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses
+from tests.process import wait_until
+from tests.security.guarded import filtered
+
+SOON = 1.0  # seconds
+PASSWORDS = {"admin": "admin-secret", "ada": "ada-secret"}
+READ = [AclInfo("topic", "shared", "User:ada", "read")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    """Users log in at the native listeners; at Kafka's, the brokers ask each other without a name."""
+    folder = tmp_path_factory.mktemp("acls")
+    users = folder / "users"
+    users.mkdir()
+    for name, password in PASSWORDS.items():
+        (users / name).write_text(password)
+    made = ClusterProcesses(
+        *(folder, shared_processes.zookeeper, 3, shared_processes.launch),
+        users_dir=str(users),
+        super_users="User:admin;User:ANONYMOUS",
+    )
+    for each in made.brokers.values():
+        each.settings["listen_native"] = f"SASL_PLAINTEXT://{each.settings['listen_native']}"
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+def connect(cluster: ClusterProcesses, id: int, user: str) -> blocking.Client:
+    address = str(cluster.brokers[id].settings["listen_native"]).removeprefix("SASL_PLAINTEXT://")
+    return blocking.connect(address, user=user, password=PASSWORDS[user], timeout=30)
+
+
+def soon(condition: Callable[[], bool], what: str) -> None:
+    since = time.monotonic()
+    wait_until(condition, what, 10)
+    assert time.monotonic() - since < SOON, what
+
+
+def test_every_broker_follows(cluster: ClusterProcesses) -> None:
+    with connect(cluster, 1, "admin") as admin:
+        admin.create_topic("shared", 3, replication_factor=3, if_absent=True)
+        cluster.until_in_sync("shared")
+        clients = [connect(cluster, id, "ada") for id in cluster.brokers]
+        for client in clients:
+            client.open()
+        try:
+            assert all(client.topics() == [] for client in clients)
+            admin.add_acls(READ)
+            for client in clients:
+                soon(lambda client=client: [each.name for each in client.topics()] == ["shared"], "it is seen")  # type: ignore[misc]
+            admin.delete_acls(principal="User:ada")
+            for client in clients:
+                soon(lambda client=client: client.topics() == [], "it is not seen")  # type: ignore[misc]
+        finally:
+            for client in clients:
+                client.close()
+
+
+def test_a_poll_that_waits_at_another_broker_ends(cluster: ClusterProcesses) -> None:
+    with connect(cluster, 1, "admin") as admin, connect(cluster, 2, "ada") as client:
+        admin.create_topic("shared", 3, replication_factor=3, if_absent=True)
+        admin.add_acls(READ)
+        soon(lambda: client.topics() != [], "it may be read")
+        ended: list[Any] = []
+        with client.consumer("shared", start="latest") as consumer:
+
+            def poll() -> None:
+                try:
+                    while True:
+                        consumer.poll(30)
+                except AuthorizationFailed as error:
+                    ended.append(error)
+
+            thread = threading.Thread(target=poll)
+            thread.start()
+            time.sleep(0.5)
+            admin.delete_acls(principal="User:ada")
+            soon(lambda: bool(ended), "the poll has ended")
+            thread.join()
+        assert isinstance(ended[0], TopicAuthorizationFailed)
+
+
+def test_acls_outlive_the_brokers(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    with connect(cluster, 3, "admin") as admin:
+        admin.add_acls(READ)
+    for id in cluster.brokers:
+        cluster.brokers[id].kill()
+    for each in cluster.brokers.values():
+        each.begin()
+    for each in cluster.brokers.values():
+        each.ready()
+    for id in cluster.brokers:
+        with cluster.asked(id) as raw:
+            wait_until(
+                lambda raw=raw: len(raw.ask(ApiKey.DESCRIBE_ACLS, filtered())["resources"]) == 1,  # type: ignore[misc]
+                f"broker {id} has it",
+            )
+    with connect(cluster, 2, "admin") as admin:
+        assert admin.delete_acls(principal="User:ada") == READ
