@@ -27,10 +27,12 @@ async def metadata(session: SessionPort, request: messages.Metadata) -> messages
     size, turn = 0, 0
     async with session.answering(MAX_ANSWER) as room:
         for name in names:
-            topic = access.find_topic(name, Op.DESCRIBE) if access.may(Resource.TOPIC, name, Op.DESCRIBE) else None
+            denied = not access.may(Resource.TOPIC, name, Op.DESCRIBE)
+            topic = None if denied else access.find_topic(name, Op.DESCRIBE)
             if topic is None:
                 if request.topics is not None:
-                    topics.append({"name": name, "id": None, "scattered": False, "partitions": []})
+                    absent: dict[str, Any] = {"name": name, "id": None, "scattered": False, "partitions": []}
+                    topics.append({**absent, "denied": True} if denied else absent)
                 turn += 1
             else:
                 rows: list[dict[str, Any]] = []

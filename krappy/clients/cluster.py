@@ -44,13 +44,14 @@ class KnownPlaces(NamedTuple):
 
 
 class KnownCluster:
-    """`topics`: of those that were asked for, the ones that exist."""
+    """`topics`: of those that were asked for, the ones that exist. `denied`: those that may not be described."""
 
     def __init__(self) -> None:
         self.id = ""
         self.controller = NOBODY
         self.brokers: dict[int, KnownBroker] = {}
         self.topics: dict[str, KnownPlaces] = {}
+        self.denied: set[str] = set()
 
     def take(self, found: messages.MetadataFound) -> None:
         """Takes over a broker's answer; of a partition that has a higher leader epoch here, nothing. Raises
@@ -65,8 +66,11 @@ class KnownCluster:
 
     def _take_topic(self, told: Mapping[str, Any]) -> None:
         name, id = told["name"], told["id"]
+        self.denied.discard(name)
         if id is None:
             self.topics.pop(name, None)
+            if told.get("denied"):
+                self.denied.add(name)
             return
         rows = [
             KnownPartition(each["leader"], each["leader_epoch"], each["replicas"], each["isr"])

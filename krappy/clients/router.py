@@ -31,6 +31,7 @@ from krappy.errors import (
     NotLeader,
     PolicyViolation,
     RequestTimeout,
+    TopicAuthorizationFailed,
     UnknownGroup,
     UnknownPartition,
     UnknownTopic,
@@ -371,13 +372,16 @@ class Router:
     # --- what is known
 
     async def topic(self, name: str, deadline: float) -> KnownPlaces:
-        """What is known of a topic; a broker is asked if that is nothing. Raises UnknownTopic, ConnectionLost."""
+        """What is known of a topic; a broker is asked if that is nothing. Raises UnknownTopic, ConnectionLost;
+        TopicAuthorizationFailed where that is all that may be told."""
         found = self.known.topics.get(name)
         while found is None:
             others = self._asking
             await self.refresh([name], deadline)
             found = self.known.topics.get(name)
             if found is None and others is None:
+                if name in self.known.denied:
+                    raise TopicAuthorizationFailed(f"to describe the topic '{name}' is not allowed")
                 raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
 

@@ -65,6 +65,14 @@ def test_every_broker_follows(cluster: ClusterProcesses) -> None:
             client.open()
         try:
             assert all(client.topics() == [] for client in clients)
+            for client in clients:
+                for name in ("shared", "absent"):
+                    with pytest.raises(TopicAuthorizationFailed):
+                        client.table(name).get("k")
+                    with pytest.raises(TopicAuthorizationFailed), client.producer(name) as producer:
+                        producer.send("v").result()
+                    with pytest.raises(TopicAuthorizationFailed), client.consumer(name) as consumer:
+                        consumer.poll(1)
             admin.add_acls(READ)
             for client in clients:
                 soon(lambda client=client: [each.name for each in client.topics()] == ["shared"], "it is seen")  # type: ignore[misc]

@@ -122,3 +122,32 @@ def test_acls_stay_over_a_restart_and_hosts_tell_apart(guarded: Guarded) -> None
     found = guarded.admin.ask(ApiKey.DESCRIBE_ACLS, filtered(host_filter="127.0.0.1"))["resources"]
     assert {each["resource_type"] for each in found} == {2, 3, 4, 5}
     assert USER != NOBODY
+
+
+def test_a_pattern_matches_what_its_member_may_describe(guarded: Guarded) -> None:
+    """KIP-848: the broker resolves it, and again when the ACLs change."""
+    ids = {name: guarded.admin.make(name) for name in ("rx-1", "rx-2")}
+    guarded.allow(rule(Resource.GROUP, "rx", Op.READ), rule(Resource.TOPIC, "rx-1", Op.DESCRIBE))
+    with guarded.kafka() as raw:
+        member, epoch, assigned = "m", 0, set[bytes]()
+
+        def beat(**more: object) -> None:
+            nonlocal epoch
+            who = {"group_id": "rx", "member_id": member, "member_epoch": epoch, "topic_partitions": None}
+            answer = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, {**who, "subscribed_topic_names": None, **more})
+            assert answer["error_code"] == 0, answer
+            epoch = answer["member_epoch"]
+            if answer["assignment"] is not None:
+                assigned.clear()
+                assigned.update(each["topic_id"] for each in answer["assignment"]["topic_partitions"])
+
+        beat(subscribed_topic_regex="rx-.*", rebalance_timeout_ms=60_000, topic_partitions=[])
+        assert assigned == {ids["rx-1"]}
+        guarded.allow(rule(Resource.TOPIC, "rx-2", Op.READ))
+        beat(topic_partitions=[{"topic_id": ids["rx-1"], "partitions": [0]}])
+        beat(topic_partitions=[{"topic_id": ids["rx-1"], "partitions": [0]}])
+        assert assigned == set(ids.values())
+        guarded.allow(rule(Resource.TOPIC, "rx-1", Op.DESCRIBE, deny=True))
+        beat(topic_partitions=[{"topic_id": id, "partitions": [0]} for id in ids.values()])
+        assert assigned == {ids["rx-2"]}
+    guarded.take_away()

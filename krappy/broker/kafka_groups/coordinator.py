@@ -85,7 +85,8 @@ class KafkaGroups(GroupRegistry):
         """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
         that can't be read."""
         self.store.begin()
-        self.runtime.topics.changed.subscribe(self.forget_topics)
+        for signal in (self.runtime.topics.changed, *self.runtime.authorizer.signals):  # ACLs: what patterns may match
+            signal.subscribe(self.forget_topics)
         self.runtime.stopping.subscribe(self._answer_all)
         self.runtime.spawn(self._alarms.run)
         self.runtime.spawn(self.offsets.run)

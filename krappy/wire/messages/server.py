@@ -78,10 +78,10 @@ class MetadataFound(Answer, kind=61):
     """A broker is a map of `id`, `rack` (nil: none), and as HOST:PORT `native`, `http` (nil: it has no such listener)
     and `kafka`, which is a map by the listener's name.
 
-    A topic is a map of `name`, `id` (nil: there is no such topic), `scattered` (whether it may have strays, as far as
-    the asked broker knows), and `partitions`. These are maps, from partition 0 on: `leader` (a broker's id; -1: nobody
-    now), `leader_epoch`, which rises with every election, and the ids `replicas` and `isr`: the replicas that have all
-    acknowledged events.
+    A topic is a map of `name`, `id` (nil: there is no such topic; with `denied`: it may not be described), `scattered`
+    (whether it may have strays, as far as the asked broker knows), and `partitions`. These are maps, from partition 0
+    on: `leader` (a broker's id; -1: nobody now), `leader_epoch`, which rises with every election, and the ids
+    `replicas` and `isr`: the replicas that have all acknowledged events.
     """
 
     cluster: str  # its id
