@@ -484,6 +484,19 @@ def test_locks_of_a_partition_are_bounded(raw: Raw, broker: BrokerProcess) -> No
     assert one.acquired((0, 49, [ACCEPT]), max_records=1000) == [(100, 149, 1)]
 
 
+def test_an_answer_has_no_more_bytes_than_asked_for_but_one_batch(raw: Raw, broker: BrokerProcess) -> None:
+    create(broker, "y1", 2)
+    earliest(raw, "yg")
+    for _ in range(3):
+        data = batch.encode([None], [bytes(1000)], timestamps=1_700_000_000_000)
+        assert raw.produce("y1", data)["error_code"] == 0
+    one = Member(raw, "yg", "one", "y1")
+    assert one.acquired(max_bytes=10) == [(0, 0, 1)]
+    assert one.acquired(max_bytes=1500) == [(1, 1, 1)]
+    assert one.acquired((0, 1, [RELEASE]), max_bytes=2500) == [(0, 1, 2)]
+    assert one.acquired(max_bytes=10_000) == [(2, 2, 1)]
+
+
 def test_a_member_without_heartbeats_is_out(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "s1")
     earliest(raw, "sg", share_heartbeat_interval_ms="100", share_session_timeout_ms="400")

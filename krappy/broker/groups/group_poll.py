@@ -73,6 +73,10 @@ class GroupPoll:
                     if read is None:
                         span = shared.read_now(offset, *self._limits(shared, offset))
                         read = self._read(shared, offset, span)
+                    if self._taken and read.size_at(offset) > self._room:
+                        self._keeper.reads.keep(shared, read)
+                        self._room = 0
+                        break
                     self._take(shared, offset, read)
             except BlockingIOError:
                 if not self._taken:

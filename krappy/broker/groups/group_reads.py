@@ -124,16 +124,24 @@ class Read:
         """About how many bytes of memory it takes."""
         return self._size + sum(piece.cost for piece in self.pieces)
 
-    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[LogPiece]]:
-        """The batches from the one with `offset` on, until one of the limits is reached; at least one."""
+    def size_at(self, offset: int) -> int:
+        """Bytes of the batch with `offset`, or of the next; 0: there is none."""
+        first = self._index(offset)
+        return self.pieces[first].header.size if first < len(self.pieces) else 0
+
+    def _index(self, offset: int) -> int:
+        """Of the batch with `offset`, or of the next."""
         first = max(0, bisect_right(self._bases, offset) - 1)
-        if self.pieces and self.pieces[first].header.last_offset < offset:
-            first += 1
+        return first + 1 if self.pieces and self.pieces[first].header.last_offset < offset else first
+
+    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[LogPiece]]:
+        """The batches from the one with `offset` on, as far as the limits allow; at least one."""
+        first = self._index(offset)
         spans: list[tuple[int, int]] = []
         tokens: list[int | None] = []
         stop, end = first, self.end
         for piece in self.pieces[first:]:
-            if max_records <= 0 or max_bytes <= 0:
+            if max_records <= 0 or (stop > first and piece.header.size > max_bytes):
                 end = piece.header.base_offset
                 break
             for span in piece.spans:
