@@ -164,7 +164,7 @@ def test_the_mark_counts_once_no_lease_of_before_is_left() -> None:
 
         runtime.store = SimpleNamespace(multi=multi)
         away = False
-        roots = [Create(path) for path in ("/brokers", paths.TOPICS)]
+        roots = [Create(path) for path in ("/brokers", paths.TOPICS, "/admin", "/admin/deleted")]
         await multi([*roots, Create(paths.topic("t"), znodes.topic(ID, [(1,), (2,)], 0, b'{"other": 7}'))])
         mark, other = ScatteredMark(runtime, "t", ID), ScatteredMark(runtime, "t", b"another id is  !")
         away = True

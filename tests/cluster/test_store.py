@@ -155,6 +155,26 @@ async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carri
 
 
 @trio_test
+async def test_who_knows_a_topic_as_it_was_changes_none_that_was_made_anew(carrier: Callable[[], Any]) -> None:
+    """Its znodes have the same versions."""
+    async with carrier() as store:
+        await rooted(store)
+        await store.multi(topic("t", 1))
+        before = store.image.topics["t"]
+        await store.multi([*before.unless_deleted(), before.put_replicas(before.partitions)])
+        before = store.image.topics["t"]
+        gone = [Delete(paths.partitions("t")), Delete(paths.topic("t"))]
+        await store.multi([Create(paths.deleted(before.id), znodes.deleted("t", [1])), *gone])
+        await store.multi(topic("t", 1, b"j" * 16))
+        found = store.image.topics["t"]
+        await store.multi([found.put_replicas(found.partitions)])
+        assert store.image.topics["t"].version == before.version
+        with pytest.raises(RefusedMulti):
+            await store.multi([*before.unless_deleted(), before.put_replicas(before.partitions, scattered=True)])
+        assert (store.image.topics["t"].id, store.image.topics["t"].scattered) == (b"j" * 16, False)
+
+
+@trio_test
 async def test_an_expired_session_is_told(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
     proxy = Proxy(shared_zookeeper.address)
     async with trio.open_nursery() as nursery:

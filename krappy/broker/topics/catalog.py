@@ -152,9 +152,10 @@ class Catalog(StoredTopics):
             if count + len(added) != total:
                 raise InvalidPartitions(f"'{name}' has got more partitions meanwhile")
             return [
+                *image.unless_deleted(),
                 image.put_replicas(
                     [*image.partitions, *(PartitionImage(tuple(each)) for each in added)], scattered=scattered
-                )
+                ),
             ]
 
         await change(self._store, made)

@@ -47,7 +47,9 @@ class Moves:
                     idle.add(index)
                 else:
                     partitions[index] = reassigned(partitions[index], original(partitions[index]) if to is None else to)
-            return [] if partitions == list(topic.partitions) else [topic.put_replicas(partitions)]
+            if partitions == list(topic.partitions):
+                return []
+            return [*topic.unless_deleted(), topic.put_replicas(partitions)]
 
         await change(self._runtime.store, made)
         return idle

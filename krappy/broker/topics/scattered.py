@@ -17,7 +17,7 @@ import trio
 from krappy.broker.tree_changes import change
 from krappy.core.cluster.presence import LEASE_MS
 from krappy.core.cluster.tree import Operation
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownTopic
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -68,14 +68,18 @@ class ScatteredMark:
             ) from error
         while not self.is_known:
             await trio.sleep(LOOK_S)
+            if not self.is_set:
+                raise UnknownTopic(f"the topic '{self._name}' was deleted", topic=self._name)
 
     async def _set(self) -> None:
         async def made() -> list[Operation]:
             found = self._runtime.image.topics.get(self._name)
-            if found is None or found.id != self._id or found.scattered:
+            if found is None or found.id != self._id:
+                raise UnknownTopic(f"the topic '{self._name}' was deleted", topic=self._name)
+            if found.scattered:
                 return []
             self._runtime.report("topic_scattered", topic=self._name)
-            return [found.put_replicas(found.partitions, scattered=True)]
+            return [*found.unless_deleted(), found.put_replicas(found.partitions, scattered=True)]
 
         if not self.is_set:
             await change(self._runtime.store, made)

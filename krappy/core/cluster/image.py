@@ -15,7 +15,7 @@ from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.paths import KINDS, Kind
 from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
-from krappy.core.cluster.tree import Changes, Put, Znode
+from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Znode
 from krappy.core.security.acl import Acl
 from krappy.types import id_of
 
@@ -92,6 +92,11 @@ class TopicImage:
         marked = scattered or self.scattered
         data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing, marked)
         return Put(paths.topic(self.name), data, self.version)
+
+    def unless_deleted(self) -> list[Operation]:
+        """What is refused if the topic was deleted, and changes nothing: another one of its name may have its znodes
+        by now, in the same versions. A replica that is still there keeps the znode that tells of the deletion."""
+        return [Create(paths.deleted(self.id)), Delete(paths.deleted(self.id))]
 
 
 @dataclass(frozen=True, slots=True)
