@@ -118,8 +118,7 @@ class Assignments:
 
     async def _open_missing(self, topic: Topic) -> None:
         """Opens this broker's replicas that are not open yet."""
-        stored = self._runtime.catalog.get(topic.name)
-        assert stored is not None
+        stored = self._changes.stored(topic.name, topic.id)
         missing = [
             index
             for index, each in enumerate(topic.image.partitions)

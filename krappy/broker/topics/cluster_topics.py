@@ -138,14 +138,21 @@ class ClusterTopicChanges(TopicChanges):
             if dead.name == found.name:
                 await self._bury(dead)
         await self.number(found)
-        stored = self._runtime.catalog.get(found.name)
-        assert stored is not None
+        stored = self.stored(found.name, found.id)
         topic = Topic(stored, found, self._defaults())
         topic.internal = found.name in INTERNAL
         if not topic.internal:  # its keys are where their groups are, not where murmur2 has them
             topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
             topic.strays.mark.look()
         return topic
+
+    def stored(self, name: str, id: bytes) -> StoredTopic:
+        """What the catalog has of a topic. Raises UnknownTopic if that is another one of its name by now."""
+        found = self._runtime.image.topics.get(name)
+        stored = self._runtime.catalog.get(name) if found is not None and found.id == id else None
+        if stored is None:
+            raise UnknownTopic(f"the topic '{name}' was deleted, or made anew, meanwhile", topic=name)
+        return stored
 
     async def number(self, found: TopicImage) -> None:
         """Gives the topic's partitions their view numbers, durably."""
