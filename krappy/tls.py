@@ -1,13 +1,13 @@
-"""TLS on a socket that does not block, for the server and the clients: `ssl.SSLSocket`, with the errors of a plain
-socket. (An SSLSocket costs half of what trio.SSLStream does, for it copies nothing through a memory BIO.)
+"""TLS on a socket that does not block, for the server and the clients: it has the methods and errors of a plain socket.
 
 Rules, kept here:
 
-- What would wait raises BlockingIOError. Reading may have to wait until something can be written (a key update of
-  TLS 1.3, RFC 8446, section 4.6.3): then `wants_write` is True.
-- After BlockingIOError, `send` has to be called again with data that begins alike and is not shorter: a part of it may
-  have been sent. It takes at most `PIECE` bytes at a time.
-- Nothing of a connection is ever sent without encryption: `shutdown` and `close` keep the TLS in force.
+- OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If it read the socket itself, it would
+  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), and nobody else would have a turn. A peer
+  that sends `FRUITLESS` bytes of those, and nothing else, loses its connection.
+- What would wait raises BlockingIOError. After that, `send` has to be called again with data that begins alike and is
+  not shorter: that was taken already, and is being sent. It takes at most `PIECE` bytes at a time.
+- Nothing is ever sent without encryption, but for `reject`.
 """
 
 from __future__ import annotations
@@ -18,84 +18,145 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-RECORD = 16 << 10  # bytes of the largest record (RFC 8446, section 5.1): a read gives one at a time
+PART = 17 << 10  # bytes that are decrypted at a time: a whole record, or 640 key updates
+FRUITLESS = 64 << 10  # four times as many as the largest record has
 PIECE = 256 << 10  # bytes of one `send`, which takes about 0.3 ms
 
 
-class TlsSocket(ssl.SSLSocket):
-    wants_write = False
+class TlsSocket(socket.socket):
+    """Takes the place of `sock`, before the handshake. `host`: of the server, for a client's side."""
 
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Reads records until the buffer (of which `nbytes` count, if given) is full, or nothing more is there."""
-        view = memoryview(buffer)[: nbytes or None]
-        count = 0
+    def __init__(self, context: ssl.SSLContext, sock: socket.socket, host: str | None = None) -> None:
+        family, kind, protocol = sock.family, sock.type, sock.proto
+        super().__init__(family, kind, protocol, fileno=sock.detach())
+        self.setblocking(False)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._server_side = host is None
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=self._server_side, server_hostname=host
+        )
+        self._rest = memoryview(b"")  # encrypted bytes that the system has not taken
+        self._taken = 0  # bytes of a `send` that are among these
+        self._more = False  # what has come was not all read
+        self._fruitless = 0  # bytes that have come since there was something to read
+
+    def do_handshake(self) -> None:
+        """Goes on with the handshake. Raises ssl.SSLWantReadError and ssl.SSLWantWriteError until it is done."""
+        while True:
+            try:
+                self._tls.do_handshake()
+                self._flush()
+                return
+            except ssl.SSLWantReadError:
+                self._say()
+                self._fetch()
+            except BlockingIOError:
+                raise ssl.SSLWantWriteError from None
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self._flush()  # the alert that says why
+                raise
+
+    def _fetch(self) -> None:
+        """Takes a part of what has come. Raises SSLWantReadError when nothing has."""
         try:
-            while count < len(view):
-                got = super().recv_into(view[count:])
-                count += got
-                if got < RECORD:
-                    break
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self.wants_write = isinstance(error, ssl.SSLWantWriteError)
-            if not count:
-                raise BlockingIOError from None
+            data = super().recv(PART)
+        except BlockingIOError:
+            raise ssl.SSLWantReadError from None
+        if data:
+            self._incoming.write(data)
+            self._fruitless += len(data)
+        else:
+            self._incoming.write_eof()
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """Fills the buffer (of which `nbytes` count, if given) with what has come."""
+        view = memoryview(buffer)[: nbytes or None]
+        count, fetched = 0, False
+        try:
+            while True:
+                try:
+                    while count < len(view):
+                        got: int = self._tls.read(len(view) - count, view[count:])  # type: ignore[assignment]
+                        if not got:
+                            return count
+                        count += got
+                        self._fruitless = 0
+                    self._more = True
+                    return count
+                except ssl.SSLWantReadError:
+                    self._more = False
+                    if count or fetched:
+                        break
+                    self._fetch()
+                    fetched = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLEOFError:
+            return count
+        if not count:
+            self._say()  # answers to key updates
+            if self._fruitless > FRUITLESS:
+                raise OSError("a peer that sends nothing but key updates")
+            raise BlockingIOError
         return count
 
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Up to `buflen` bytes, of several records if they are there."""
-        parts: list[bytes] = []
-        try:
-            while buflen > 0:
-                parts.append(super().recv(buflen))
-                buflen -= len(parts[-1])
-                if len(parts[-1]) < RECORD:
-                    break
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self.wants_write = isinstance(error, ssl.SSLWantWriteError)
-            if not parts:
-                raise BlockingIOError from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        data = bytearray(min(bufsize, 2 * PART))
+        return bytes(memoryview(data)[: self.recv_into(data)])
 
     def send(self, data: Any, flags: int = 0) -> int:
-        try:
-            return super().send(memoryview(data)[:PIECE])
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
+        if not self._taken:
+            self._taken = self._tls.write(memoryview(data)[:PIECE]) if len(data) else 0
+        self._flush()
+        taken, self._taken = self._taken, 0
+        return taken
+
+    def _flush(self) -> None:
+        """Raises BlockingIOError while something is left."""
+        while self._rest or self._outgoing.pending:
+            if not self._rest:
+                self._rest = memoryview(self._outgoing.read())
+            self._rest = self._rest[super().send(self._rest) :]
+
+    def _say(self) -> None:
+        with suppress(BlockingIOError):
+            self._flush()
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
         """As os.sendfile, whose place it takes: the bytes have to pass through this process. Returns how many were
         sent."""
+        if self._taken:
+            return self.send(b"")
         data = os.pread(descriptor, min(size, PIECE), position)
         return self.send(data) if data else 0
+
+    def pending(self) -> bool:
+        """Whether a `recv` gives something without waiting."""
+        return self._more
+
+    def getpeercert(self) -> Any:
+        """As ssl.SSLSocket.getpeercert."""
+        return self._tls.getpeercert()
 
     def reject(self, alert: bytes) -> None:
         """Says to a peer whose handshake has failed that this is TLS. What it has sent is read away: else the system
         would reset the connection, before the peer has read the alert."""
         with suppress(OSError):
-            socket.socket.send(self, alert)
+            super().send(alert)
             for _ in range(16):
-                if not socket.socket.recv(self, 64 << 10):
+                if not super().recv(64 << 10):
                     break
-
-    def shutdown(self, how: int) -> None:
-        socket.socket.shutdown(self, how)  # SSLSocket's own would end the encryption as well
 
     def close(self) -> None:
         """Tells the peer that nothing more comes, if this is the server's side, and closes the socket. (A client's may
         be a copy in a forked process, which must not say anything.)"""
-        if self.server_side:
+        if self._server_side and self.fileno() >= 0:
             with suppress(OSError, ValueError):
-                self.unwrap()
+                self._tls.unwrap()
+            with suppress(OSError, ValueError):
+                self._flush()
         super().close()
-
-
-def wrapped(context: ssl.SSLContext, sock: Any, host: str | None = None) -> TlsSocket:
-    """The socket with TLS, before its handshake; for a server if no host is given. Raises OSError."""
-    found = context.wrap_socket(
-        sock, server_side=host is None, server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=True
-    )
-    assert isinstance(found, TlsSocket)
-    return found
 
 
 def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = None) -> ssl.SSLContext:
@@ -105,10 +166,4 @@ def client_context(ca: str | None = None, cert: str | tuple[str, str] | None = N
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert is not None:
         context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
-    return context
-
-
-def prepared(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The context, whose sockets are TlsSockets from now on."""
-    context.sslsocket_class = TlsSocket
     return context

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from krappy.errors import ConfigError
-from krappy.tls import client_context, prepared
+from krappy.tls import client_context
 
 Password = str | os.PathLike[str] | Callable[[], str]  # itself, the file that holds it, or what gives it
 Certificate = str | tuple[str, str]  # PEM file of a certificate and its key, or one of each
@@ -73,10 +73,10 @@ class ClientSecurity:
             raise ConfigError(f"a user without a password: give password=, or name its file in ${PASSWORD_FILE}")
         self.context: ssl.SSLContext | None = None
         if isinstance(tls, ssl.SSLContext):
-            self.context = prepared(tls)
+            self.context = tls
         elif tls or (tls is None and (ca or cert)):
             try:
-                self.context = prepared(client_context(None if ca is None else os.fspath(ca), cert))
+                self.context = client_context(None if ca is None else os.fspath(ca), cert)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"ca={ca!s}, cert={cert!s}: {error}") from None
         self.user = user

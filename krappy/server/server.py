@@ -21,7 +21,7 @@ from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
 from krappy.server.tls import Handshakes, ServerTls
 from krappy.settings.listeners import parse_address
-from krappy.tls import wrapped
+from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS
@@ -248,7 +248,7 @@ class Server:
             sock.close()
             return
         if listener.tls is not None:
-            sock = wrapped(listener.tls(), sock)
+            sock = TlsSocket(listener.tls(), sock)
         connection = speech.connect(self, sock, client)
         self.accepted += 1
         self.connections.add(connection)

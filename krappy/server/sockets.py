@@ -37,9 +37,7 @@ def has_left(sock: socket.socket) -> bool:
 
 async def readable(sock: TlsSocket) -> None:
     """Waits until reading from it may give something."""
-    if sock.pending():  # of a record whose beginning was read
+    if sock.pending():
         await trio.lowlevel.checkpoint()
-    elif sock.wants_write:
-        await trio.lowlevel.wait_writable(sock)
     else:
         await trio.lowlevel.wait_readable(sock)

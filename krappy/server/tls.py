@@ -27,7 +27,7 @@ from krappy.core.security.certificates import distinguished_name, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
-from krappy.tls import TlsSocket, prepared
+from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
 from krappy.wire.mistaken import TLS_ALERT
 
@@ -114,7 +114,7 @@ class ServerTls:
 
     def _context(self, client_auth: str) -> ssl.SSLContext:
         settings = self._settings
-        context = prepared(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         # The end of what can be read is no error, after which nothing could be written: the peer, or `_stop_reading`,
@@ -148,7 +148,7 @@ class PeerCertificate(NamedTuple):
         found = sock.getpeercert()
         if not found:
             return None
-        return cls(distinguished_name(found["subject"]), ssl.cert_time_to_seconds(str(found["notAfter"])))  # type: ignore[arg-type]
+        return cls(distinguished_name(found["subject"]), ssl.cert_time_to_seconds(str(found["notAfter"])))
 
 
 class HandshakeStep:

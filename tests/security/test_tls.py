@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -480,3 +482,28 @@ def test_the_oldest_of_too_many_handshakes_gives_way(
         assert silent[0].recv(10) == b""
         with blocking.connect(broker.address, ca=authority.ca) as client:
             assert client.ping().cluster
+
+
+def test_key_updates_without_end_hold_up_nobody(broker: RunningBroker, authority: Authority) -> None:
+    """OpenSSL answers as many as come in one read of the socket. Its own client sends them, one for each `K`."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl is not installed")
+    command = [program, "s_client", "-connect", broker.address, "-CAfile", authority.ca, "-tls1_3"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as attacker:
+        assert attacker.stdin is not None
+        began = time.monotonic()
+        with contextlib.suppress(OSError), broker.connect(ca=authority.ca) as client:
+            while attacker.poll() is None and time.monotonic() - began < 30:
+                attacker.stdin.write(b"K\n" * 1000)
+                attacker.stdin.flush()
+                client.ping()
+        assert time.monotonic() - began < 30, "its connection was not ended"
+        with contextlib.suppress(OSError):
+            attacker.stdin.close()
+        attacker.kill()

@@ -24,7 +24,7 @@ import anyio.lowlevel
 
 from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work
-from krappy.tls import TlsSocket, wrapped
+from krappy.tls import TlsSocket
 
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
@@ -375,7 +375,7 @@ async def _connect(host: str, port: int) -> socket.socket:
 async def _with_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> TlsSocket:
     """The connection with TLS, after the handshake. Raises OSError, having closed it."""
     try:
-        found = wrapped(context, sock, host)
+        found = TlsSocket(context, sock, host)
     except BaseException:
         sock.close()
         raise

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work, run
-from krappy.tls import TlsSocket, wrapped
+from krappy.tls import TlsSocket
 
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
@@ -236,16 +236,25 @@ class SharedTls:
         self._sock.close()
 
 
-def _with_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> SharedTls:
+def _with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, seconds: float) -> SharedTls:
     """The connection with TLS, after the handshake. Raises OSError, having closed it."""
     try:
-        found = wrapped(context, sock, host)
+        found = TlsSocket(context, sock, host)
     except BaseException:
         sock.close()
         raise
     try:
-        found.do_handshake()
-        found.setblocking(False)
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                found.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            if not _ready(found, event, end - time.monotonic()):
+                raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
     except BaseException:
         found.close()
         raise
@@ -312,7 +321,7 @@ class ThreadRuntime:
     async def dial(self, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None) -> ThreadStream:
         sock = socket.create_connection((host, port), timeout=seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stream = ThreadStream(sock if tls is None else _with_tls(sock, tls, host))
+        stream = ThreadStream(sock if tls is None else _with_tls(sock, tls, host, seconds))
         with self.lock:
             self._streams.add(stream)
         return stream
