@@ -12,8 +12,8 @@ from krappy.console.api import Call, Routes
 from krappy.console.numbers import Totals, gather
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
-from krappy.ports import ConnectionFacts
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.ports import AccessPort, ConnectionFacts, RegistrationFacts
 
 routes = Routes("cluster")
 SECRETS = ("console_token",)
@@ -84,15 +84,32 @@ ORDERS: dict[str, Callable[[ConnectionFacts], float]] = {
 
 @routes.get(
     "/connections",
-    needs=needs.cluster(Op.DESCRIBE),
+    needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE) + needs.group(Op.DESCRIBE),
     summary="Connections, with what each has registered, sent and received",
 )
 async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
     call.access.cluster(Op.DESCRIBE)
-    told = [each for each in await in_slices(call.server.describe_connections()) if _passes(each, query)]
+    access = call.access
+    all = await in_slices(_tellable(each, access) for each in call.server.describe_connections())
+    told = [each for each in all if _passes(each, query)]
     told.sort(key=lambda each: (-ORDERS[query.order](each), each["client"]))
     shown = [_show(each) for each in told[query.skip : query.skip + query.limit]]
     return ConnectionPage(shown, len(told))
+
+
+def _tellable(told: ConnectionFacts, access: AccessPort) -> ConnectionFacts:
+    """Without the names of topics and groups that may not be described."""
+    if access.sees is None:
+        return told
+    registrations: list[RegistrationFacts] = []
+    for each in told["registrations"]:
+        kept: RegistrationFacts = {**each, "topics": [name for name in each["topics"] if access.sees(name)]}
+        group = kept.get("group")
+        if group is not None and not access.may(Resource.GROUP, group, Op.DESCRIBE):
+            del kept["group"]
+            kept["name"] = None
+        registrations.append(kept)
+    return {**told, "registrations": registrations}
 
 
 def _passes(told: ConnectionFacts, query: ConnectionsQuery) -> bool:
@@ -123,12 +140,17 @@ def _show(told: ConnectionFacts) -> ConnectionRow:
     )
 
 
-@routes.get("/cluster", needs=needs.cluster(Op.DESCRIBE), summary="This broker: version, listeners, settings, disk")
+@routes.get(
+    "/cluster",
+    needs=needs.cluster(Op.DESCRIBE, Op.DESCRIBE_CONFIGS),
+    summary="This broker: version, listeners, settings, disk",
+)
 async def describe_cluster(call: Call) -> Cluster:
     broker, config = call.broker, call.broker.config
     folder, total, free = await call.access.cluster(Op.DESCRIBE).log_dir()
     settings: dict[str, Any] = {}
-    for name in config.__dataclass_fields__:
+    shown = call.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE_CONFIGS)
+    for name in config.__dataclass_fields__ if shown else ():
         value = getattr(config, name)
         if name not in SECRETS:
             settings[name] = value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -201,3 +202,22 @@ def test_the_live_changes_of_the_cluster(guarded: Guarded) -> None:
         threading.Timer(0.2, guarded.take_away).start()
         last = list(events)[-1]
         assert last.data["code"] == "CLUSTER_AUTHORIZATION_FAILED"
+
+
+def test_connections_are_shown_without_the_names_that_may_not_be(guarded: Guarded) -> None:
+    topic(guarded, "unseen")
+    guarded.allow(rule(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE))
+    with guarded.native("127.0.0.1") as raw, guarded.web() as web:
+        raw.call(m.ConsumerRegistration(["unseen"], group="unseen-group"))
+
+        def told() -> str:
+            return json.dumps(web.get("/connections")["connections"])
+
+        assert "unseen" not in told()
+        assert web.get("/connections", filter="unseen")["total"] == 0
+        assert web.get("/cluster")["settings"] == {}
+        guarded.allow(rule(Resource.TOPIC, "unseen", Op.DESCRIBE), rule(Resource.GROUP, "unseen-group", Op.DESCRIBE))
+        guarded.allow(rule(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE_CONFIGS))
+        assert "unseen-group" in told()
+        assert web.get("/cluster")["settings"] != {}
+    guarded.take_away()
