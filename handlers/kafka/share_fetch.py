@@ -132,6 +132,11 @@ class ShareRequest:
         for topic in self.request["forgotten_topics_data"]:
             for index in topic["partitions"]:
                 self.member.parts.pop((topic["topic_id"], index), None)
+        fresh = [at for at in self.rows if at not in self.member.parts]
+        try:
+            self.connection.check_parts(len(fresh))
+        except KrappyError as error:
+            return dict.fromkeys(fresh, error)
         errors: dict[At, KrappyError] = {}
         for number, at in enumerate(self.rows, 1):
             try:
@@ -212,8 +217,10 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
         at_once = bool(errors) or bool(refused)
         try:
             rows = await _acquired(asked, room, 0 if at_once else bounded_ms(request["max_wait_ms"]))
+        except AuthorizationFailed as denied:
+            return _refused(denied)
         except KrappyError as error:
-            return _refused(error) | {"error_code": code_for(error)}
+            errors |= dict.fromkeys(asked.member.parts, error)
     for at in asked.acks:
         row = rows.setdefault(at, {})
         if at in refused:

@@ -65,6 +65,7 @@ class Runtime:
         self.decisions = Gate()  # closed while a backup is taken: no transaction or job is decided meanwhile
         self.stopping = Signal()
         self.stopped = False
+        self.in_cluster = False
         self.opened = False  # everything is recovered, and nothing closed yet
         self.topics = Topics(config.latest_alias)
         self.meta: Meta

@@ -483,7 +483,7 @@ class GroupCoordinator(GroupKeeper):
         """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable: not here, or not any more."""
         check_group_name(name)
         self.storage.check_here(name)
-        if self._kafka.has(name):
+        if self._kafka.has(name) or self.shares.keeps(name):
             raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
 
     def _find(self, name: str) -> Group:

@@ -252,7 +252,7 @@ class ShareLeases(Owner):
         cold = None if session.closed else poll.gather()
         if cold is not None:
             await poll.gather_from(cold, lambda: session.closed)
-        self.stir()  # there may be more events, for the next in line
+        self._stir_some(parts)  # there may be more events, for the next in line
         return poll.answer(self.keeper.now_ms())
 
     async def _wait(self, among: frozenset[SharedPartition], seconds: float) -> None:
@@ -263,7 +263,7 @@ class ShareLeases(Owner):
                 await waiter.event.wait()
         except trio.Cancelled:
             if waiter.event.is_set():
-                self.stir()  # it was woken and leaves: now it is the next one's turn
+                self._stir_some(among)  # it was woken and leaves: now it is the next one's turn
             raise
         finally:
             self._waiters.pop(waiter, None)
@@ -271,20 +271,18 @@ class ShareLeases(Owner):
     def stir(self, shared: SharedPartition | None = None) -> None:
         """Call it when there may be events to lease (in `shared`, if given): wakes the first in line that may have
         them."""
+        self._stir_some(self.shared.values() if shared is None else (shared,))
+
+    def _stir_some(self, among: Iterable[SharedPartition]) -> None:
         if not self._waiters:
             return
         now = self.keeper.now_ms()
-        if shared is not None:
+        for shared in among:
             if shared.wanted(now) is not None:
                 waiter = next((each for each in self._waiters if shared in each.among), None)
                 if waiter is not None:
                     self._wake(waiter)
-            return
-        wanted = {each for each in self.shared.values() if each.wanted(now) is not None}
-        for waiter in self._waiters if wanted else ():
-            if not wanted.isdisjoint(waiter.among):
-                self._wake(waiter)
-                return
+                    return
 
     def _wake(self, waiter: _Waiter) -> None:
         self._waiters.pop(waiter, None)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 FINAL, INITIAL = -1, 0  # epochs of a request that ends a session, and of one that begins it
 LAST_EPOCH = 2**31 - 1
+MEMORY_SHARE = 8  # what sessions remember of partitions may take 1/MEMORY_SHARE of the memory budget, in addition to it
+EACH = 300  # bytes that count for each partition of each session
 
 
 class SharePartitions:
@@ -44,14 +46,20 @@ class SharePartitions:
         self.is_group: Callable[[str], bool]
         self._runtime, self._keeper, self._storage, self._check_room = runtime, keeper, storage, check_room
         self._groups: dict[str, ShareLeases] = {}
+        self._kept: set[str] = set()  # groups from a time alone, which are only kept in a cluster
         self._locks = NameLocks()  # by group: one new position, change or deletion at a time
         self.sessions = 0
         self._most = runtime.config.group_share_max_share_sessions
+        self._most_parts = runtime.config.memory_bytes // MEMORY_SHARE // EACH
 
     # --- life
 
     def take(self, name: str, stored: StoredGroup) -> None:
-        """Goes on with what is stored. Raises StorageError."""
+        """Goes on with what is stored; in a cluster, where nobody serves share groups, it stays as it is. Raises
+        StorageError."""
+        if self._runtime.in_cluster:
+            self._kept.add(name)
+            return
         group = self._add(name, ShareRules())
         lost: list[At] = []
         for at, packed in stored.states.items():
@@ -71,7 +79,12 @@ class SharePartitions:
         if lost:
             self._storage.delete_states(name, lost)
 
+    def keeps(self, name: str) -> bool:
+        """Whether the name is that of a share group which is only kept."""
+        return name in self._kept
+
     def give_up(self, is_in: Callable[[str], bool]) -> None:
+        self._kept = {name for name in self._kept if not is_in(name)}
         for name in [name for name in self._groups if is_in(name)]:
             self._drop(name, NotCoordinator(f"this broker does not keep the share group '{name}' any more"))
 
@@ -113,6 +126,8 @@ class SharePartitions:
             return found
         async with self._locks.of(group.name):
             found = group.shared.get(at)
+            if found is not None and found.partition is not partition:
+                raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted, and made anew")
             if found is None:
                 offset = await self._start(group.rules, partition)
                 self._check(group, partition)
@@ -183,7 +198,10 @@ class SharePartitions:
             return {topic for topic, _ in gone}
 
     async def delete(self, name: str) -> None:
-        """Deletes all that is kept of a group here, durably. Raises StorageError."""
+        """Deletes all that is kept of a group here, durably. Raises StorageError; Refused in a cluster."""
+        if self._runtime.in_cluster:
+            text = "share groups of a cluster can't be deleted yet: it only keeps what a broker had alone"
+            raise Refused(Fault.UNSUPPORTED_VERSION, text)
         async with self._locks.of(name):
             if name in self._groups:
                 write = self._storage.delete(name)
@@ -218,6 +236,13 @@ class SharePartitions:
         group.adopt(self.rules_of(name))
         return group, session
 
+    def check_parts(self, more: int) -> None:
+        """Raises Refused when sessions can't remember so many more partitions."""
+        there = sum(len(session.parts) for group in self._groups.values() for session in group.sessions.values())
+        if there + more > self._most_parts:
+            text = f"share sessions have {there} partitions; memory_bytes allows {self._most_parts}"
+            raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, text)
+
     def close(self, group: ShareLeases, session: ShareSession, *, seen: bool) -> None:
         if not session.closed:
             self.sessions -= 1
@@ -247,6 +272,10 @@ class ShareConnection:
     def end(self, group: ShareLeases, session: ShareSession) -> None:
         """The member ends its session."""
         self._owner.close(group, session, seen=False)
+
+    def check_parts(self, more: int) -> None:
+        """As `SharePartitions.check_parts`."""
+        self._owner.check_parts(more)
 
     async def open(self, group: ShareLeases, partition: Partition) -> SharedPartition:
         return await self._owner.open(group, partition)
