@@ -24,6 +24,7 @@ def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher
             assert one.acquired((1, 1, [RELEASE]), max_records=1) == [(1, 1, 3)]
             assert one.acknowledge((1, 1, [RELEASE])) == 0  # delivered too often
             assert one.acquired(max_records=3) == [(4, 5, 2), (6, 6, 1)]
+            assert one.acknowledge((6, 6, [RELEASE])) == 0  # an answer that what was acquired is behind, too
         broker.kill()
         broker.start()
         with Raw(broker.kafka) as raw:
