@@ -278,7 +278,9 @@ async def txn_offset_commit(session: KafkaSessionPort, request: Message, version
     id, producer, epoch = request["transactional_id"], request["producer_id"], request["producer_epoch"]
     codes: dict[TopicPartition, Code] = {}
     positions: dict[TopicPartition, Position] = {}
-    for topic in request["topics"]:
+    for number, topic in enumerate(request["topics"], 1):
+        if number % FEW == 0:
+            await session.pause()
         source = found(session, topic["name"], Op.READ)  # special names have positions, too
         for asked in topic["partitions"]:
             at = TopicPartition(topic["name"], asked["partition_index"])

@@ -10,9 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from krappy.broker.access import Access
 from krappy.broker.broker import LocalBroker
-from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
 from krappy.handlers.kafka import registry
@@ -29,15 +27,6 @@ MOST = 4000  # elements: a fifth of what an array may have; what takes longer th
 CALLS = 80_000  # in one turn: 20 for each element, so about 50 ms for a full array
 BYTES = 400  # of an answer, for each element of its request
 PARTITIONS = 20  # of the topic that there is
-RESOURCES = dict.fromkeys(
-    ["find_topic", "find_topic_by_id", "topics", "find_special", "find_special_by_id", "internal_topics"],
-    Resource.TOPIC,
-) | {
-    **dict.fromkeys(["create_topic", "alter_topic", "delete_topic", "topic_for_producer", "table_of"], Resource.TOPIC),
-    **dict.fromkeys(["kafka_group", "kafka_groups"], Resource.GROUP),
-    **dict.fromkeys(["transactional_id", "transactional_ids", "participant"], Resource.TRANSACTIONAL_ID),
-    **dict.fromkeys(["cluster", "moves", "participants"], Resource.CLUSTER),
-}
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 
 
@@ -64,25 +53,6 @@ class Turns(trio.abc.Instrument):
     def cut(self) -> None:
         """What was before does not count."""
         self._calls = self.longest = 0
-
-
-class Witness:
-    """The door, and what was asked of it."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self.asked: set[Need] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        way = getattr(self._access, name)
-
-        def ask(*given: Any, **named: Any) -> Any:
-            for op in given:
-                if isinstance(op, Op):
-                    self.asked.add(Need(RESOURCES[name], op))
-            return way(*given, **named)
-
-        return ask
 
 
 def value(field: Field, number: int) -> Any:
@@ -140,13 +110,9 @@ def _named(field: Field, number: int) -> dict[str, Any]:
 ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read(shape.request))]
 
 
-async def ask(
-    broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns, witness: Any = None
-) -> int:
+async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
     """The bytes of the answer. Calls are counted while the request is read, and until its answer is made."""
     session: Any = kafka_session(broker)
-    if witness is not None:
-        session.access = witness
     data = memoryview(encode_request(key, version, 1, "x", body))[4:]
     header = parse_header(data)
     handler = registry().find(key, version)
@@ -167,23 +133,6 @@ async def ask(
     finally:
         sys.setprofile(None)
         session.close()
-
-
-@pytest.mark.parametrize("key", [ApiKey(key) for key in registry().served], ids=lambda key: key.name)
-def test_what_is_done_is_what_was_declared(tmp_path: Path, key: ApiKey) -> None:
-    async def main() -> None:
-        async with running(tmp_path, auto_create_topics=False) as broker:
-            await broker.create_topic("t", PARTITIONS, {})
-            witness: Any = Witness(broker.access())
-            for version in set(RANGES[key]):
-                body = message(at(read(TABLE[key].request), version), (), 1, "t")
-                try:
-                    await ask(broker, key, version, body, Turns(), witness)
-                except KrappyError:
-                    continue
-            assert witness.asked <= set(registry().served[key].needs)
-
-    trio.run(main)
 
 
 @pytest.mark.parametrize(("key", "path"), ARRAYS, ids=lambda part: getattr(part, "name", None) or ".".join(part))
