@@ -20,7 +20,7 @@ ONE_OF = {
     ApiKey.FETCH: {Resource.CLUSTER},
     ApiKey.FIND_COORDINATOR: {Resource.TRANSACTIONAL_ID},
     ApiKey.INIT_PRODUCER_ID: {Resource.CLUSTER},
-    ApiKey.PRODUCE: {Resource.TRANSACTIONAL_ID},
+    ApiKey.PRODUCE: {Resource.CLUSTER, Resource.TRANSACTIONAL_ID},  # of a peer, for a staged job
     ApiKey.DESCRIBE_CLUSTER: {Resource.CLUSTER},
     ApiKey.ADD_PARTITIONS_TO_TXN: {Resource.TOPIC},
 }
