@@ -196,8 +196,8 @@ async def reset_group(session: SessionPort, request: messages.ResetGroup) -> mes
     if request.topic is not None:
         session.access.check(Resource.TOPIC, request.topic, Op.READ)
     else:
-        for topic in {topic for topic, _, _ in coordinator.positions(request.group)}:
-            session.access.check(Resource.TOPIC, topic, Op.READ)
+        topics = {topic for topic, _, _ in coordinator.positions(request.group)}
+        session.access.check_topics(topics, Op.READ, "the group")
     moved = await coordinator.reset(
         request.group,
         request.topic,

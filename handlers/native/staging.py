@@ -21,7 +21,7 @@ async def stage(session: SessionPort, request: messages.Stage) -> messages.Stage
     handle, topic = 0, opened.attempt.topic
     try:
         if topic is not None:  # that of an attempt which goes on may be another one
-            session.access.check(Resource.TOPIC, topic.name, Op.WRITE)
+            session.access.check_topics([topic.name], Op.WRITE, "the job")
         name = request.topic if topic is None else topic.name
         grants = [Grant(Resource.TRANSACTIONAL_ID, request.job, Op.WRITE), Grant(Resource.TOPIC, name, Op.WRITE)]
         handle = session.add(Stager(opened.attempt), grants)
@@ -47,8 +47,7 @@ async def seal(session: SessionPort, request: messages.SealStaged) -> messages.S
 @serves(messages.CommitStaged, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
 async def commit(session: SessionPort, request: messages.CommitStaged) -> messages.StagedCommitted:
     staging = session.access.job(request.job, Op.WRITE)
-    for topic in staging.topics(request.job):
-        session.access.check(Resource.TOPIC, topic, Op.WRITE)
+    session.access.check_topics(staging.topics(request.job), Op.WRITE, "the job")
     job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is JobState.COMMITTED
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]

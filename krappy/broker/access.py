@@ -7,7 +7,7 @@ topic is not found by its id without DESCRIBE. The name of a table (`TOPIC@lates
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
@@ -69,6 +69,16 @@ class Access:
     def check(self, resource: Resource, name: str, op: Op) -> None:
         if self._guard is not None and not self.may(resource, name, op):
             raise self._guard.refusal(Grant(resource, name, op))
+
+    def check_topics(self, names: Iterable[str], op: Op, owner: str) -> None:
+        """For the topics of `owner`, a group or a job: those that may not be described are not named."""
+        for name in names:
+            if self._guard is not None and not self.may(Resource.TOPIC, name, op):
+                refusal = self._guard.refusal(Grant(Resource.TOPIC, name, op))
+                if not self._sees(name):
+                    who = f"{self._guard.principal!s:.300}"
+                    refusal = type(refusal)(f"{who} may not do this: it needs {op.name} on each topic of {owner}")
+                raise refusal
 
     def _check_cluster(self, op: Op) -> None:
         self.check(Resource.CLUSTER, CLUSTER_NAME, op)

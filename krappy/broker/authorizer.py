@@ -147,8 +147,10 @@ class Authorizer:
     # --- what is open
 
     def hold(self, opened: OpenGrants) -> Callable[[], None]:
-        """From now on it is looked at with each change of the ACLs. Returns what ends that."""
+        """It is looked at now, since what was allowed may have been taken away before it was opened, and with each
+        change of the ACLs. Returns what ends that."""
         self._open[opened] = None
+        self._look_at(opened)
         return lambda: self._open.pop(opened, None) and None
 
     async def follow(self) -> None:
@@ -168,11 +170,15 @@ class Authorizer:
         self._changed.fire()
         for number, opened in enumerate(tuple(self._open), 1):
             if opened in self._open:
-                missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
-                if missing is not None:
-                    opened.end(refusal(opened.principal, missing))
+                self._look_at(opened)
             if number % TURN == 0:
                 await trio.lowlevel.checkpoint()
+
+    def _look_at(self, opened: OpenGrants) -> None:
+        """Ends it if it is not allowed."""
+        missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
+        if missing is not None:
+            opened.end(refusal(opened.principal, missing))
 
     # --- the ACLs
 

@@ -16,7 +16,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import trio
@@ -39,7 +38,7 @@ class Users:
         self._store = store
         self._folder = runtime.config.users_dir
         self._of_files: Mapping[str, Credentials] = {}
-        self._seen: object = None  # the files as they were read
+        self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
         self._read: tuple[object, Mapping[str, Credentials]] = (None, {})  # the image's, and what was read of it
         self._secret = os.urandom(32)
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
@@ -129,11 +128,13 @@ class Users:
             raise ConfigError(f"users_dir: {folder} can't be read: {error}", setting="users_dir") from None
         if empty := [name for name, password in found if not password]:
             raise ConfigError(f"users_dir: the file {empty[0]} is empty", setting="users_dir")
-        seen = sha256(self._secret + repr(found).encode()).digest()
+        seen = {name: hmac.digest(self._secret, password.encode(), "sha256") for name, password in found}
         if seen == self._seen:
             return
-        self._of_files = {
-            name: {each: ScramCredential.of(each, password, os.urandom(SALT)) for each in HASHES}
+        self._of_files = {  # who has the same password as before keeps his credentials: sessions hang on them
+            name: self._of_files[name]
+            if seen[name] == self._seen.get(name)
+            else {each: ScramCredential.of(each, password, os.urandom(SALT)) for each in HASHES}
             for name, password in found
         }
         self._seen = seen

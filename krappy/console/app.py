@@ -168,10 +168,12 @@ class PathOperations:
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
         console.live += 1
         try:
-            cookies = read_cookies(call.request.headers)
+            guard, who, headers = console.guard, call.principal, call.request.headers
+            cookies, stamp = read_cookies(headers), guard.stamp(who)
 
             def allowed() -> bool:
-                return console.guard.is_session(call.request.headers, cookies, console.broker.clock.steady_ms())
+                now = console.broker.clock.steady_ms()
+                return guard.is_session(headers, cookies, now) and guard.stamp(who) == stamp
 
             hold = partial(call.access.hold, grants)
             await EventStream(found, console.pacer, allowed, hold, binary=call.binary)(scope, receive, send)

@@ -160,8 +160,10 @@ async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
     if body.partitions is not None and body.topic is None:
         raise InvalidRequest("`partitions` needs `topic`, too", field="topic")
     groups = call.access.group(group, Op.READ)
-    for topic in [body.topic] if body.topic is not None else {each[0] for each in groups.positions(group)}:
-        call.access.check(Resource.TOPIC, topic, Op.READ)
+    if body.topic is not None:
+        call.access.check(Resource.TOPIC, body.topic, Op.READ)
+    else:
+        call.access.check_topics({each[0] for each in groups.positions(group)}, Op.READ, "the group")
     moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
     return GroupMoved(group, body.dry_run, [MovedRow(*each) for each in moved])
 

@@ -3,6 +3,7 @@ other sites can't send."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,7 @@ from krappy.console.attempts import WrongToken
 from krappy.console.security import CONSOLE, COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
 from krappy.core.security import needs
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 
 routes = Routes("login")
 MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
@@ -34,7 +36,13 @@ class LoggedIn(msgspec.Struct):
 
 
 class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
-    all: Annotated[bool, Meta(description="end every session of every browser; with a bearer token too")] = False
+    all: Annotated[
+        bool,
+        Meta(
+            description="end every session of every browser; without ALTER on the cluster, of this user alone. With a "
+            "bearer token or a password, too"
+        ),
+    ] = False
 
 
 class LoggedOut(msgspec.Struct):
@@ -66,11 +74,15 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     return LoggedIn(True, seconds)
 
 
-@routes.post("/logout", needs=needs.NOTHING, summary="End this session, or all sessions")
+@routes.post("/logout", needs=needs.cluster(Op.ALTER), summary="End this session, or all sessions")
 async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     sessions, now = call.console.guard.sessions, call.broker.clock.steady_ms()
     cookie = read_cookies(call.request.headers).get(COOKIE, "")
-    ended = sessions.close_all(now) if query.all else sessions.close(cookie, now)
+    if query.all:
+        everybody = call.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.ALTER)
+        ended = sessions.close_all(now, None if everybody else replace(call.principal, host=""))
+    else:
+        ended = sessions.close(cookie, now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))
     return LoggedOut(True, ended)
 

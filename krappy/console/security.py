@@ -99,14 +99,16 @@ class Guard:
 
     def log_in(self, principal: Principal, now: int) -> str:
         """The cookie of a new session."""
-        return self.sessions.open(now, principal, self._stamp(principal))
+        return self.sessions.open(now, principal, self.stamp(principal))
 
-    def _stamp(self, principal: Principal) -> bytes:
-        return b"" if self._users is None or principal == CONSOLE else self._users().stamp(principal.name)
+    def stamp(self, principal: Principal) -> bytes:
+        """Of the password that this user has; it changes with it."""
+        by_token = principal.mechanism == CONSOLE.mechanism
+        return b"" if by_token or self._users is None else self._users().stamp(principal.name)
 
     def _session(self, cookies: Mapping[str, str], now: int) -> ConsoleSession | None:
         found = self.sessions.find(cookies.get(COOKIE, ""), now)
-        return found if found is not None and found.stamp == self._stamp(found.principal) else None
+        return found if found is not None and found.stamp == self.stamp(found.principal) else None
 
     def check(
         self,

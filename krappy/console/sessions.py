@@ -13,7 +13,7 @@ from typing import NamedTuple
 from krappy.core.security.principal import ANONYMOUS, Principal
 
 SESSION_MS = 12 * 3600 * 1000
-MOST = 1000  # sessions at a time; with one more the oldest ends
+MOST = 1000  # sessions at a time; with one more the oldest of its user ends, or of all if he has none
 
 
 class ConsoleSession(NamedTuple):
@@ -36,7 +36,8 @@ class Sessions:
         """Opens a session; returns its cookie's value. `now`: ms by the steady clock."""
         self._number += 1
         while len(self._open) >= MOST:
-            del self._open[next(iter(self._open))]
+            own = (number for number, each in self._open.items() if each.principal == principal)
+            del self._open[next(own, next(iter(self._open)))]
         until = now + SESSION_MS
         self._open[self._number] = ConsoleSession(until, principal, stamp)
         told = f"{until}.{self._number}"
@@ -55,11 +56,12 @@ class Sessions:
         del self._open[number]
         return 1
 
-    def close_all(self, now: int) -> int:
-        """Ends all sessions; returns how many."""
-        count = sum(each.until > now for each in self._open.values())
-        self._open.clear()
-        return count
+    def close_all(self, now: int, principal: Principal | None = None) -> int:
+        """Ends all sessions, or all of one principal; returns how many."""
+        ended = {at: each for at, each in self._open.items() if principal is None or each.principal == principal}
+        for number in ended:
+            del self._open[number]
+        return sum(each.until > now for each in ended.values())
 
     def _number_of(self, cookie: str, now: int) -> int | None:
         told, _, proof = cookie.rpartition(".")

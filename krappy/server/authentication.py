@@ -7,7 +7,8 @@ Rules, kept here:
 - A wrong password and an unknown user are answered alike: the same text, after `failed_authentication_delay_ms`. Then
   the connection ends.
 - A session may have an end (`connections_max_reauth_ms`): the connection is then locked again, until its peer has
-  logged in anew (KIP-368), as the same user.
+  logged in anew (KIP-368), as the same user. What it waits for goes on. Requests of the native protocol may last for
+  ever (watches): there the peer has `authentication_timeout_ms`, as at first.
 """
 
 from __future__ import annotations
@@ -160,6 +161,7 @@ class Entrance:
     _peer: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
+    _endless = False  # its requests may last for ever
 
     def _stop_reading(self) -> None:
         raise NotImplementedError
@@ -207,10 +209,11 @@ class Entrance:
 
     def _time_is_over(self) -> None:
         """Called when `_until` has come."""
-        login = self._peer.login
-        if login is not None and login.user is not None and not self._locked:
+        login, shared = self._peer.login, self._admission.authenticator
+        if shared is not None and login is not None and login.user is not None and not self._locked:
             self._locked = True
-            self._until = math.inf  # it may be idle as long as others
+            # Else it may be idle as long as others.
+            self._until = trio.current_time() + shared.timeout if self._endless else math.inf
         else:
             self._until = math.inf
             what = "the certificate has expired" if login is None else "nobody has logged in in time"

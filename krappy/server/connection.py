@@ -59,6 +59,7 @@ class Native:
 class Connection(Channel):
     protocol = "native"
     _least = 4  # the message type
+    _endless = True
 
     def __init__(
         self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str, admission: Admission

@@ -16,6 +16,7 @@ import trio
 from krappy.console import attempts, live
 from krappy.console.security import COOKIE, Guard, is_local, read_cookies
 from krappy.console.sessions import MOST, Sessions
+from krappy.core.security.principal import Principal
 from krappy.errors import ConfigError
 from krappy.settings.server import ServerConfig
 from krappy.testing.running import RunningBroker, run_broker
@@ -143,6 +144,15 @@ def test_sessions_are_bounded() -> None:
     assert [bool(sessions.find(cookie, 1)) for cookie in (cookies[0], cookies[1], cookies[-1])] == [False, True, True]
     assert sessions.close(cookies[0], 1) == 0
     assert sessions.close_all(1) == MOST
+
+
+def test_a_user_with_many_sessions_ends_his_own() -> None:
+    sessions, bob, ada = Sessions(b"secret", 0), Principal(name="bob"), Principal(name="ada")
+    cookies = [sessions.open(0, bob), *(sessions.open(0, ada) for _ in range(MOST * 2))]
+    assert [bool(sessions.find(cookie, 1)) for cookie in (cookies[0], cookies[1], cookies[-1])] == [True, False, True]
+    assert sessions.close_all(1, bob) == 1
+    assert sessions.close_all(1, bob) == 0
+    assert sessions.close_all(1) == MOST - 1
 
 
 def test_a_session_ends_and_cannot_be_made_up() -> None:

@@ -118,6 +118,8 @@ class ScramServer:
         if len(parts) < 2 or _value("c", parts[0]) != _base64(header.encode()) or _value("r", parts[1]) != self._nonce:
             raise ScramRefused("no final message, or that of another exchange")
         credential, signed = self._credential, f"{first},{told},{without}".encode()
+        if self._find(self.user) != credential:  # a client may take its time
+            raise ScramRefused("the credential has changed since the first message")
         signature = _hmac(self._mechanism, credential.stored_key, signed)
         given = _bytes(_value("p", proof))
         if len(given) != len(signature) or not hmac.compare_digest(
