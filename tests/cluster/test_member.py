@@ -93,8 +93,9 @@ async def until(ready: Callable[[], bool]) -> None:
 
 async def make_topic(node: Node, replicas: list[int]) -> None:
     await until(lambda: node.member.epoch != UNREGISTERED)
-    topic = Create(paths.topic("t"), znodes.topic(b"t" * 16, [replicas], 0))
-    await node.mirror.multi([topic, Create(paths.partitions("t"))])
+    id = b"t" * 16
+    below = [Create(paths.identity("t", id)), Create(paths.partitions("t"))]
+    await node.mirror.multi([Create(paths.topic("t"), znodes.topic(id, [replicas], 0)), *below])
 
 
 @trio_test

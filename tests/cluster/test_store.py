@@ -66,6 +66,7 @@ async def rooted(store: Store) -> None:
 def topic(name: str, partitions: int, id: bytes = b"i" * 16) -> list[Operation]:
     return [
         Create(paths.topic(name), znodes.topic(id, [(1,)] * partitions, 0)),
+        Create(paths.identity(name, id)),
         Create(paths.partitions(name)),
     ]
 
@@ -94,9 +95,8 @@ async def test_what_was_written_is_in_the_image(carrier: Callable[[], Any]) -> N
         assert found is not None
         assert found.version == 0
         assert await store.read("/brokers/topics/none") is None
-        await store.multi(
-            [Delete(paths.config("topics", "t")), Delete(paths.partitions("t")), Delete(paths.topic("t"))]
-        )
+        below = paths.config("topics", "t"), paths.identity("t", b"i" * 16), paths.partitions("t")
+        await store.multi([Delete(path) for path in (*below, paths.topic("t"))])
         assert store.image.topics == {}
         assert store.image.config("topics", "t") == {}
 
@@ -108,7 +108,7 @@ async def test_what_is_refused_changes_nothing(carrier: Callable[[], Any]) -> No
         before = await store.multi(topic("t", 1))
         with pytest.raises(RefusedMulti) as refused:
             await store.multi([*topic("u", 1), Put(paths.topic("t"), b"{}", 5)])
-        assert (refused.value.index, refused.value.why) == (2, Refusal.BAD_VERSION)
+        assert (refused.value.index, refused.value.why) == (3, Refusal.BAD_VERSION)
         assert store.image == before
         with pytest.raises(RefusedMulti):
             await store.multi(topic("t", 1))
@@ -147,7 +147,8 @@ async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carri
         await rooted(store)
         await store.multi([*topic("t", 1), *states])
         before = store.image.topics["t"].partitions
-        gone = [Delete(path) for path in (state, partition, paths.partitions("t"), paths.topic("t"))]
+        below = (state, partition, paths.partitions("t"), paths.identity("t", b"i" * 16))
+        gone = [Delete(path) for path in (*below, paths.topic("t"))]
         await store.multi([*gone, *topic("t", 1, b"j" * 16), *states])
         assert store.image.topics["t"].id == b"j" * 16
         assert store.image.topics["t"].partitions == before
@@ -157,21 +158,31 @@ async def test_a_topic_made_anew_has_its_states_even_if_they_are_as_before(carri
 @trio_test
 async def test_who_knows_a_topic_as_it_was_changes_none_that_was_made_anew(carrier: Callable[[], Any]) -> None:
     """Its znodes have the same versions."""
+    state, partition = paths.state("t", 0), paths.partition("t", 0)
+    states = [Create(partition), Create(state, write_state(PartitionState(1, 0, 1, (1,))))]
     async with carrier() as store:
         await rooted(store)
-        await store.multi(topic("t", 1))
+        await store.multi([*topic("t", 1), *states])
         before = store.image.topics["t"]
         await store.multi([*before.unless_deleted(), before.put_replicas(before.partitions)])
         before = store.image.topics["t"]
-        gone = [Delete(paths.partitions("t")), Delete(paths.topic("t"))]
-        await store.multi([Create(paths.deleted(before.id), znodes.deleted("t", [1])), *gone])
-        await store.multi(topic("t", 1, b"j" * 16))
+        below = (state, partition, paths.partitions("t"), paths.identity("t", b"i" * 16))
+        await store.multi([Delete(path) for path in (*below, paths.topic("t"))])
+        await store.multi([*topic("t", 1, b"j" * 16), *states])
         found = store.image.topics["t"]
-        await store.multi([found.put_replicas(found.partitions)])
+        await store.multi([*found.unless_deleted(), found.put_replicas(found.partitions)])
         assert store.image.topics["t"].version == before.version
-        with pytest.raises(RefusedMulti):
-            await store.multi([*before.unless_deleted(), before.put_replicas(before.partitions, scattered=True)])
-        assert (store.image.topics["t"].id, store.image.topics["t"].scattered) == (b"j" * 16, False)
+        led_by_another = before.partitions[0].state._replace(leader=2, leader_epoch=1)
+        for stale in (
+            [*before.unless_deleted(), before.put_replicas(before.partitions, scattered=True)],
+            before.put_state(0, led_by_another),
+        ):
+            with pytest.raises(RefusedMulti):
+                await store.multi(stale)
+        now = store.image.topics["t"]
+        assert (now.id, now.scattered, now.partitions[0].state.leader) == (b"j" * 16, False, 1)
+        await store.multi(now.put_state(0, led_by_another))
+        assert store.image.topics["t"].partitions[0].state.leader == 2
 
 
 @trio_test

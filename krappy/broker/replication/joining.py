@@ -91,10 +91,12 @@ async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, 
                 await cluster.multi(_config(local, paths.config(kind, name)))
     for name, prefixes in COORDINATED.items():
         if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
-            data = znodes.topic(new_id(), [(broker,)] * PARTITIONS, GENERATION)
+            id = new_id()
+            data = znodes.topic(id, [(broker,)] * PARTITIONS, GENERATION)
             at = paths.config("topics", name)
             config = config_change(at, await cluster.read(at), settings_in_cluster(name))
-            await cluster.multi([Create(paths.topic(name), data), Create(paths.partitions(name)), *config])
+            below = [Create(paths.identity(name, id)), Create(paths.partitions(name))]
+            await cluster.multi([Create(paths.topic(name), data), *below, *config])
     await _skip_producer_ids(cluster, image.producer_ids)
     if made:
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
@@ -105,6 +107,7 @@ def _topic(topic: TopicImage, local: LocalCatalog, broker: int) -> Iterator[Oper
     before = b"{}" if znode is None else znode.data
     alone = [(broker,)] * len(topic.partitions)
     yield Create(paths.topic(topic.name), znodes.topic(topic.id, alone, topic.generation, before))
+    yield Create(paths.identity(topic.name, topic.id))
     yield Create(paths.partitions(topic.name))
     for index, partition in enumerate(topic.partitions):
         state = PartitionState(NOBODY, max(0, partition.state.leader_epoch), isr=(broker,))

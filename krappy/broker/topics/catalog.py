@@ -125,7 +125,8 @@ class Catalog(StoredTopics):
                 raise TopicExists(f"the topic '{name}' exists")
             config = paths.config("topics", name)
             settings = config_change(config, await self._store.read(config), held)
-            return [Create(paths.topic(name), data), Create(paths.partitions(name)), *settings]
+            below = [Create(paths.identity(name, id)), Create(paths.partitions(name))]
+            return [Create(paths.topic(name), data), *below, *settings]
 
         await change(self._store, made)
         return self._find(name)
@@ -189,6 +190,8 @@ class Catalog(StoredTopics):
             for index, partition in enumerate(image.partitions):
                 if partition.version >= 0:
                     below += [Delete(paths.state(name, index)), Delete(paths.partition(name, index))]
+            if image.identified:
+                below.append(Delete(paths.identity(name, topic.id)))
             return [*below, Delete(paths.partitions(name)), Delete(paths.topic(name))]
 
         await change(self._store, made)

@@ -30,12 +30,15 @@ def decide(
     image: Image, topics: Iterable[TopicImage], presence: Presence, given: Mapping[str, str] = NOTHING
 ) -> list[list[Operation]]:
     """The operations for each partition that needs some: first states of new partitions, elections for partitions whose
-    leader is gone or was started again, shorter ISRs, another min.insync.replicas, and the next steps of reassignments.
+    leader is gone or was started again, shorter ISRs, another min.insync.replicas, and the next steps of reassignments;
+    for topics of earlier versions their identities.
     A restarted broker does not go on in its old epoch. `topics`: which topics of the image to look at. `given`: topics'
     settings that rank below all that are stored."""
     found: list[list[Operation]] = []
     for topic in topics:
         moving: list[int] = []
+        if not topic.identified:
+            found.append([Create(paths.identity(topic.name, topic.id))])
         for index, partition in enumerate(topic.partitions):
             if partition.version < 0:
                 operations = _begin(image, topic, index, partition, presence, given)
@@ -72,7 +75,8 @@ def _begin(
     state = PartitionState(leader, 0, image.brokers[leader].epoch, isr)
     least = min_insync(image, topic.name, partition, given)
     path = paths.partition(topic.name, index)
-    return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, least)))]
+    made = Create(f"{path}/state", write_state(normalise(state, partition.replicas, least)))
+    return [*topic.unless_deleted(), Create(path), made]
 
 
 def _decide(
@@ -107,7 +111,7 @@ def _decide(
     if after == before:
         return []
     fences = [check for each in {*gone, *([] if led else [before.leader])} for check in presence.fence(each)]
-    return [*fences, topic.put_state(index, after)]
+    return [*fences, *topic.put_state(index, after)]
 
 
 def _moved(image: Image, state: PartitionState, replicas: Sequence[int], presence: Presence) -> PartitionState:

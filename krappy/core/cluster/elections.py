@@ -32,7 +32,7 @@ def _led(image: Image, topic: TopicImage, index: int, state: PartitionState, lea
     epoch = image.brokers[leader].epoch
     after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
     after = normalise(after, topic.partitions[index].replicas, state.min_isr)
-    return [Check(paths.epoch(leader), epoch), topic.put_state(index, after)]
+    return [Check(paths.epoch(leader), epoch), *topic.put_state(index, after)]
 
 
 def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) -> list[Operation] | NotElected:

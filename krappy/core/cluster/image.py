@@ -15,9 +15,9 @@ from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.paths import KINDS, Kind
 from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
-from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Znode
+from krappy.core.cluster.tree import Changes, Check, Operation, Put, Znode
 from krappy.core.security.acl import Acl
-from krappy.types import id_of
+from krappy.types import id_of, text_id
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -67,7 +67,8 @@ class PartitionImage(NamedTuple):
 class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
     znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: keys may stand in other
-    partitions than their own (strays)."""
+    partitions than their own (strays). `identified`: the topic has its `paths.identity`; those of earlier versions get
+    it from the controller."""
 
     name: str
     id: bytes
@@ -77,11 +78,13 @@ class TopicImage:
     version: int = 0
     kept: bytes = b""
     scattered: bool = False
+    identified: bool = False
 
-    def put_state(self, index: int, state: PartitionState) -> Put:
+    def put_state(self, index: int, state: PartitionState) -> list[Operation]:
         """What makes this the state of a partition, if its state is still that of the image."""
         before = self.partitions[index]
-        return Put(paths.state(self.name, index), write_state(state, before.kept), before.version)
+        put = Put(paths.state(self.name, index), write_state(state, before.kept), before.version)
+        return [*self.unless_deleted(), put]
 
     def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False) -> Put:
         """What gives the topic the replicas of these partitions, if its znode is still that of the image. `scattered`:
@@ -95,8 +98,8 @@ class TopicImage:
 
     def unless_deleted(self) -> list[Operation]:
         """What is refused if the topic was deleted, and changes nothing: another one of its name may have its znodes
-        by now, in the same versions. A replica that is still there keeps the znode that tells of the deletion."""
-        return [Create(paths.deleted(self.id)), Delete(paths.deleted(self.id))]
+        by now, in the same versions."""
+        return [Check(paths.identity(self.name, self.id))] if self.identified else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class _Fold:
         self._made: dict[str, dict[Any, Any]] = {}  # by the field's name
         self._configs: dict[str, dict[str, Mapping[str, str]]] = {}  # by kind: a copy, made once
         self._states: dict[str, dict[int, Znode | None]] = {}  # by topic: the changed states
+        self._identities: dict[str, dict[str, bool]] = {}  # by topic: which have come (True) and gone
         self._unreadable = set(image.unreadable)
 
     def of(self, changes: Changes) -> Image:
@@ -163,6 +167,8 @@ class _Fold:
                 self._unreadable.add(path)
         for name in self._states:
             self._take_states(name)
+        for name, found in self._identities.items():
+            self._identify(name, found)
         return replace(
             self._image,
             **self._made,
@@ -206,6 +212,14 @@ class _Fold:
             self._topic(name, znode)
         elif len(below) == 3 and below[2] == "state":  # partitions/P/state
             self._states.setdefault(name, {})[int(below[1])] = znode
+        elif len(below) == 1 and below[0] != "partitions":
+            self._identities.setdefault(name, {})[below[0]] = znode is not None
+
+    def _identify(self, name: str, found: Mapping[str, bool]) -> None:
+        topics: dict[str, TopicImage] = self._map("topics")
+        topic = topics.get(name)
+        if topic is not None:
+            topics[name] = replace(topic, identified=found.get(text_id(topic.id), topic.identified))
 
     def _topic(self, name: str, znode: Znode | None) -> None:
         topics: dict[str, TopicImage] = self._map("topics")
@@ -215,6 +229,7 @@ class _Fold:
                 del topics[name]
                 self._map("names").pop(before.id, None)
             self._states.pop(name, None)
+            self._identities.pop(name, None)
             self._unreadable = {each for each in self._unreadable if not each.startswith(f"{paths.topic(name)}/")}
             return
         made = _topic(name, znode, before)
@@ -271,7 +286,8 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
     )
     if sorted(assigned) != list(range(len(assigned))):
         raise ValueError("its partitions are not those from 0 on")
-    was: Iterable[PartitionImage] = before.partitions if before is not None and before.id == id else ()
+    same = before is not None and before.id == id
+    was: Iterable[PartitionImage] = before.partitions if before is not None and same else ()
     states = dict(enumerate(was))
     return TopicImage(
         name,
@@ -287,4 +303,5 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
         znode.version,
         found.more_than(znodes.TOPIC_FIELDS),
         bool(found.fields.get("scattered", False)),
+        before is not None and same and before.identified,
     )

@@ -19,7 +19,7 @@ def change_isr(topic: TopicImage, index: int, proposal: Proposal) -> list[Operat
     before = partition.state
     after = normalise(without(before, proposal.gone)._replace(isr=proposal.isr), partition.replicas, before.min_isr)
     checks: list[Operation] = [Check(paths.epoch(each), epoch) for each, epoch in proposal.added.items()]
-    return [*checks, topic.put_state(index, after)]
+    return [*checks, *topic.put_state(index, after)]
 
 
 def addable(image: Image, partition: PartitionImage) -> dict[int, int]:
@@ -37,4 +37,4 @@ def leave_isr(topic: TopicImage, index: int, broker: int) -> list[Operation]:
     if broker == before.leader or broker not in before.isr or len(before.isr) == 1:
         return []
     after = normalise(without(before, [broker]), partition.replicas, before.min_isr)
-    return [topic.put_state(index, after)]
+    return topic.put_state(index, after)

@@ -52,6 +52,12 @@ def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
 
 
+def identity(name: str, id: bytes) -> str:
+    """The znode that exists as long as the topic of this id has this name. A write that demands it can't reach another
+    topic, which was made later under the same name and has znodes of the same versions."""
+    return f"{TOPICS}/{name}/{text_id(id)}"
+
+
 def partitions(name: str) -> str:
     return f"{TOPICS}/{name}/partitions"
 

@@ -73,7 +73,7 @@ def steps(
                     found.append(moved(image, topic, index, leader))
     if ended:
         after = [ended.get(index, each) for index, each in enumerate(topic.partitions)]
-        states = (topic.put_state(index, each.state) for index, each in ended.items())
+        states = (operation for index, each in ended.items() for operation in topic.put_state(index, each.state))
         found.append([topic.put_replicas(after), *states])
     return found
 

@@ -31,7 +31,7 @@ def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True)
     if partition.version < 0 or not known:
         return []
     after = normalise(excluded(state, broker, emptied=emptied), partition.replicas, state.min_isr)
-    return [topic.put_state(index, after)]
+    return topic.put_state(index, after)
 
 
 def enter(

@@ -18,7 +18,7 @@ Placed = Sequence[tuple[int, ...]]
 
 def image_of(racks: Mapping[int, str | None], placed: Placed, draining: Sequence[int] = ()) -> Image:
     brokers = {id: Registration(id, 1, {}, rack, id in draining) for id, rack in racks.items()}
-    return Image(brokers, topics={"t": TopicImage("t", bytes(16), tuple(map(PartitionImage, placed)))})
+    return Image(brokers, topics={"t": TopicImage("t", bytes(16), tuple(map(PartitionImage, placed)), identified=True)})
 
 
 def after(placed: Placed, moves: Sequence[ProposedMove]) -> list[tuple[int, ...]]:

@@ -4,6 +4,7 @@ unclean election takes."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from krappy.core.cluster.elections import NotElected, elect_uncleanly
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.cluster.presence import GRACE_MS, SILENCE_MS, Presence
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state
-from krappy.core.cluster.tree import Operation, Put
+from krappy.core.cluster.tree import Create, Operation, Put
 
 # 3 led before 1, and lived when it was replaced.
 LED = PartitionState(leader=1, leader_epoch=6, leader_inc=1, isr=(3, 1), elr=(), min_isr=1)
@@ -34,7 +35,7 @@ class Watched:
 
     @property
     def topic(self) -> TopicImage:
-        return TopicImage("t", bytes(16), (self.partition,))
+        return TopicImage("t", bytes(16), (self.partition,), identified=True)
 
     def image(self, *registered: int) -> Image:
         brokers = {id: Registration(id, 1, {}) for id in registered}
@@ -114,7 +115,7 @@ def test_one_of_the_isr_leads_as_soon_as_it_is_alive() -> None:
 )
 def test_whom_an_unclean_election_takes(state: PartitionState, alive: set[int], elected: int) -> None:
     """A reassignment adds 4, which began with an empty log."""
-    topic = TopicImage("t", bytes(16), (PartitionImage((4, 1, 2, 3), state, 0, adding=(4,)),))
+    topic = TopicImage("t", bytes(16), (PartitionImage((4, 1, 2, 3), state, 0, adding=(4,)),), identified=True)
     configs = {paths.TOPIC_CONFIG: {"t": {UNCLEAN: "true"}}}
     image = Image({id: Registration(id, 1, {}) for id in alive}, topics={"t": topic}, configs=configs)
     presence = Presence(silence_ms=math.inf)
@@ -125,3 +126,13 @@ def test_whom_an_unclean_election_takes(state: PartitionState, alive: set[int], 
         assert isinstance(put, Put)
         after = read_state(put.data)
         assert (after.leader, after.isr) == (elected, (elected,))
+
+
+def test_a_topic_of_an_earlier_version_is_identified() -> None:
+    state = PartitionState(1, 3, 1, (1,), min_isr=1)
+    topic = TopicImage("t", b"i" * 16, (PartitionImage((1,), state, 0),))
+    image = Image({1: Registration(1, 1, {})}, topics={"t": topic})
+    presence = Presence(silence_ms=math.inf)
+    presence.look(image, {}, 0)
+    assert decide(image, [topic], presence) == [[Create(paths.identity("t", b"i" * 16))]]
+    assert decide(image, [replace(topic, identified=True)], presence) == []

@@ -60,7 +60,10 @@ class Life:
             self.number += 1
             self.ids[name] = self.number
             made = [Create(path, topic(self.number, self.random.randint(1, 4))), Create(paths.partitions(name))]
-            return [*(Delete(each) for each in reversed(below)), *made]
+            named = [Create(self.identity(name))] if self.random.random() < 0.7 else []
+            return [*(Delete(each) for each in reversed(below)), *made, *named]
+        if self.random.random() < 0.1:
+            return self.either(self.identity(name), b"")
         if self.random.random() < 0.3:
             data = topic(self.ids[name], self.random.randint(1, 5)) if self.random.random() < 0.8 else b"no topic"
             return [Put(path, data)]
@@ -69,6 +72,9 @@ class Life:
         parents = [] if self.tree.get(at) else [Create(at)]
         state = write_state(PartitionState(1, self.random.randint(0, 9), isr=(1, 2)))
         return [*parents, *self.either(f"{at}/state", state if self.random.random() < 0.8 else b"{}")]
+
+    def identity(self, name: str) -> str:
+        return paths.identity(name, self.ids[name].to_bytes(16, "big"))
 
     def either(self, path: str, data: bytes) -> list[Operation]:
         if self.tree.get(path) is None:
@@ -101,6 +107,7 @@ def test_what_it_tells() -> None:
             [
                 Create(paths.broker(2), document(endpoints=["IN://h:1"], broker_epoch=3, rack="r"), owner=9),
                 Create(paths.topic("t"), topic(5, 2)),
+                Create(paths.identity("t", (5).to_bytes(16, "big"))),
                 Create(paths.partitions("t")),
                 Create(paths.partition("t", 1)),
                 Create(paths.state("t", 1), state),
@@ -117,6 +124,7 @@ def test_what_it_tells() -> None:
     assert image.config("topics", "t") == {}
     found = image.topics["t"]
     assert (found.id, image.names[found.id], found.version) == ((5).to_bytes(16, "big"), "t", 1)
+    assert found.identified
     assert found.partitions[0] == PartitionImage((1,))
     assert found.partitions[1] == PartitionImage((1, 2), read_state(state), 0, adding=(4,))
 

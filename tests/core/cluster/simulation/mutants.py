@@ -127,11 +127,11 @@ def keeps_elr(state: PartitionState, replicas: Any, min_insync: int) -> Partitio
 
 
 def moved_out(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
-    check, put = _moved(image, topic, index, to)
+    check, *_, put = _moved(image, topic, index, to)
     assert isinstance(put, Put)
     after = states.read_state(put.data)
     isr = tuple(each for each in after.isr if each != topic.partitions[index].state.leader)
-    return [check, topic.put_state(index, after._replace(isr=isr))]
+    return [check, *topic.put_state(index, after._replace(isr=isr))]
 
 
 def ready_at_once(image: Image, topic: TopicImage, partition: PartitionImage, given: Any) -> bool:

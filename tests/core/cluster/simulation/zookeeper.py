@@ -33,7 +33,9 @@ class ZooKeeper:
         for path in (*paths.ROOTS, paths.LEASES):
             self.do([Create(path)])
         self.do([Create(paths.CONTROLLER_EPOCH, b"0")])
-        self.do([Create(paths.topic(TOPIC), znodes.topic(b"t" * 16, [replicas], 0)), Create(paths.partitions(TOPIC))])
+        id = b"t" * 16
+        below = [Create(paths.identity(TOPIC, id)), Create(paths.partitions(TOPIC))]
+        self.do([Create(paths.topic(TOPIC), znodes.topic(id, [replicas], 0)), *below])
         self.do([Create(paths.config(paths.TOPIC_CONFIG, TOPIC), b"{}")])
         self.configure(min_isr)
         for each in brokers:
