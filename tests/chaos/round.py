@@ -28,6 +28,7 @@ WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the tro
 SETTLE_SECONDS = 2.0
 SETTINGS: dict[str, Any] = {
     "durability": "fsync",
+    "insecure_listeners": "allow",  # the network is the round's own
     "default_replication_factor": 3,
     "log_level": "info",
     "leader_imbalance_check_interval_seconds": 20,
