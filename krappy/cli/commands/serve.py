@@ -25,11 +25,12 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     \b
     Examples:
       krappy serve --data /var/lib/krappy
-      krappy serve --data ./data --listen-native 0.0.0.0:7092
+      krappy serve --listen-native 0.0.0.0:7092 --insecure-listeners allow    # open to everybody who reaches it
+      krappy serve --config krappy.toml    # TLS and users: krappy/docs/howto/security.md
       KRAPPY_CONSOLE_TOKEN=$(openssl rand -hex 16) krappy serve --listen-http 0.0.0.0:8092
       krappy serve --listen-http 0.0.0.0:8092 --console-token-file /etc/krappy/token
       krappy serve --data ./data --listen-native 127.0.0.1:0 --json    # a free port
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
-      krappy serve --listen-kafka IN://0.0.0.0:9092,OUT://0.0.0.0:9094 --advertised-listeners OUT://k.example.com:9094
+      krappy serve --listen-kafka IN://127.0.0.1:9092,OUT://127.0.0.1:9094 --advertised-listeners OUT://localhost:9094
     """
     run_in_foreground(file, flags, as_json, until_eof)
