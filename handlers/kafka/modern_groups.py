@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.security import needs
@@ -18,6 +20,8 @@ from krappy.wire.kafka import ApiKey, Code
 
 OWN_ID_SINCE = 1  # the version from which members choose their ids themselves (KIP-1082)
 CLASSIC_MEMBER, MEMBER_OF_KIP_848 = 0, 1  # KIP-1099
+
+NOT_ALL = "The group has described topic(s) that the client is not authorized to describe."
 
 
 def by_topic(partitions: frozenset[Partition]) -> list[tuple[bytes, list[int]]]:
@@ -87,10 +91,17 @@ def refused(error: Beaten | KrappyError) -> Message:
 @serves(ApiKey.CONSUMER_GROUP_DESCRIBE, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Groups, their members, and the current and the target assignment of each."""
+    return await described(session, request, _describe)
+
+
+async def described(
+    session: KafkaSessionPort, request: Message, describe: Callable[[KafkaSessionPort, str], Awaitable[Message]]
+) -> Message:
+    """What `describe` tells of each group that the request names, and what may be done with it if that is asked."""
     groups = []
     async with counted(session) as rows:
         for name in request["group_ids"]:
-            groups.append(await _describe(session, name))
+            groups.append(await describe(session, name))
             await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
     if request["include_authorized_operations"]:
         for group in groups:
@@ -100,7 +111,8 @@ async def consumer_group_describe(session: KafkaSessionPort, request: Message, v
 
 def _rows(member: Message) -> int:
     """How many rows a member counts for: one, and one for every two topics assigned or ten topic names subscribed."""
-    parts = len(member["assignment"]["topic_partitions"]) + len(member["target_assignment"]["topic_partitions"])
+    assigned = (member[name] for name in ("assignment", "target_assignment") if name in member)
+    parts = sum(len(each["topic_partitions"]) for each in assigned)
     return 1 + parts // 2 + len(member["subscribed_topic_names"]) // 10
 
 
@@ -114,8 +126,7 @@ async def _describe(session: KafkaSessionPort, name: str) -> Message:
 
     topics = {*names.values(), *(topic for each in group.members.values() for topic in each.topics)}
     if not all(session.access.may(Resource.TOPIC, topic, Op.DESCRIBE) for topic in topics):
-        text = "The group has described topic(s) that the client is not authorized to describe."
-        return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": text}
+        return answer | {"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "error_message": NOT_ALL}
 
     def parts(partitions: frozenset[Partition]) -> Message:
         return {

@@ -11,8 +11,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
-from krappy.handlers.kafka.modern_groups import by_topic
-from krappy.handlers.kafka.operations import authorized
+from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import BatchedRows, counted
 from krappy.ports import KafkaSessionPort, PartitionPort, SharePosition
@@ -20,7 +19,6 @@ from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 SHARE = "share"
-NOT_ALL = "The group has described topic(s) that the client is not authorized to describe."
 NOWHERE = -1  # the start offset where the group has not begun to read
 
 
@@ -68,20 +66,7 @@ def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: 
 
 @serves(ApiKey.SHARE_GROUP_DESCRIBE, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def share_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    groups = []
-    async with counted(session) as rows:
-        for name in request["group_ids"]:
-            groups.append(await _describe(session, name))
-            await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
-    if request["include_authorized_operations"]:
-        for group in groups:
-            group["authorized_operations"] = authorized(session, Resource.GROUP, group["group_id"])
-    return {"groups": groups}
-
-
-def _rows(member: Message) -> int:
-    """How many rows a member counts for: one, and one for every two topics assigned or ten topic names subscribed."""
-    return 1 + len(member["assignment"]["topic_partitions"]) // 2 + len(member["subscribed_topic_names"]) // 10
+    return await described(session, request, _describe)
 
 
 async def _describe(session: KafkaSessionPort, name: str) -> Message:
