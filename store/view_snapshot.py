@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import compress
+from itertools import accumulate, compress, takewhile
+from operator import add
 from typing import Any, NamedTuple
 
 from krappy.entries.columns import kinds
@@ -13,6 +14,7 @@ from krappy.entries.entry import NIL, VALUE_AT, floor
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
+from krappy.store.unwritten import NOTHING, UnwrittenCopy
 
 DENSER = 2  # times as many keys of another view are read to find those that are in both
 MAX_BYTES = 1 << 20  # of keys that are read for that
@@ -39,17 +41,18 @@ Failure = Callable[[str, Exception], Exception]
 class ViewSnapshot:
     """All views at one moment, given by their applied offsets then.
 
-    A key's offset only grows. So an entry that has an offset below the view's applied offset of then was the same at
-    that moment; a later one is looked up in a RocksDB snapshot. Pages are read from the newest data, so an idle
-    snapshot costs next to nothing; an iterator would keep every memtable and file of its moment. (rocksdict's
-    `Snapshot` gives its moment in lookups, but not in iterators.)
+    It is what RocksDB had, and over that what was unwritten. A key's offset only grows. So an entry that has an offset
+    below the view's applied offset of then was the same at that moment; a later one is looked up in a RocksDB snapshot.
+    Pages are read from the newest data, so an idle snapshot costs next to nothing; an iterator would keep every
+    memtable and file of its moment. (rocksdict's `Snapshot` gives its moment in lookups, but not in iterators.)
 
     One thing may be missing: a tombstone that has been taken out of the view since (but see `keep_all`). One thread at
     a time uses a snapshot.
     """
 
-    def __init__(self, db: rocks.Rdict, failure: Failure = rocks.failure) -> None:
-        """`failure` turns an error of RocksDB into the one to raise."""
+    def __init__(self, db: rocks.Rdict, failure: Failure = rocks.failure, newest: UnwrittenCopy = NOTHING) -> None:
+        """`failure` turns an error of RocksDB into the one to raise. `newest`: what is unwritten now."""
+        self.newest = newest
         self._held: rocks.Rdict | None = db
         self._failure = failure
         try:
@@ -64,6 +67,7 @@ class ViewSnapshot:
     def close(self) -> None:
         """Releases the data of the moment. Closing again does nothing."""
         self._snapshot = self._held = None
+        self.newest = NOTHING
 
     @property
     def _db(self) -> rocks.Rdict:
@@ -100,6 +104,8 @@ class ViewSnapshot:
     def _get(self, stored: bytes) -> bytes | None:
         if self._snapshot is None:
             raise StorageError("the snapshot is closed")
+        if (newest := self.newest.entries.get(stored)) is not None:
+            return newest
         try:
             found: Any = self._snapshot[stored]
         except Exception as error:
@@ -112,7 +118,10 @@ class ViewSnapshot:
         """The view's applied offset at the snapshot's moment."""
         held = self._applied.get(number)
         if held is None:
-            held = self._applied[number] = int.from_bytes(self._get(applied_key(number)) or b"", "big")
+            held = self.newest.applied.get(number)
+            if held is None:
+                held = int.from_bytes(self._get(applied_key(number)) or b"", "big")
+            self._applied[number] = held
         return held
 
     def get(self, number: int, key: bytes) -> bytes | None:
@@ -130,10 +139,12 @@ class ViewSnapshot:
         except Exception as error:
             raise self._failure("reading a view", error) from error
         gone = self.gone(number)
-        return [
+        found = [
             self._get(stored[row]) if (keys[row] in gone if entry is None else entry >= ceiling) else entry
             for row, entry in enumerate(found)
         ]
+        newest = self.newest.entries
+        return list(map(newest.get, stored, found)) if newest else found
 
     def shared(self, number: int, keys: Sequence[bytes]) -> list[bytes]:
         """Those of these keys that may have an entry in this view; the others have none. `keys`: some view's, in order.
@@ -148,6 +159,7 @@ class ViewSnapshot:
             there, following = rocks.keys_from(self._db, prefix + keys[0], prefix + keys[-1] + b"\0", most, MAX_BYTES)
         except Exception as error:
             raise self._failure("reading a view", error) from error
+        there += self.newest.keys(prefix + keys[0], prefix + keys[-1] + b"\0")
         found = {stored[PREFIX_SIZE:] for stored in there}.union(self.gone(number)).intersection(keys)
         if following is not None:
             found.update(keys[bisect_left(keys, following[PREFIX_SIZE:]) :])
@@ -179,6 +191,8 @@ class ViewSnapshot:
         try:
             keys, entries, ended = rocks.pairs_from(self._db, first, end_key, max_entries, max_bytes)
             read_to = end_key if ended else keys[-1] + b"\0"
+            if self.newest.entries:
+                keys, entries, read_to = self._with_newest(keys, entries, (first, read_to), max_entries, max_bytes)
             ceiling = floor(self.applied(number))
             if entries and max(entries) >= ceiling:
                 keys, entries, read_to = self._as_they_were(keys, entries, read_to, ceiling)
@@ -192,6 +206,21 @@ class ViewSnapshot:
             keys, entries = list(compress(keys, kept)), list(compress(entries, kept))
         following = None if read_to == end_key else read_to[PREFIX_SIZE:]
         return Rows([stored[PREFIX_SIZE:] for stored in keys], entries, following).first(max_entries)
+
+    def _with_newest(
+        self, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes], count: int, room: int
+    ) -> tuple[list[bytes], list[bytes], bytes]:
+        """RocksDB's rows together with what was unwritten, and the key where that ended: at most `count` rows, and no
+        more once they have `room` bytes."""
+        first, read_to = between
+        found = dict(zip(keys, entries, strict=True))
+        keys, read_to = self.newest.added(keys, first, read_to, count)
+        entries = [self.newest.entries.get(key) or found[key] for key in keys]
+        sizes = accumulate(map(add, map(len, keys), map(len, entries)))
+        kept = 1 + sum(1 for _ in takewhile(room.__gt__, sizes))
+        if kept < len(keys):
+            keys, entries, read_to = keys[:kept], entries[:kept], keys[kept]
+        return keys, entries, read_to
 
     def _as_they_were(
         self, keys: list[bytes], entries: list[bytes], read_to: bytes, ceiling: bytes

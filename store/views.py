@@ -1,7 +1,7 @@
 """The views: for each partition the latest entry of each key, and the applied offset.
 
-One RocksDB holds all views of a broker, together with what is `Unwritten` yet: lookups ask both, and everything else
-that reads writes that first. RocksDB has no write-ahead log: the partition's log serves as one. Every write batch has
+One RocksDB holds all views of a broker, together with what is `Unwritten` yet. Lookups and snapshots ask both; whatever
+else reads writes that first. RocksDB has no write-ahead log: the partition's log serves as one. Every write batch has
 the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column family's
 memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of the log is
 applied again. VIEWS.md describes the bytes.
@@ -35,7 +35,7 @@ from krappy.store.keys import (
     view_prefix,
 )
 from krappy.store.renewable import STALL_LIMIT_S, Renewable
-from krappy.store.unwritten import Unwritten
+from krappy.store.unwritten import NOTHING, Unwritten, UnwrittenCopy
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
@@ -43,6 +43,8 @@ __all__ = ["ViewSnapshot", "Views"]
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 MAX_KEYS = 4 << 20  # bytes of keys read in one go
 MOST_UNFLUSHED = 1_000_000  # events, about: a start folds them again in a second or two after a crash
+MOST_BESIDE = 256 << 10  # bytes that are left unwritten when a snapshot is taken, which holds them then
+MOST_IN_SNAPSHOTS = 32 << 20  # bytes that all snapshots hold so
 HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
 
 
@@ -163,8 +165,8 @@ class Views(Renewable):
         """Whether appliers should pause: flushes or compactions do not keep up, and a write may soon have to wait.
         Cheap enough to call before each `apply`.
 
-        Also while what is unwritten is not full: scans have it written all the time. If appliers went on, the next scan
-        would wait for a memtable, and the event loop with it, or small files would come faster than they are merged."""
+        Also while what is unwritten is not full: scans have it written, too. If appliers went on, the next scan would
+        wait for a memtable, and the event loop with it, or small files would come faster than they are merged."""
         return self._open is not None and not self._closed and rocks.behind(self._open)
 
     def apply(
@@ -309,11 +311,14 @@ class Views(Renewable):
 
         Holds the GIL for a quarter of a microsecond a key.
         """
-        self.write()
+        with self._changing:
+            newest = self._newest()
         try:
-            return rocks.keys_from(self._db, first, end, count, MAX_KEYS)
+            keys, following = rocks.keys_from(self._db, first, end, count, MAX_KEYS)
         except Exception as error:
             raise self._failure("reading a view", error) from error
+        keys, read_to = newest.added(keys, first, following or end, count)
+        return keys, None if read_to == end else read_to
 
     def take_out_below(self, number: int, offset: int, after: bytes | None, count: int) -> tuple[int, bytes | None]:
         """Looks at `count` entries of a view from the stored key `after` on, and removes those with an offset below
@@ -373,10 +378,26 @@ class Views(Renewable):
 
     def snapshot(self) -> ViewSnapshot:
         """A snapshot of all views as they are now. Close it: it keeps old values on disk."""
-        self.write()
-        taken = ViewSnapshot(self._db, self._failure)
-        self._snapshots.add(taken)
-        return taken
+        with self._changing:
+            taken = ViewSnapshot(self._db, self._failure, self._newest())
+            self._snapshots.add(taken)
+            return taken
+
+    def _newest(self) -> UnwrittenCopy:
+        """What is unwritten now, or nothing once it is written. It is written if it is large, or snapshots hold much
+        already. Raises StorageError if it has to be written and can't be."""
+        unwritten = self._unwritten
+        if not unwritten:
+            return NOTHING
+        held = {id(each.newest): each.newest.size for each in self._snapshots if not each.closed}
+        beside = sum(held.values()) + unwritten.size <= MOST_IN_SNAPSHOTS
+        if not beside or unwritten.size > MOST_BESIDE:
+            try:
+                self.write()
+            except StorageError:  # a full disk, for one: reads go on
+                if not beside or self._open is None or self._closed:
+                    raise
+        return self._unwritten.copy()
 
     def drop(self, number: int) -> None:
         """Forgets a partition's view, its applied offset, floor and all. Durable after the next `flush`."""

@@ -579,10 +579,12 @@ def test_a_failed_write_keeps_what_is_unwritten(views: Views) -> None:
             raise Exception("IO error: No space left on device")
 
     views._open = Full()  # type: ignore[assignment]
-    for use in (views.write, views.flush, views.snapshot, lambda: views.keys(b"", b"\xff", 9)):
+    for use in (views.write, views.flush, lambda: views.entries(1, None, 9)):
         with pytest.raises(StorageError, match="No space left"):
             use()
     assert views.get(1, b"a") == entries(b"a")[b"a"]
+    assert read_all(views.snapshot(), 1) == entries(b"a")
+    assert views.keys(view_prefix(1), view_end(1), 9) == ([view_prefix(1) + b"a"], None)
     views.apply(1, entries(b"b", offset=1), 2)
     views._open = opened
     assert read_all(views.snapshot(), 1) == {**entries(b"a"), **entries(b"b", offset=1)}

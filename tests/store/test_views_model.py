@@ -71,6 +71,10 @@ class ViewHistory(RuleBasedStateMachine):
             models.pop(number, None)
 
     @rule()
+    def write(self) -> None:
+        self.views.write()
+
+    @rule()
     def flush(self) -> None:
         self.views.flush()
 
@@ -94,6 +98,7 @@ class ViewHistory(RuleBasedStateMachine):
         tombstones=st.booleans(),
         log_start=st.integers(0, 20),
         page=st.integers(1, 5),
+        room=st.sampled_from([1, 60, 1 << 20]),
     )
     def scan(
         self,
@@ -104,6 +109,7 @@ class ViewHistory(RuleBasedStateMachine):
         tombstones: bool,
         log_start: int,
         page: int,
+        room: int,
     ) -> None:
         for snapshot, models, _ in [*self.snapshots, (self.views.snapshot(), self.models, self.applied)]:
             if number not in models:
@@ -118,7 +124,7 @@ class ViewHistory(RuleBasedStateMachine):
                 and entry_offset(entry) >= log_start
             }
             chosen = {"start": start, "end": end, "prefix": prefix, "tombstones": tombstones, "log_start": log_start}
-            found = read_all(snapshot, number, page, **chosen)
+            found = read_all(snapshot, number, page, max_bytes=room, **chosen)
             for key in wanted.keys() - found.keys():
                 assert (number, key) in self.maybe
                 del wanted[key]
