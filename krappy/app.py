@@ -24,6 +24,7 @@ import trio
 
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
+from krappy.cluster.inter_broker import InterBroker, PeerLogin
 from krappy.cluster.lookout import Lookout
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
@@ -37,6 +38,7 @@ from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
 from krappy.server.tls import ServerTls
 from krappy.settings import server as settings
+from krappy.settings.inter_broker import read_password
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, ListenerSetting, parse_address
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import inherited
@@ -211,9 +213,7 @@ class Broker:
             speech = Native(native.registry(), told.advertised, self._admission(told))
             self.server.listen(Listener(sockets["native"], speech, self._tls_of(told)))
             if self.engine.replication is not None:
-                from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
-
-                self.gateway = Gateway(_reached(self.native_address))
+                self.gateway = self._make_gateway(told)
                 self.engine.spawn(self.gateway.run)
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
@@ -252,14 +252,42 @@ class Broker:
         )
         about = (config.broker_id, config.rack or None, self._report, Clock().now_ms)
         cluster = ClusterMembership(connect, *about, settings)
-        listener = config.kafka_listeners[0].name
+        way = self._inter_broker()
         fetcher = Fetcher(
-            *(config.broker_id, listener, lambda: cluster.image, lambda: cluster.epoch),
+            *(config.broker_id, way, lambda: cluster.image, lambda: cluster.epoch),
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )
-        peers = LogPeers(lambda: cluster.image, listener)
+        peers = LogPeers(lambda: cluster.image, way)
         return Engine(config, self._report, cluster, fetcher, peers)
+
+    def _inter_broker(self) -> InterBroker:
+        config, listener = self.config, self.config.inter_broker_listener
+        login = None
+        if listener.has_users:
+            password = partial(read_password, config)
+            login = PeerLogin(config.sasl_mechanism_inter_broker_protocol, config.inter_broker_user, password)
+        return InterBroker(listener.name, self._tls_to_brokers if listener.has_tls else None, login)
+
+    def _tls_to_brokers(self) -> ssl.SSLContext:
+        assert self.tls is not None
+        return self.tls.for_brokers()
+
+    def _make_gateway(self, told: ListenerSetting) -> Gateway:
+        """It shows itself at native listeners as this broker does at others' Kafka listeners. Where there is nothing to
+        show, the environment counts, as for any client."""
+        from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
+        from krappy.clients.security import CA, CERT, TLS, SecurityOptions
+
+        config, address, security = self.config, _reached(self.native_address), SecurityOptions()
+        if told.has_tls:
+            host, port = self.engine.endpoints[NATIVE]  # which the certificate is for
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            if not {TLS, CA, CERT} & os.environ.keys():
+                security["tls"] = self._tls_to_brokers
+        if told.has_users and config.inter_broker_user:
+            security["user"], security["password"] = config.inter_broker_user, partial(read_password, config)
+        return Gateway(address, **security)
 
     def _endpoints(self, sockets: dict[str, socket.socket]) -> dict[str, tuple[str, int]]:
         """What the cluster is told of each listener by its name: the advertised host and port, else those it is bound
@@ -297,9 +325,9 @@ class Broker:
         return (lambda: self.engine.users) if listener is not None and listener.has_users else None
 
     def _make_lookout(self) -> Lookout:
-        engine, listeners = self.engine, self.config.kafka_listeners
-        listener = listeners[0].name if listeners else ""
-        return Lookout(engine.id, listener, lambda at: engine.topic(at.topic).led(at.partition), engine.now_ms)
+        engine = self.engine
+        way = self._inter_broker() if engine.replication is not None else InterBroker()
+        return Lookout(engine.id, way, lambda at: engine.topic(at.topic).led(at.partition), engine.now_ms)
 
     def _load_console(self) -> http.Application:
         from krappy.console.app import application

@@ -88,9 +88,9 @@ LAYERS = [
     Layer(
         "cluster",
         ["cluster"],
-        [*VALUES, "core", "wire", "waiting", "ports"],
+        [*VALUES, "core", "wire", "waiting", "ports", "tls"],
         {"trio"},
-        (SOCKETS | FILES | PROCESSES | CLOCK | CHANCE) - {"random"},
+        (SOCKETS | FILES | PROCESSES | CLOCK | CHANCE) - {"random", "secrets", "ssl"},
     ),
     Layer(
         "console",

@@ -17,9 +17,9 @@ from krappy.broker.runtime import DISK_THREADS
 from krappy.ports import BrokerSetting
 from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.server import ServerConfig
+from krappy.settings.spec import is_secret
 from krappy.settings.topic_table import OF_BROKER
 
-SECRET = "console_token"  # its value is never shown
 # Two settings of Kafka may be one here. offsets.retention.minutes has another unit than ours: see `_own`.
 _NAMES: dict[str, list[str]] = {}
 for _kafka, _ours in KAFKA_NAMES.items():
@@ -60,7 +60,7 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
             value = _advertised(config, advertised)
         if spec.name in ALONE and not config.zookeeper_connect:
             value = 1  # which is all that a broker alone can give
-        if spec.name == SECRET:
+        if is_secret(spec):
             value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):
             default = _text(spec.name, spec.default)

@@ -20,7 +20,8 @@ from krappy.cli import argv, output
 from krappy.cli.contexts import FILE_VARIABLE, VARIABLES
 from krappy.cli.errors import Failure
 from krappy.settings.described import describe
-from krappy.settings.server import ServerConfig, load
+from krappy.settings.server import PREFIX, SPECS, ServerConfig, load
+from krappy.settings.spec import is_secret
 
 if TYPE_CHECKING:
     from krappy.app import Broker
@@ -85,11 +86,14 @@ def serve_options(command: F) -> F:
 
 def run_in_foreground(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
     """Runs a broker until it is told to stop. `flags`: settings by name; None: not given."""
-    if flags["console_token"] and argv.hide(flags["console_token"]):
-        output.note(
-            "--console-token was visible in `ps` for a moment, and is in the shell's history: use "
-            "--console-token-file or KRAPPY_CONSOLE_TOKEN instead"
-        )
+    for name in (spec.name for spec in SPECS.values() if is_secret(spec)):
+        given = flags[name]
+        if given and argv.hide(given):
+            flag = "--" + name.replace("_", "-")
+            output.note(
+                f"{flag} was visible in `ps` for a moment, and is in the shell's history: use {flag}-file or "
+                f"{PREFIX}{name.upper()} instead"
+            )
     with _ended_by_signals():
         _serve(file, flags, as_json, until_eof)
 

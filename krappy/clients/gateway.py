@@ -7,7 +7,7 @@ It connects when it is first needed. Requests go straight to the leader, so each
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 
@@ -16,6 +16,7 @@ from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
 from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
+from krappy.clients.security import SecurityOptions
 from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import Expected
 from krappy.clients.watching import Watching
@@ -28,10 +29,11 @@ TIMEOUT = 10.0  # seconds for one request, with all its tries; a person waits fo
 
 
 class Gateway:
-    """Implements `GatewayPort`. `address`: HOST:PORT of this broker's native listener."""
+    """Implements `GatewayPort`. `address`: HOST:PORT of this broker's native listener; `security`: as `ClientSecurity`
+    has it."""
 
-    def __init__(self, address: str, timeout: float = TIMEOUT) -> None:
-        self._connection = ClientConnection(address, timeout)
+    def __init__(self, address: str, timeout: float = TIMEOUT, **security: Unpack[SecurityOptions]) -> None:
+        self._connection = ClientConnection(address, timeout, **security)
         self._timeout = timeout
         self._wanted, self._opened = anyio.Event(), anyio.Event()
         self._failed: KrappyError | None = None

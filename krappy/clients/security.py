@@ -23,7 +23,7 @@ USER, PASSWORD_FILE = "KRAPPY_USER", "KRAPPY_PASSWORD_FILE"
 class SecurityOptions(TypedDict, total=False):
     """As `ClientSecurity` explains them."""
 
-    tls: bool | ssl.SSLContext | None
+    tls: bool | ssl.SSLContext | Callable[[], ssl.SSLContext] | None
     ca: str | os.PathLike[str] | None
     cert: Certificate | None
     user: str | None
@@ -40,8 +40,8 @@ class ClientOptions(SecurityOptions, total=False):
 class ClientSecurity:
     """Args:
 
-        tls: True: the connections have TLS; or a context of one's own. None: they have it if there is a `ca` or a
-            `cert`; else as $KRAPPY_TLS, $KRAPPY_CA and $KRAPPY_CERT say.
+        tls: True: the connections have TLS; or a context of one's own, or what gives one for each connection. None:
+            they have it if there is a `ca` or a `cert`; else as $KRAPPY_TLS, $KRAPPY_CA and $KRAPPY_CERT say.
         ca: PEM file of the authorities that may vouch for the broker's certificate; None: those of the system.
         cert: PEM file of the client's own certificate and key, or (certificate, key).
         user: who logs in; None: $KRAPPY_USER, with the password in the file $KRAPPY_PASSWORD_FILE.
@@ -53,7 +53,7 @@ class ClientSecurity:
 
     def __init__(
         self,
-        tls: bool | ssl.SSLContext | None = None,
+        tls: bool | ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
         ca: str | os.PathLike[str] | None = None,
         cert: Certificate | None = None,
         user: str | None = None,
@@ -71,16 +71,21 @@ class ClientSecurity:
             password = _File(file) if user is not None and file else None
         if user is not None and password is None:
             raise ConfigError(f"a user without a password: give password=, or name its file in ${PASSWORD_FILE}")
-        self.context: ssl.SSLContext | None = None
-        if isinstance(tls, ssl.SSLContext):
-            self.context = tls
+        self._context: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None
+        if isinstance(tls, ssl.SSLContext) or callable(tls):
+            self._context = tls
         elif tls or (tls is None and (ca or cert)):
             try:
-                self.context = client_context(None if ca is None else os.fspath(ca), cert)
+                self._context = client_context(None if ca is None else os.fspath(ca), cert)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"ca={ca!s}, cert={cert!s}: {error}") from None
         self.user = user
         self._password = password
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Of a new connection; None: it has no TLS."""
+        return self._context() if callable(self._context) else self._context
 
     def password(self) -> str:
         """Raises ConfigError when its file can't be read."""
@@ -96,7 +101,7 @@ class ClientSecurity:
             raise ConfigError(f"the password's file can't be read: {error}") from None
 
     def __repr__(self) -> str:
-        return f"<ClientSecurity {'with' if self.context else 'without'} TLS, user {self.user!r}>"
+        return f"<ClientSecurity {'with' if self._context else 'without'} TLS, user {self.user!r}>"
 
 
 class _File:

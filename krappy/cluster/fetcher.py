@@ -21,7 +21,9 @@ from typing import NamedTuple
 import trio
 
 from krappy.cluster.followed import FollowedPartition, Message, PartitionKey, Report, is_quiet, named_code
-from krappy.cluster.peers import Address, PeerLink
+from krappy.cluster.inter_broker import InterBroker
+from krappy.cluster.peers import PeerLink
+from krappy.cluster.streams import Address
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
 from krappy.core.throttle import ReplicationQuota
@@ -56,7 +58,7 @@ class Fetcher:
     def __init__(
         self,
         broker: int,
-        listener: str,
+        way: InterBroker,
         image: Callable[[], Image],
         broker_epoch: Callable[[], int],
         *,
@@ -64,9 +66,8 @@ class Fetcher:
         largest_batch: int = LARGEST_BATCH,
         report: Report = lambda event, **facts: None,
     ) -> None:
-        """`listener`: the name of the listener by which brokers reach each other. `broker_epoch()`: of this broker;
-        below 0 while it is not registered, and then nothing is fetched."""
-        self.broker, self.listener = broker, listener
+        """`broker_epoch()`: of this broker; below 0 while it is not registered, and then nothing is fetched."""
+        self.broker, self.way = broker, way
         self.image, self.broker_epoch = image, broker_epoch
         self.settings, self.report = settings, report
         self.largest_batch = largest_batch
@@ -113,7 +114,8 @@ class LeaderFetch:
     def __init__(self, owner: Fetcher, leader: int) -> None:
         self._owner, self._leader = owner, leader
         self._settings = owner.settings
-        self._link = PeerLink(self._address, CLIENT_ID, largest=owner.settings.response_max_bytes + owner.largest_batch)
+        largest = owner.settings.response_max_bytes + owner.largest_batch
+        self._link = PeerLink(self._address, CLIENT_ID, owner.way, largest=largest)
         self._followed: dict[PartitionKey, FollowedPartition] = {}
         self._unnamed: dict[PartitionKey, FollowedPartition] = {}  # those that the next request names, if they are due
         self._waiting: dict[PartitionKey, FollowedPartition] = {}  # those that the leader waits for
@@ -123,7 +125,7 @@ class LeaderFetch:
         self._scope = trio.CancelScope()
         self._held = trio.CancelScope()  # of the request that is outstanding
         self._sent = 0.0  # when it was sent
-        self._failed = False  # a failure has been reported, and no answer has come since
+        self._failed = ""  # the failure that has been reported, if no answer has come since
 
     def set(self, ports: Iterable[FollowerPort]) -> None:
         """From now on these are fetched."""
@@ -152,7 +154,7 @@ class LeaderFetch:
 
     def _address(self) -> Address | None:
         found = self._owner.image().brokers.get(self._leader)
-        return None if found is None else found.endpoints.get(self._owner.listener)
+        return None if found is None else found.endpoints.get(self._owner.way.listener)
 
     # --- the loop
 
@@ -221,13 +223,13 @@ class LeaderFetch:
                     raise BrokerError(f"the leader answers {named_code(answer['error_code'])}")
             except KrappyError as error:
                 self._begin_anew()
-                if not self._failed:
-                    self._failed = True
-                    self._owner.report("leader_unreachable", leader=self._leader, error=str(error))
+                if self._failed != str(error):
+                    self._failed = str(error)
+                    self._owner.report("leader_unreachable", leader=self._leader, error=self._failed)
                 if isinstance(error, BrokerError):
                     await trio.sleep(self._settings.backoff_ms / 1000)
                 return None
-            self._failed = False
+            self._failed = ""
             self._session = (answer["session_id"], self._session[1] % LAST_EPOCH + 1)
             return answer
         self._begin_anew()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from krappy.cluster.followed import named_code
+from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
 from krappy.cluster.peers import PeerLink
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
@@ -21,10 +22,10 @@ STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whol
 class LogPeers(TransactionPeers):
     """Implements `LogPeersPort` as well."""
 
-    def __init__(self, image: Callable[[], Image], listener: str) -> None:
-        super().__init__(image, listener)
-        self._events = PeerLinks(image, listener, "krappy-events", timeout_s=PATIENCE_S)
-        self._staged = PeerLinks(image, listener, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
+    def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
+        super().__init__(image, way)
+        self._events = PeerLinks(image, way, "krappy-events", timeout_s=PATIENCE_S)
+        self._staged = PeerLinks(image, way, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)

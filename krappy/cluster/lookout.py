@@ -14,6 +14,7 @@ from typing import Protocol
 
 import trio
 
+from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
 from krappy.cluster.peers import Message
 from krappy.core.cluster.changes import ChangeKind, NotedChange, changes_between
@@ -37,13 +38,13 @@ class LedPartition(Protocol):
 
 
 class Lookout:
-    """Implements `LookoutPort`. `listener`: the name of the listener by which brokers reach each other. `led(at)`: a
-    partition that this broker leads; raises KrappyError. `now_ms`: the time of day."""
+    """Implements `LookoutPort`. `led(at)`: a partition that this broker leads; raises KrappyError. `now_ms`: the time
+    of day."""
 
     def __init__(
         self,
         broker: int,
-        listener: str,
+        way: InterBroker,
         led: Callable[[TopicPartition], LedPartition],
         now_ms: Callable[[], int],
     ) -> None:
@@ -54,7 +55,7 @@ class Lookout:
         self._noted: deque[NotedChange] = deque(maxlen=KEPT)
         self._number = 0
         self._image = Image()
-        self._links = PeerLinks(lambda: self._image, listener, CLIENT_ID, timeout_s=PATIENCE_S)
+        self._links = PeerLinks(lambda: self._image, way, CLIENT_ID, timeout_s=PATIENCE_S)
 
     # --- changes
 

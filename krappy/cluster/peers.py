@@ -8,25 +8,39 @@
 - The longer a broker does not answer, the longer the pause before the next connection.
 - Both brokers may have different software. So a connection begins with ApiVersions, and each request is asked in the
   highest version that both know.
+- If brokers log in at each other, it goes on with that; and a connection that has to be logged in again after a time
+  (KIP-368) is, before the next request.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from typing import Any, TypeVar
 
 import trio
 
-from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.cluster.inter_broker import InterBroker
+from krappy.cluster.streams import Address, ByteStream, open_stream
+from krappy.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    FrameTooLarge,
+    KrappyError,
+    ProtocolError,
+    RequestTimeout,
+)
 from krappy.wire.kafka import RANGES, ApiKey, decode_response, encode_request
+from krappy.wire.mistaken import spoken
 
 CHUNK = 256 << 10  # bytes that are received at a time
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 TIMEOUT_S = 10.0  # for a connection, and between two parts of an answer
 LARGEST = 64 << 20  # bytes of an answer
+RENEWED = 0.8  # of the time after which a connection has to be logged in again
 SOFTWARE = {"client_software_name": "krappy", "client_software_version": "1"}
-Address = tuple[str, int]
 Message = dict[str, Any]
 T = TypeVar("T")
 
@@ -38,11 +52,12 @@ class PeerLink:
         self,
         address: Callable[[], Address | None],
         client_id: str,
+        way: InterBroker = InterBroker(),  # noqa: B008  (a constant)
         *,
         timeout_s: float = TIMEOUT_S,
         largest: int = LARGEST,
     ) -> None:
-        self._address, self._client_id = address, client_id
+        self._address, self._client_id, self._way = address, client_id, way
         self._timeout_s, self._largest = timeout_s, largest
         self._sending = trio.StrictFIFOLock()
         self._connection: _Connection | None = None
@@ -71,6 +86,8 @@ class PeerLink:
             connection = self._connection
             if connection is None or connection.is_over:
                 connection = self._connection = await self._connect()
+            elif trio.current_time() >= connection.renewed_at:
+                await self._attempt(connection, self._log_in(connection))
             await self._attempt(connection, connection.send(api_key, least, body))
         answer = await self._attempt(connection, connection.answer(held_s, begun))
         self._pause = 0.0
@@ -85,7 +102,7 @@ class PeerLink:
             raise ConnectionLost("the broker is not registered, or has no such listener")
         try:
             with trio.fail_after(self._timeout_s):
-                stream = await trio.open_tcp_stream(*address)
+                stream = await open_stream(address, self._way.tls)
         except OSError as error:
             self._failed()
             raise ConnectionLost(f"{_shown(address)}: {error}") from error
@@ -93,9 +110,19 @@ class PeerLink:
             self._failed()
             raise RequestTimeout(f"{_shown(address)}: no connection within {self._timeout_s:g} s") from None
         connection = _Connection(stream, address, self._client_id, self._timeout_s, self._largest)
-        await self._attempt(connection, connection.send(ApiKey.API_VERSIONS, 3, SOFTWARE))
-        connection.take_versions(await self._attempt(connection, connection.answer(0.0, lambda: None)))
+        connection.take_versions(await self._attempt(connection, connection.ask(ApiKey.API_VERSIONS, SOFTWARE)))
+        if self._way.login is not None:
+            await self._attempt(connection, self._log_in(connection))
         return connection
+
+    async def _log_in(self, connection: _Connection) -> None:
+        """Raises ConnectionLost when the broker does not let this one in."""
+        assert self._way.login is not None
+        try:
+            lifetime_ms = await self._way.login.log_in(connection.ask)
+        except (AuthenticationFailed, ConfigError) as error:
+            raise ConnectionLost(f"{connection}: {error.text}") from error
+        connection.renewed_at = trio.current_time() + RENEWED * lifetime_ms / 1000 if lifetime_ms else inf
 
     async def _attempt(self, connection: _Connection, work: Coroutine[Any, Any, T]) -> T:
         """What the work gives. Its failure, and its cancellation, end the connection."""
@@ -122,10 +149,9 @@ class PeerLink:
 class _Connection:
     """One connection, with the requests that wait for their answers."""
 
-    def __init__(
-        self, stream: trio.SocketStream, address: Address, client_id: str, timeout_s: float, largest: int
-    ) -> None:
+    def __init__(self, stream: ByteStream, address: Address, client_id: str, timeout_s: float, largest: int) -> None:
         self.is_over = False
+        self.renewed_at = inf  # when it has to be logged in again, on trio's clock
         self._stream, self._address, self._client_id = stream, address, client_id
         self._timeout_s, self._largest = timeout_s, largest
         self._receiving = trio.StrictFIFOLock()  # so answers come to those who wait in their order
@@ -166,6 +192,11 @@ class _Connection:
             raise RequestTimeout(f"{self}: no request could be sent for {self._timeout_s:g} s") from None
         self._asked.append((self._number, api_key, version))
 
+    async def ask(self, api_key: ApiKey, body: Mapping[str, Any]) -> Message:
+        """For a request that is answered at once."""
+        await self.send(api_key, 0, body)
+        return await self.answer(0.0, lambda: None)
+
     async def answer(self, held_s: float, begun: Callable[[], object]) -> Message:
         """The answer to the request that was sent when all those were sent that wait here already."""
         async with self._receiving:
@@ -181,6 +212,8 @@ class _Connection:
         await self._receive(4, CHUNK, held_s + self._timeout_s)
         got = self._got
         size = int.from_bytes(got[:4], "big", signed=True)
+        if spoken(bytes(got[:4])) == "TLS":
+            raise ProtocolError(f"{self}: the listener there has TLS, and this broker connects to it without")
         if not 4 <= size <= self._largest:
             raise FrameTooLarge(f"{self}: an answer of {size} bytes; the limit is {self._largest}", limit=self._largest)
         begun()
@@ -207,7 +240,7 @@ class _Connection:
     def end(self) -> None:
         """Closes the connection at once. Who waits for an answer gets ConnectionLost."""
         self.is_over = True
-        self._stream.socket.close()
+        self._stream.close()
 
 
 def _shown(address: Address) -> str:

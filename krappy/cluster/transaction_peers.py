@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from krappy.cluster.followed import named_code
+from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
 from krappy.cluster.peers import Message
 from krappy.core.cluster.image import Image
@@ -36,10 +37,9 @@ ERRORS: dict[int, type[KrappyError]] = {
 class TransactionPeers:
     """Implements `TransactionPeersPort`."""
 
-    def __init__(self, image: Callable[[], Image], listener: str) -> None:
-        """`listener`: the name of the listener by which brokers reach each other."""
-        self._markers = PeerLinks(image, listener, "krappy-markers", timeout_s=PATIENCE_S)
-        self._questions = PeerLinks(image, listener, "krappy-verification", timeout_s=PATIENCE_S)
+    def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
+        self._markers = PeerLinks(image, way, "krappy-markers", timeout_s=PATIENCE_S)
+        self._questions = PeerLinks(image, way, "krappy-verification", timeout_s=PATIENCE_S)
 
     async def write_markers(
         self, broker: int, end: TransactionEnd, partitions: Sequence[TopicPartition]

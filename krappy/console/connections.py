@@ -16,7 +16,6 @@ from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.ports import AccessPort, ConnectionFacts, RegistrationFacts
 
 routes = Routes("cluster")
-SECRETS = ("console_token",)
 
 
 class RegistrationRow(msgspec.Struct, omit_defaults=True):
@@ -150,9 +149,9 @@ async def describe_cluster(call: Call) -> Cluster:
     folder, total, free = await call.access.cluster(Op.DESCRIBE).log_dir()
     settings: dict[str, Any] = {}
     shown = call.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE_CONFIGS)
-    for name in config.__dataclass_fields__ if shown else ():
+    for name, spec in config.__dataclass_fields__.items() if shown else ():
         value = getattr(config, name)
-        if name not in SECRETS:
+        if spec.repr:  # else it is a secret
             settings[name] = value if value is None or isinstance(value, str | int | bool) else str(value)
     return Cluster(
         broker.cluster_id,

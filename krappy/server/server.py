@@ -138,6 +138,7 @@ class Server:
         """Accepts until `stop_accepting`. Returns when the last connection has ended, or when it is cancelled."""
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
+            posting.start_soon(self.handshakes.run)  # also of those that were accepted before the end
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._accept_all, listeners)
@@ -153,7 +154,6 @@ class Server:
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener)
                 nursery.start_soon(self._look_after)
-                nursery.start_soon(self.handshakes.run)
                 task_status.started()
 
     def listen(self, listener: Listener) -> None:

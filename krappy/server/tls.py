@@ -27,7 +27,8 @@ from krappy.core.security.certificates import distinguished_name, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
-from krappy.tls import TlsSocket
+from krappy.settings.server import ServerConfig
+from krappy.tls import TlsSocket, client_context
 from krappy.waiting import Signal, wait_any
 from krappy.wire.mistaken import TLS_ALERT
 
@@ -43,18 +44,20 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class Contexts(NamedTuple):
-    """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `expires`:
-    when the certificate does, in seconds since the epoch."""
+    """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `brokers`:
+    with which this broker connects to others of its cluster. `expires`: when the certificate does, in seconds since the
+    epoch."""
 
     clients: ssl.SSLContext
     browsers: ssl.SSLContext
+    brokers: ssl.SSLContext | None
     expires: float
 
 
 class ServerTls:
     """Raises ConfigError when the files are not good."""
 
-    def __init__(self, settings: SecuritySettings, report: Report) -> None:
+    def __init__(self, settings: ServerConfig, report: Report) -> None:
         self._settings = settings
         self._report = report
         self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
@@ -66,6 +69,10 @@ class ServerTls:
 
     def for_clients(self) -> ssl.SSLContext:
         return self.contexts.clients
+
+    def for_brokers(self) -> ssl.SSLContext:
+        assert self.contexts.brokers is not None, "this broker is in no cluster"
+        return self.contexts.brokers
 
     def for_browsers(self) -> ssl.SSLContext:
         return self.contexts.browsers
@@ -110,7 +117,21 @@ class ServerTls:
                 setting="tls_client_ca",
             )
         expires = _checked(settings.tls_certificate, settings.tls_key)
-        return Contexts(self._context(settings.ssl_client_auth), self._context("none"), expires)
+        clients, browsers = self._context(settings.ssl_client_auth), self._context("none")
+        return Contexts(clients, browsers, self._outgoing() if settings.zookeeper_connect else None, expires)
+
+    def _outgoing(self) -> ssl.SSLContext:
+        """It trusts the authorities of clients' certificates, which are those of brokers, too; else the system's."""
+        settings = self._settings
+        try:
+            context = client_context(
+                settings.tls_client_ca or None, (settings.tls_certificate, settings.tls_key or settings.tls_certificate)
+            )
+        except (OSError, ValueError) as error:
+            text = f"tls_certificate, tls_client_ca: they can't be used for links to other brokers: {_reason(error)}"
+            raise ConfigError(text, setting="tls_client_ca") from None
+        context.check_hostname = bool(settings.ssl_endpoint_identification_algorithm)
+        return context
 
     def _context(self, client_auth: str) -> ssl.SSLContext:
         settings = self._settings

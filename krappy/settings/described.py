@@ -17,7 +17,10 @@ SECTIONS = {
     "group_max_members": "Groups",
     "max_transactional_ids": "Transactions, staged writes and producers",
     "log_level": "The log",
-    "listener_security_protocol_map": "TLS and users",
+    "group_share_session_timeout_ms": "Share groups",
+    "zookeeper_connect": "Clusters: ZooKeeper",
+    "inter_broker_listener_name": "Clusters: how brokers reach each other",
+    "authorizer": "ACLs, TLS and users",
     next(iter(TOPICS)): "Defaults of topics",
 }
 

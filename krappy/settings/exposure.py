@@ -3,29 +3,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
 from krappy.errors import ConfigError
-from krappy.settings.listeners import HTTP, NATIVE, ListenerSetting, parse_address
+from krappy.settings.listeners import HTTP, NATIVE, ListenerSetting, on_loopback, parse_address
 from krappy.settings.security import SecuritySettings
 
 SETTINGS = {NATIVE: "listen_native", HTTP: "listen_http"}  # of the listeners that are not Kafka's
 
 
-def check(listeners: Sequence[ListenerSetting], settings: SecuritySettings, *, in_cluster: bool) -> None:
+def check(listeners: Sequence[ListenerSetting], settings: SecuritySettings) -> None:
     """Raises ConfigError for a listener that other machines reach and where nobody has to show who they are, or where
     passwords can be read on their way. HTTP without users is not among them: without a console_token it answers only
-    probes there. `listeners`: Kafka's first."""
-    if in_cluster and (listeners[0].has_tls or listeners[0].has_users):
-        raise ConfigError(
-            "listen_kafka: brokers of a cluster reach each other at the first listener, so far without TLS and users: "
-            "put a PLAINTEXT listener first, in a network of their own",
-            setting="listen_kafka",
-        )
+    probes there."""
     if settings.insecure_listeners == "refuse":
         for each in listeners:
-            if not on_loopback(each.address):
+            if not on_loopback(parse_address(each.address)[0]):
                 _check(each, settings)
 
 
@@ -48,12 +41,3 @@ def _check(listener: ListenerSetting, settings: SecuritySettings) -> None:
             "insecure_listeners = allow",
             setting=setting,
         )
-
-
-def on_loopback(address: str) -> bool:
-    """Whether only this machine reaches "HOST:PORT"."""
-    host = parse_address(address)[0]
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,8 +1,10 @@
 """The settings of a broker that Kafka has, too, by Kafka's names ("Broker Configs"): they have the unit of ours."""
 
 from krappy.settings.authorization import AUTHORIZATION_NAMES
+from krappy.settings.inter_broker import INTER_BROKER_NAMES
 from krappy.settings.security import SECURITY_NAMES
 from krappy.settings.share import SHARE_NAMES
+from krappy.settings.zookeeper import ZOOKEEPER_NAMES
 
 KAFKA_NAMES = {
     "advertised.listeners": "advertised_listeners",
@@ -39,9 +41,9 @@ KAFKA_NAMES = {
     "transaction.state.log.num.partitions": "transaction_state_log_num_partitions",
     "transaction.state.log.replication.factor": "transaction_state_log_replication_factor",
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
-    "zookeeper.connect": "zookeeper_connect",
-    "zookeeper.session.timeout.ms": "zookeeper_session_timeout_ms",
     **AUTHORIZATION_NAMES,
+    **INTER_BROKER_NAMES,
     **SECURITY_NAMES,
     **SHARE_NAMES,
+    **ZOOKEEPER_NAMES,
 }

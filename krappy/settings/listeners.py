@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -96,3 +97,11 @@ def checked_address(text: str) -> str:
     except ConfigError as error:
         raise ValueError(error.text) from None
     return text
+
+
+def on_loopback(host: str) -> bool:
+    """Whether this is this machine itself."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

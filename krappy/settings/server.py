@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.settings import authorization, exposure, units
+from krappy.settings import authorization, exposure, inter_broker, units, zookeeper
+from krappy.settings.inter_broker import InterBrokerSettings
 from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.listeners import (
     HTTP,
     NATIVE,
     ListenerSetting,
     joined,
+    on_loopback,
     parse_address,
     protocol_of,
     read_listener,
@@ -41,9 +43,10 @@ from krappy.settings.listeners import (
 )
 from krappy.settings.security import SecuritySettings
 from krappy.settings.share import ShareSettings
-from krappy.settings.spec import facts, number, setting
+from krappy.settings.spec import facts, is_secret, number, secret, setting
 from krappy.settings.topic import TopicConfig
 from krappy.settings.topic_table import OF_BROKER, inherited, nearest
+from krappy.settings.zookeeper import ZooKeeperSettings
 
 PREFIX = "KRAPPY_"
 ENVIRONMENT = "the environment"
@@ -57,8 +60,6 @@ KINDS = {None: "number", units.BYTES: "size", units.MS: "duration", units.SECOND
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
 LISTEN = ("listen_native", "listen_kafka", "listen_http")
-_HOST = re.compile(r"[A-Za-z0-9._:-]+")
-CHROOT, ZOOKEEPER_PORT = "/krappy", 2181
 TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
 _FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in TOPICS.items()}}
 
@@ -67,7 +68,7 @@ _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig(SecuritySettings, ShareSettings):
+class ServerConfig(SecuritySettings, InterBrokerSettings, ZooKeeperSettings, ShareSettings):
     """Every setting of a broker, checked."""
 
     data: Path = field(default=Path("krappy-data"), metadata=facts("folder that holds everything the broker stores"))
@@ -76,12 +77,8 @@ class ServerConfig(SecuritySettings, ShareSettings):
         "127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none; or several as NAME://HOST:PORT,NAME://HOST:PORT"
     )
     listen_http: str | None = setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
-    console_token: str = field(
-        default="",
-        repr=False,
-        metadata=facts(
-            "secret of 16 or more characters that the console asks for; without it other machines only get the probes"
-        ),
+    console_token: str = secret(
+        "secret of 16 or more characters that the console asks for; without it other machines only get the probes"
     )
     console_token_file: str = setting("", "file that holds the console_token, to keep it off the command line")
     advertised_listeners: str = setting(
@@ -91,14 +88,6 @@ class ServerConfig(SecuritySettings, ShareSettings):
     )
     broker_id: int = number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
     rack: str = setting("", "this broker's rack or zone, as Kafka clients see it")
-    zookeeper_connect: str = setting(
-        "",
-        "HOST:PORT,HOST:PORT/PATH: the ZooKeeper of the cluster that this broker joins; empty: it is alone. The path "
-        "is /krappy if none is given",
-    )
-    zookeeper_session_timeout_ms: int = number(
-        6000, "ms without a word after which ZooKeeper ends this broker's session", 4000, 2**31 - 1
-    )
     default_replication_factor: int = number(
         -1, "replicas of a topic whose creator gives no number; -1: 3, or as many as there are brokers", -1, 1000
     )
@@ -220,6 +209,11 @@ class ServerConfig(SecuritySettings, ShareSettings):
             )
         return found
 
+    @property
+    def inter_broker_listener(self) -> ListenerSetting:
+        """The listener at which brokers of a cluster reach each other. Raises ConfigError."""
+        return inter_broker.find(self.kafka_listeners, self)
+
     def listener(self, name: str) -> ListenerSetting | None:
         """The listener NATIVE or HTTP; None if it is not served."""
         given = self.listen_native if name == NATIVE else self.listen_http
@@ -245,21 +239,6 @@ class ServerConfig(SecuritySettings, ShareSettings):
         return {**{name: getattr(self, name) for name in SPECS}, **topics}
 
     @property
-    def zookeeper(self) -> tuple[list[tuple[str, int]], str]:
-        """(host and port of each server, the path below which the cluster's znodes are); no servers: the broker is
-        alone. Raises ConfigError."""
-        if not self.zookeeper_connect:
-            return [], ""
-        servers, slash, path = self.zookeeper_connect.partition("/")
-        path = "/" + path.strip("/") if slash else CHROOT
-        if "//" in path:
-            raise ConfigError(f"zookeeper_connect: '{path:.80}' is no path of a znode", setting="zookeeper_connect")
-        found = [parse_address(each if ":" in each else f"{each}:{ZOOKEEPER_PORT}") for each in servers.split(",")]
-        if wrong := [host for host, _ in found if not _HOST.fullmatch(host)]:
-            raise ConfigError(f"zookeeper_connect: '{wrong[0]:.80}' is no host", setting="zookeeper_connect")
-        return found, path
-
-    @property
     def overrides_of_connections_per_ip(self) -> dict[str, int]:
         """The connection limits of single addresses, by address."""
         return _read_overrides(self.max_connections_per_ip_overrides)
@@ -268,10 +247,11 @@ class ServerConfig(SecuritySettings, ShareSettings):
     def console_is_local(self) -> bool:
         """Whether only this machine reaches the console."""
         http = self.listener(HTTP)
-        return http is None or exposure.on_loopback(http.address)
+        return http is None or on_loopback(parse_address(http.address)[0])
 
 
-_PARTS = {spec.name for part in (ShareSettings, SecuritySettings) for spec in fields(part)}
+_OF_PARTS = (ShareSettings, ZooKeeperSettings, InterBrokerSettings, SecuritySettings)
+_PARTS = {spec.name for part in _OF_PARTS for spec in fields(part)}
 SPECS = {
     spec.name: spec for spec in sorted(fields(ServerConfig), key=lambda spec: spec.name in _PARTS) if spec.metadata
 }
@@ -308,7 +288,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                     raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
                 shown = written[name] if source == ENVIRONMENT else name
-                raise ConfigError(f"{source}: {shown} = {value!r:.80}: {error}", setting=name) from None
+                given_as = "…" if name in SPECS and is_secret(SPECS[name]) else f"{value!r:.80}"
+                raise ConfigError(f"{source}: {shown} = {given_as}: {error}", setting=name) from None
     try:
         TopicConfig.parse(inherited(topics))
     except InvalidConfig as error:
@@ -319,7 +300,10 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     _ = config.kafka_listeners, config.zookeeper
     if config.zookeeper_connect and not config.kafka_listeners:
         raise ConfigError("zookeeper_connect: brokers of a cluster reach each other by Kafka's protocol: listen_kafka")
-    exposure.check(config.listeners, config, in_cluster=bool(config.zookeeper_connect))
+    exposure.check(config.listeners, config)
+    if config.zookeeper_connect:
+        inter_broker.check(config.inter_broker_listener, config, config)
+        zookeeper.check(config, insecure=config.insecure_listeners == "allow")
     if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
         raise ConfigError(
             f"latest_alias = {config.latest_alias!r:.80}: a . _ or - is needed, then 1 to 48 letters, digits or . _ -",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import Field, field
 from typing import Any
 
 
@@ -19,3 +19,12 @@ def setting(default: Any, doc: str, choices: tuple[str, ...] | None = None) -> A
 
 def number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
     return field(default=default, metadata=facts(doc, low, high))
+
+
+def secret(doc: str) -> Any:
+    """A text that nobody is shown."""
+    return field(default="", repr=False, metadata=facts(doc))
+
+
+def is_secret(spec: Field[Any]) -> bool:
+    return not spec.repr

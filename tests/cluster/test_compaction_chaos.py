@@ -21,6 +21,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import Runtime
 from krappy.broker.topics import catalog
 from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
@@ -56,7 +57,7 @@ class Side:
 
     def __init__(self, id: int, broker: Broker, image: Image) -> None:
         self.id, self.broker = id, broker
-        self.fetcher = Fetcher(id, LISTENER, lambda: image, lambda: 0, settings=SLOW)
+        self.fetcher = Fetcher(id, InterBroker(LISTENER), lambda: image, lambda: 0, settings=SLOW)
 
     async def begin(self) -> None:
         engine = self.broker.engine

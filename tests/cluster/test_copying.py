@@ -16,6 +16,7 @@ from krappy.app import Broker
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
@@ -46,7 +47,7 @@ class Copied:
         self.image = Image(brokers={LEADER: Registration(LEADER, 1, {LISTENER: parse_address(leading.kafka_address)})})
         self.fetcher = Fetcher(
             FOLLOWER,
-            LISTENER,
+            InterBroker(LISTENER),
             lambda: self.image,
             lambda: 0,
             settings=FetchSettings(backoff_ms=100),

@@ -12,6 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CorruptBatch, StorageError
@@ -50,7 +51,7 @@ class Pair:
         self.epoch = MY_EPOCH
         self.image = image_of(listener)
         self.fetcher = Fetcher(
-            ME, LISTENER, lambda: self.image, lambda: self.epoch, settings=settings, report=self._report
+            ME, InterBroker(LISTENER), lambda: self.image, lambda: self.epoch, settings=settings, report=self._report
         )
 
     def _report(self, event: str, **facts: Any) -> None:

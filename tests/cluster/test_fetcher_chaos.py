@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CorruptBatch, StorageError
@@ -113,7 +114,7 @@ class Chaos:
             nursery = await stack.enter_async_context(trio.open_nursery())
             image = Image(brokers={id: image_of(each, id).brokers[id] for id, each in self.listeners.items()})
             settings = FetchSettings(max_bytes=3000, response_max_bytes=6000, wait_max_ms=50, backoff_ms=100)
-            fetcher = Fetcher(ME, LISTENER, lambda: image, lambda: 7, settings=settings)
+            fetcher = Fetcher(ME, InterBroker(LISTENER), lambda: image, lambda: 7, settings=settings)
             nursery.start_soon(fetcher.run)
             self._place()
             fetcher.set([each.copy for each in self.partitions])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from krappy.broker.settings import broker_settings
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import ConfigError
 from krappy.settings.server import ServerConfig, load
@@ -83,3 +84,65 @@ def test_that_nobody_may_do_anything_is_reported(tmp_path: Path) -> None:
         ):
             assert raw.ask(ApiKey.METADATA, {"topics": None})["topics"] == []
     assert events.count("nobody_is_allowed") == 1
+
+
+# --- how brokers of a cluster reach each other
+
+CLUSTER = """
+zookeeper_connect = "127.0.0.1:2181"
+inter_broker_user = "broker"
+inter_broker_password = "not-shown-12"
+"""
+SASL = 'listen_kafka = "OUT://127.0.0.1:1,IN://127.0.0.1:2"\nlistener_security_protocol_map = "IN:SASL_SSL"\n'
+KNOWN = 'inter.broker.listener.name = "IN"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('super_users = "User:ANONYMOUS"', "OUT"),
+        (KNOWN, "IN"),
+        ('inter_broker_listener_name = "in"', "IN"),
+        ('security.inter.broker.protocol = "SASL_SSL"', "IN"),
+    ],
+)
+def test_the_listener_of_brokers(tmp_path: Path, text: str, name: str) -> None:
+    assert read(tmp_path, CLUSTER + SASL + text).inter_broker_listener.name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        (SASL, "inter_broker_listener_name"),  # nobody says who he is there, and ACLs are in force
+        (SASL + 'inter_broker_listener_name = "X"', "inter_broker_listener_name"),
+        (SASL + KNOWN + 'security_inter_broker_protocol = "SASL_SSL"', "inter_broker_listener_name"),
+        (SASL + 'security_inter_broker_protocol = "SSL"', "security_inter_broker_protocol"),
+        (SASL + KNOWN + 'sasl.mechanism.inter.broker.protocol = "PLAIN"', "sasl_mechanism_inter_broker_protocol"),
+        (SASL + KNOWN + 'inter_broker_password_file = "x"', "inter_broker_password_file"),  # and the password itself
+        ('listen_kafka = "SSL://127.0.0.1:1"\nauthorizer = "acl"', "inter_broker_listener_name"),
+    ],
+)
+def test_brokers_that_could_not_reach_each_other(tmp_path: Path, text: str, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting}") as error:
+        read(tmp_path, CLUSTER + text)
+    assert error.value.details["setting"] == setting
+
+
+def test_a_broker_that_can_not_log_in(tmp_path: Path) -> None:
+    cluster = 'zookeeper_connect = "127.0.0.1:2181"\n' + SASL + KNOWN
+    with pytest.raises(ConfigError, match=r"^inter_broker_user"):
+        read(tmp_path, cluster)
+    with pytest.raises(ConfigError, match=r"^inter_broker_password_file"):
+        read(tmp_path, cluster + 'inter_broker_user = "broker"')
+    with pytest.raises(ConfigError, match="can't be read: No such file"):
+        read(tmp_path, cluster + 'inter_broker_user = "broker"\ninter_broker_password_file = "none"')
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    secret = "not-shown-12"
+    config = read(tmp_path, CLUSTER + SASL + KNOWN)
+    assert secret not in repr(config)
+    assert secret not in repr(broker_settings(config, "127.0.0.1:1"))
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, "inter_broker_password = 12345678")
+    assert "12345678" not in str(error.value)

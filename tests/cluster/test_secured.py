@@ -1,0 +1,190 @@
+"""A cluster whose brokers reach each other by SASL_SSL: what goes between them, who may say that he is a broker, and
+brokers with a wrong password or a certificate that is not good."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer
+
+from krappy.clients.acls import AclInfo
+from krappy.core.staging import PUBLISHER
+from krappy.errors import AuthorizationFailed
+from krappy.records import batch
+from krappy.wire.kafka import ApiKey, Code
+from krappy.wire.mistaken import TLS_ALERT
+from tests.cluster.brokers import SharedProcesses
+from tests.cluster.secured import HOST, PASSWORDS, SecuredProcesses
+from tests.kafka.raw import Raw
+from tests.process import wait_until
+from tests.security.authority import Authority
+
+TOPIC = "t"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[SecuredProcesses]:
+    folder = tmp_path_factory.mktemp("secured")
+    made = SecuredProcesses(folder, Authority(folder), shared_processes)
+    try:
+        made.start()
+        with made.connect(1) as admin:
+            admin.create_topic(TOPIC, 6, replication_factor=3)
+            everything = [AclInfo(kind, "*", "User:eve", "all") for kind in ("topic", "group", "transactional_id")]
+            admin.add_acls(everything)
+        yield made
+        assert not [each for id in made.brokers for each in made.events(id, "internal_error")]
+        said = made.logs()
+        assert not [each for each in (*PASSWORDS.values(), "not-the-secret") if each in said]
+    finally:
+        made.kill()
+
+
+def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
+    """Replication; markers and verification of a transaction; lookups by a broker that does not lead."""
+    secured.until_in_sync(TOPIC)
+    producer = secured.producer(**{"transactional.id": "over-tls", "partitioner": "murmur2_random"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(200):
+        producer.produce(TOPIC, b"v%d" % number, b"k%d" % number)
+    producer.commit_transaction(60)
+    consumer = Consumer({**secured.options(), "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe([TOPIC])
+    got = 0
+    while got < 200:
+        got += sum(1 for each in consumer.consume(200, 20) if not each.error())
+    consumer.close()
+    for id in secured.brokers:
+        url = f"https://{secured.address(id, 'listen_http')}"
+        with httpx.Client(
+            verify=secured.authority.context(), trust_env=False, auth=("admin", PASSWORDS["admin"])
+        ) as web:
+            for number in range(12):  # in all partitions
+                found = web.get(f"{url}/api/v1/topics/{TOPIC}/table/entry", params={"key": f"k{number}"}, timeout=30)
+                assert found.json().get("status") == "value", found.text
+
+
+def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses) -> None:
+    """She may do everything to topics, groups and transactional ids."""
+    known = secured.partitions(TOPIC)
+    topic = secured.topic(TOPIC)
+    assert topic is not None
+    leader, index = known[0].leader, 0
+    replica = next(each for each in known[0].replicas if each != leader)
+    fetch = {
+        "replica_id": replica,
+        "replica_state": {"replica_id": replica, "replica_epoch": 1},
+        "max_wait_ms": 0,
+        "topics": [{"topic_id": topic.id, "topic": TOPIC, "partitions": [{"partition": index, "fetch_offset": 0}]}],
+    }
+    producer = {"producer_id": 1, "producer_epoch": 0}
+    marked = [{"name": TOPIC, "partition_indexes": [index]}]
+    marker = {**producer, "transaction_result": True, "topics": marked, "coordinator_epoch": 1}
+    asked = [{"name": TOPIC, "partitions": [index]}]
+    verified = {"transactional_id": "x", **producer, "verify_only": True, "topics": asked}
+    with secured.asked(leader, "eve") as eve:
+        assert eve.ask(ApiKey.FETCH, {**fetch, "replica_id": -1, "replica_state": {}})["error_code"] == 0
+        for version in (12, 15, None):
+            assert eve.ask(ApiKey.FETCH, fetch, version)["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+        told = eve.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})["markers"]
+        codes = {part["error_code"] for each in told for one in each["topics"] for part in one["partitions"]}
+        assert codes == {Code.CLUSTER_AUTHORIZATION_FAILED}
+        told = eve.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {"transactions": [verified]})
+        assert told["error_code"] == Code.CLUSTER_AUTHORIZATION_FAILED
+        partition = {"index": index, "records": batch.encode([None], [b"v"], timestamps=[1])}
+        topics = [{"name": TOPIC, "topic_id": topic.id, "partition_data": [partition]}]
+        told = eve.ask(
+            ApiKey.PRODUCE, {"transactional_id": PUBLISHER, "acks": -1, "timeout_ms": 9000, "topic_data": topics}
+        )
+        [row] = told["responses"][0]["partition_responses"]
+        assert row["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    with secured.connect(leader, "eve") as client, pytest.raises(AuthorizationFailed), client.hold_backup():
+        pass
+
+
+def test_who_has_no_tls_is_told_so(secured: SecuredProcesses) -> None:
+    with Raw(secured.address(1)) as raw:
+        raw.send(ApiKey.API_VERSIONS)
+        assert raw.socket.recv(100) == TLS_ALERT
+        assert raw.closed()
+
+
+def test_a_broker_with_a_wrong_password_and_with_another_one(secured: SecuredProcesses) -> None:
+    """It is out of sync until the password is right; the file is read for each connection."""
+    broker = secured.brokers[3]
+    secured.until_in_sync(TOPIC)
+    secured.password(3, "not-the-secret")
+    broker.kill()
+
+    def out() -> bool:
+        return all(3 not in each.isrs for each in secured.partitions_at(1, TOPIC).values())
+
+    wait_until(out, "it is out of sync")
+    seen = len(secured.events(3, "leader_unreachable"))
+    broker.start()
+
+    def told() -> bool:
+        found = secured.events(3, "leader_unreachable")[seen:]
+        return any("does not let the user 'broker' in" in each["error"] for each in found)
+
+    wait_until(told, "it says what is wrong")
+    assert out()
+    secured.password(3, PASSWORDS["broker"])
+    secured.until_in_sync(TOPIC)
+
+
+def test_nobody_copies_from_a_broker_whose_certificate_is_not_good(secured: SecuredProcesses, tmp_path: Path) -> None:
+    """Others say why. Those of which another kind is not good are in tests/security/test_peer_links.py."""
+    broker, good = secured.brokers[3], secured.folder / "3.good"
+    shutil.copy(secured.folder / "3.pem", good)
+    secured.certify(3, Authority(tmp_path).issue(HOST))
+    broker.kill()
+    seen = {id: len(secured.events(id, "leader_unreachable")) for id in (1, 2)}
+    broker.start()
+
+    def led() -> bool:
+        with secured.asked(1) as raw:
+            raw.ask(ApiKey.ELECT_LEADERS, {"election_type": 0, "topic_partitions": None, "timeout_ms": 5000})
+        return any(each.leader == 3 for each in secured.partitions_at(1, TOPIC).values())
+
+    def told(id: int) -> bool:
+        found = secured.events(id, "leader_unreachable")[seen[id] :]
+        return any("unable to get local issuer certificate" in each["error"] for each in found)
+
+    wait_until(led, "it leads")
+    for id in seen:
+        wait_until(lambda id=id: told(id), f"{id} says what is wrong")  # type: ignore[misc]
+    broker.kill()
+    secured.certify(3, str(good))
+    broker.start()
+    secured.until_known()
+    secured.until_in_sync(TOPIC)
+
+
+def test_a_cold_start_with_a_user_of_the_tree(secured: SecuredProcesses) -> None:
+    """Its credential is in ZooKeeper alone: nobody has to be there for another to log in."""
+    secured.until_in_sync(TOPIC)
+    with secured.connect(1) as admin:
+        admin.security.set_password("link", "link-secret")
+    for id, each in secured.brokers.items():
+        each.kill()
+        each.settings.update(inter_broker_user="link", super_users="User:link;User:admin")
+        secured.password(id, "link-secret")
+    for each in secured.brokers.values():
+        each.begin()
+    for each in secured.brokers.values():
+        each.ready()
+    secured.until_known()
+    secured.until_in_sync(TOPIC)
+    failed: list[Any] = []
+    producer = secured.producer(acks="all")
+    for number in range(100):
+        producer.produce(TOPIC, b"w%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None)
+    assert producer.flush(60) == 0
+    assert not failed

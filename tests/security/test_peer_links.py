@@ -1,0 +1,243 @@
+"""Links between brokers over TLS and with users: who is let in, and whom they trust. The brokers are real ones."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import krappy
+from krappy.cluster.inter_broker import InterBroker, PeerLogin
+from krappy.cluster.peers import PeerLink
+from krappy.errors import ConnectionLost, KrappyError
+from krappy.server.tls import ServerTls
+from krappy.settings.listeners import parse_address
+from krappy.settings.server import load
+from krappy.wire.kafka import ApiKey
+from tests.security.authority import Authority
+from tests.security.guarded import filtered
+
+SECRET = "correct horse"
+USER = {"super_users": "User:broker", "failed_authentication_delay_ms": 10}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def login(password: str = SECRET, mechanism: str = "SCRAM-SHA-512") -> PeerLogin:
+    return PeerLogin(mechanism, "broker", lambda: password)
+
+
+def trusting(context: ssl.SSLContext) -> Callable[[], ssl.SSLContext]:
+    return lambda: context
+
+
+@asynccontextmanager
+async def linked(folder: Path, way: InterBroker, protocol: str, **settings: Any) -> AsyncIterator[PeerLink]:
+    users = folder / "users"
+    users.mkdir(exist_ok=True)
+    (users / "broker").write_text(SECRET)
+    settings = {**USER, "users_dir": str(users), **settings}
+    settings |= {"listen_kafka": f"{protocol}://127.0.0.1:0", "listen_native": None}
+    async with krappy.Broker(folder / "data", ballast_bytes=0, durability="os", **settings) as broker:
+        link = PeerLink(lambda: parse_address(broker.kafka_address), "test", way, timeout_s=5)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+async def ask(link: PeerLink) -> int:
+    """A request that is answered to those alone who are let in."""
+    answer = await link.ask(ApiKey.METADATA, {"topics": []})
+    return len(answer["brokers"])
+
+
+def refusal(folder: Path, way: InterBroker, protocol: str, **settings: Any) -> str:
+    """Why a link comes to nothing."""
+
+    async def main() -> str:
+        async with linked(folder, way, protocol, **settings) as link:
+            with pytest.raises(KrappyError) as error:
+                await ask(link)
+            return str(error.value)
+
+    return trio.run(main)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
+def test_a_broker_logs_in(authority: Authority, tmp_path: Path, mechanism: str) -> None:
+    async def main() -> None:
+        way = InterBroker("SASL_SSL", trusting(authority.context()), login(mechanism=mechanism))
+        settings = {"tls_certificate": authority.issue("127.0.0.1"), "sasl_enabled_mechanisms": mechanism}
+        async with linked(tmp_path, way, "SASL_SSL", **settings) as link:
+            assert await ask(link) == 1
+
+    trio.run(main)
+
+
+def test_a_session_is_renewed_before_it_ends(tmp_path: Path) -> None:
+    """On the same connection, and with requests that wait."""
+
+    async def main() -> None:
+        made = 0
+
+        def password() -> str:
+            nonlocal made
+            made += 1
+            return SECRET
+
+        way = InterBroker("SASL_PLAINTEXT", None, PeerLogin("SCRAM-SHA-512", "broker", password))
+        async with linked(tmp_path, way, "SASL_PLAINTEXT", connections_max_reauth_ms=500) as link:
+            await ask(link)
+            connection = link._connection
+            end = trio.current_time() + 2
+            while trio.current_time() < end:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(5):
+                        nursery.start_soon(ask, link)
+                await trio.sleep(0.01)
+            assert link._connection is connection
+        assert made >= 4
+
+    trio.run(main)
+
+
+def test_who_is_not_let_in_says_why_and_not_the_password(authority: Authority, tmp_path: Path) -> None:
+    found = refusal(tmp_path, InterBroker("S", None, login("battery staple")), "SASL_PLAINTEXT")
+    assert "does not let the user 'broker' in" in found
+    assert "battery" not in found
+    found = refusal(tmp_path, InterBroker("S", None, login(mechanism="PLAIN")), "SASL_PLAINTEXT")
+    assert "does not let users log in by PLAIN, but by SCRAM-SHA-512" in found
+    certificate = authority.issue("127.0.0.1")
+    secured = InterBroker("S", trusting(authority.context()), login())
+    assert "no TLS with it" in refusal(tmp_path, secured, "SASL_PLAINTEXT")
+    found = refusal(tmp_path, InterBroker("S", None, login()), "SASL_SSL", tls_certificate=certificate)
+    assert "TLS" in found
+    assert SECRET not in repr((login(), InterBroker("S", None, login())))
+
+
+def test_a_certificate_has_to_be_good(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    way = InterBroker("SSL", trusting(authority.context(authority.issue("127.0.0.1"))))
+    mutual = {"tls_client_ca": authority.ca, "ssl_client_auth": "required", "super_users": "User:x"}
+    for certificate, why in (
+        (other.issue("127.0.0.1"), "unable to get local issuer certificate"),
+        (authority.issue("127.0.0.1", seconds=-60), "certificate has expired"),
+        (authority.issue("127.0.0.2"), "IP address mismatch"),
+    ):
+        found = refusal(tmp_path, way, "SSL", tls_certificate=certificate, **mutual)
+        assert "its certificate is not good" in found
+        assert why in found
+
+
+def test_a_broker_without_a_good_certificate_is_not_let_in(authority: Authority, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    mutual = {"tls_client_ca": authority.ca, "ssl_client_auth": "required", "super_users": "User:x"}
+    for own in (None, other.issue("127.0.0.1"), authority.issue("127.0.0.1", seconds=-60)):
+        way = InterBroker("SSL", trusting(authority.context(own)))
+        refusal(tmp_path, way, "SSL", tls_certificate=authority.issue("127.0.0.1"), **mutual)
+
+
+def outgoing(folder: Path, authority: Authority, certificate: Path, **more: str) -> ServerTls:
+    """The TLS of a broker in a cluster."""
+    settings = {
+        "data": folder,
+        "zookeeper_connect": "127.0.0.1:1",
+        "listen_kafka": "SSL://127.0.0.1:0",
+        "tls_certificate": str(certificate),
+        "tls_client_ca": authority.ca,
+        "ssl_client_auth": "required",
+        "super_users": "User:x",
+        **more,
+    }
+    return ServerTls(load(settings, {}), lambda event, **facts: None)
+
+
+def test_a_renewed_certificate_is_shown_to_others(authority: Authority, tmp_path: Path) -> None:
+    """Without a restart, with the next connection."""
+
+    async def main() -> None:
+        own = tmp_path / "own.pem"
+        shutil.copy(authority.issue("127.0.0.1", subject="before"), own)
+        own.chmod(0o600)
+        tls = outgoing(tmp_path, authority, own)
+        settings = {
+            "tls_certificate": authority.issue("127.0.0.1"),
+            "tls_client_ca": authority.ca,
+            "ssl_client_auth": "required",
+            "ssl_principal_mapping_rules": "RULE:^CN=([^,]+).*$/$1/",
+            "super_users": "User:after",
+        }
+        async with linked(tmp_path, InterBroker("SSL", tls.for_brokers), "SSL", **settings) as link:
+
+            async def may_alter() -> bool:
+                answer = await link.ask(ApiKey.DESCRIBE_ACLS, filtered())
+                return int(answer["error_code"]) == 0
+
+            assert not await may_alter()
+            shutil.copy(authority.issue("127.0.0.1", subject="after"), own)
+            tls.look()
+            link.close()
+            assert await may_alter()
+
+    trio.run(main)
+
+
+def test_the_name_of_a_host_need_not_be_checked(authority: Authority, tmp_path: Path) -> None:
+    async def main() -> None:
+        own = Path(authority.issue("127.0.0.1"))
+        tls = outgoing(tmp_path, authority, own, ssl_endpoint_identification_algorithm="")
+        settings = {"tls_certificate": authority.issue("elsewhere.example"), "tls_client_ca": authority.ca}
+        settings |= {"ssl_client_auth": "required", "super_users": "User:x"}
+        async with linked(tmp_path, InterBroker("SSL", tls.for_brokers), "SSL", **settings) as link:
+            assert await ask(link) == 1
+
+    trio.run(main)
+
+
+def test_much_goes_through(authority: Authority, tmp_path: Path) -> None:
+    """More than a socket takes at once, in both directions."""
+
+    async def main() -> None:
+        way = InterBroker("SASL_SSL", trusting(authority.context()), login())
+        certificate = authority.issue("127.0.0.1")
+        async with linked(tmp_path, way, "SASL_SSL", tls_certificate=certificate) as link:
+            topics = [{"name": f"{'x' * 200}{number}"} for number in range(9_000)]
+            body = {"topics": topics, "allow_auto_topic_creation": False}
+            answer = await link.ask(ApiKey.METADATA, body)
+            assert len(answer["topics"]) == 9_000
+
+    trio.run(main)
+
+
+def test_a_lost_connection_ends_those_that_wait(authority: Authority, tmp_path: Path) -> None:
+    async def main() -> None:
+        way = InterBroker("SASL_SSL", trusting(authority.context()), login())
+        async with linked(tmp_path, way, "SASL_SSL", tls_certificate=authority.issue("127.0.0.1")) as link:
+            await ask(link)
+
+            async def wait() -> None:
+                while True:
+                    await ask(link)
+
+            async def lost() -> None:
+                with pytest.raises(ConnectionLost):
+                    await wait()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lost)
+                await trio.sleep(0.05)
+                assert link._connection is not None
+                link._connection._stream.close()
+            assert await ask(link) == 1
+
+    trio.run(main)
