@@ -166,8 +166,7 @@ def positions(session: SessionPort, request: messages.Positions) -> messages.Pos
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
     """One group, or all of them, in several turns."""
     if request.group is not None:
-        access = session.access
-        return _found([access.told(access.group(request.group, Op.DESCRIBE).describe(request.group))])
+        return _found([session.access.describe_group(request.group)])
     told: list[GroupFacts] = []
     rows = 0
     for each in session.access.each_group(Op.DESCRIBE):

@@ -19,7 +19,7 @@ from krappy.core.security.acl import OPERATIONS
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, UnknownTopic
-from krappy.ports import GroupFacts, Layer, Listed, StagedJobRow
+from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, StagedJobRow
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
@@ -241,6 +241,20 @@ class Access:
             return found
         return (self.told(each) for each in found if self.may(Resource.GROUP, each["group"], op))
 
+    def describe_group(self, name: str) -> GroupFacts:
+        """A group of either protocol with its members and what they have leased, without the topics that may not be
+        described. Raises UnknownGroup, NotCoordinator, CoordinatorNotAvailable."""
+        groups = self.group(name, Op.DESCRIBE)
+        described = groups.describe(name)
+        leases: dict[str, list[tuple[str, int, int, int, int]]] = {}
+        for member, topic, partition, first, last, due in groups.held(name):
+            some = leases.setdefault(member, [])
+            if len(some) < MOST_LEASES:
+                some.append((topic, partition, first, last, due))
+        for each in described["members"]:
+            each["leases"] = leases.get(each["name"], [])
+        return self.told(described)
+
     def kafka_group(self, name: str, op: Op) -> KafkaGroups | GroupsElsewhere:
         """The coordinator of the Kafka group of this name; one that refuses everything if it is another broker, or if
         this is not allowed."""
@@ -254,11 +268,17 @@ class Access:
         """A group's description, without the topics that may not be described."""
         if self._guard is None:
             return group
-        return {
+        seen: GroupFacts = {
             **group,
             "topics": [name for name in group["topics"] if self._sees(name)],
             "partitions": [each for each in group["partitions"] if self._sees(each["topic"])],
         }
+        if "members" in group:
+            seen["members"] = [
+                {**each, "leases": [lease for lease in each.get("leases", []) if self._sees(lease[0])]}
+                for each in group["members"]
+            ]
+        return seen
 
     def listed_groups(self, op: Op) -> Iterator[Listed]:
         """All groups of this broker, as Kafka's tools list them. Raises CoordinatorNotAvailable while some are not

@@ -18,9 +18,10 @@ from krappy.cli.contexts import login
 from krappy.cli.errors import Failure
 from krappy.clients.security import ClientSecurity
 from krappy.clients.values import address as parse_address
+from krappy.clients.values import addresses
 from krappy.errors import KrappyError
 
-PORT = 8092  # the console's, where the broker can't be asked for it
+ABOVE = 1000  # where no broker can be asked: how far the console's port is above that of the native protocol by default
 SECONDS = 10.0  # timeout of a request
 SILENT_SECONDS = 40.0  # that a live view may be silent: it shows that it is alive every 15
 SECONDS_TO_CHANGE = 60.0
@@ -30,23 +31,26 @@ CONNECTIONS = 8  # how many are read
 
 
 def console_of(address: str) -> str:
-    """HOST:PORT of the console of the broker at `address`, as the broker tells it. Raises Failure if it has none.
+    """HOST:PORT of the console of the broker at `address`, as the broker tells it; of several, of the first that
+    answers. Raises Failure if it has none.
 
-    A broker that listens on all addresses is reached at the same host as its native port. If the broker does not
-    answer, the console is looked for at its usual port.
+    A broker that listens on all addresses is reached at the same host as its native port. If no broker answers, the
+    console is looked for at its usual port.
     """
-    host = parse_address(address)
-    try:
-        with blocking.connect(address, timeout=SECONDS, **login()) as client:  # type: ignore[arg-type]
-            told = client.ping().console
-    except KrappyError:
-        return str(host._replace(port=PORT))
-    if told is None:
-        raise Failure(
-            f"the broker at {address} has no console: install krappy[console], and do not give --listen-http none; if "
-            "another one has it, give --url"
-        )
-    return str(host._replace(port=parse_address(told).port))
+    given = addresses(address)
+    for each in given:
+        try:
+            with blocking.connect(str(each), timeout=SECONDS, **login()) as client:  # type: ignore[arg-type]
+                told = client.ping().console
+        except KrappyError:
+            continue
+        if told is None:
+            raise Failure(
+                f"the broker at {each} has no console: install krappy[console], and do not give --listen-http none; if "
+                "another one has it, give --url"
+            )
+        return str(each._replace(port=parse_address(told).port))
+    return str(given[0]._replace(port=given[0].port + ABOVE))
 
 
 class ConsoleFigures:

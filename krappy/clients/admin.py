@@ -57,11 +57,13 @@ class TopicInfo(NamedTuple):
 
 
 class MemberInfo(NamedTuple):
-    """`leased`: how many events the member has leased now."""
+    """`leased`: how many events the member has leased now. `leases`: which ones, the first hundred runs of offsets:
+    (topic, partition, first, last, when the lease ends in ms since the epoch)."""
 
     name: str
     client: str = ""
     leased: int = 0
+    leases: Sequence[tuple[str, int, int, int, int]] = ()
 
 
 class GroupPartition(NamedTuple):
@@ -240,8 +242,8 @@ async def delete_records(
 
 
 async def groups(router: Router) -> list[GroupInfo]:
-    """Those of all brokers that can be reached, by name."""
-    links = await router.each(router.runtime.now() + router.timeout)
+    """Those of all brokers, by name. Raises ConnectionLost if one can't be reached: it may coordinate some."""
+    links = await router.every(router.runtime.now() + router.timeout)
     found = [each for link in links for each in (await link.ask(messages.Groups(), messages.GroupsFound)).groups]
     return await _with_ends(router, sorted(map(_group, found), key=attrgetter("group")))
 

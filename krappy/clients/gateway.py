@@ -1,12 +1,12 @@
-"""A broker as a client of its own cluster: what it asks the leaders of other partitions for, on behalf of a simple
-client that knows only this broker.
+"""A broker as a client of its own cluster: what it asks the leaders of other partitions and the coordinators of other
+groups for, on behalf of a simple client that knows only this broker.
 
-It connects when it is first needed. Requests go straight to the leader, so each makes one hop.
+It connects when it is first needed. Requests go straight to the leader or coordinator, so each makes one hop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import anyio
@@ -37,6 +37,7 @@ class Gateway:
         self._timeout = timeout
         self._wanted, self._opened = anyio.Event(), anyio.Event()
         self._failed: KrappyError | None = None
+        self.groups = GatewayGroups(self.router)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -55,7 +56,8 @@ class Gateway:
         finally:
             await self._connection.close()
 
-    async def _router(self) -> Router:
+    async def router(self) -> Router:
+        """Raises ConnectionLost."""
         if not self._connection.is_open:
             self._wanted.set()
             opened = self._opened
@@ -70,20 +72,20 @@ class Gateway:
     # --- partitions
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[admin.PartitionInfo]]:
-        router = await self._router()
+        router = await self.router()
         return {each.name: each.partitions for each in await admin.topics(router, topics)}
 
     async def read(self, topic: str, partition: int, start: int, end: int, max_bytes: int) -> tuple[Any, int]:
-        router = await self._router()
+        router = await self.router()
         request = messages.ReadLog(topic, partition, start, end, max_bytes)
         found = await router.ask(request, messages.LogRead, topic, partition)
         return found.records, found.next_offset
 
     async def offsets_at(self, topic: str, timestamp: int) -> Mapping[int, int]:
-        return await admin.leaders_offsets(await self._router(), topic, "timestamp", timestamp)
+        return await admin.leaders_offsets(await self.router(), topic, "timestamp", timestamp)
 
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
-        core = await writer(await self._router(), topic)
+        core = await writer(await self.router(), topic)
         if core.full:
             await core.room()
         wanted: Expected | None = "absent" if expect == ABSENT else expect
@@ -95,21 +97,21 @@ class Gateway:
         raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
 
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> Mapping[int, int]:
-        return await admin.delete_records(await self._router(), topic, before, None)
+        return await admin.delete_records(await self.router(), topic, before, None)
 
     # --- tables
 
     async def get(self, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
-        return await tables.get(await self._router(), topic, key, partition, min_offset)
+        return await tables.get(await self.router(), topic, key, partition, min_offset)
 
     async def get_many(self, topic: str, keys: Sequence[bytes], partition: int | None) -> list[Entry | None]:
-        return await tables.get_many(await self._router(), topic, keys, partition)
+        return await tables.get_many(await self.router(), topic, keys, partition)
 
     async def scan(
         self, topic: str, partition: int, start: bytes, end: bytes | None, *, tombstones: bool, limit: int, room: int
     ) -> tuple[list[Entry], int, bool]:
         chosen = KeyRangeChoice(None, start, end)
-        core = Scanning(await self._router(), topic, chosen, [partition], tombstones, limit + 1)
+        core = Scanning(await self.router(), topic, chosen, [partition], tombstones, limit + 1)
         found: list[Entry] = []
         size = 0
         try:
@@ -124,7 +126,7 @@ class Gateway:
             core.close()
 
     async def history(self, topic: str, key: bytes, partition: int, start: int) -> tuple[list[Entry], int | None]:
-        core = tables.KeyHistory(await self._router(), topic, key, partition, start)
+        core = tables.KeyHistory(await self.router(), topic, key, partition, start)
         page = await core.page()
         return page or [], core.next
 
@@ -150,8 +152,46 @@ class Gateway:
         tombstones: bool,
         offsets: Mapping[int, int] | None,
     ) -> Watching:
-        router = await self._router()
+        router = await self.router()
         return Watching(router, self._connection.new_link, topic, chosen, partitions, tombstones, offsets)
+
+
+class GatewayGroups:
+    """Implements `GatewayGroupsPort`."""
+
+    def __init__(self, router: Callable[[], Awaitable[Router]]) -> None:
+        self._router = router
+
+    async def all(self) -> list[Any]:
+        return list(map(_facts, await admin.groups(await self._router())))
+
+    async def describe(self, name: str) -> Any:
+        return _facts(await admin.group(await self._router(), name))
+
+    async def reset(
+        self,
+        name: str,
+        topic: str | None,
+        partitions: Sequence[int] | None,
+        start: str,
+        start_at: int | None,
+        *,
+        dry_run: bool,
+    ) -> list[tuple[str, int, int, int]]:
+        some = None if partitions is None else list(partitions)
+        request = messages.ResetGroup(name, topic, some, start, start_at, dry_run)
+        return (await (await self._router()).ask_coordinator(request, messages.GroupReset)).positions
+
+    async def delete(self, name: str) -> None:
+        await admin.delete_group(await self._router(), name)
+
+
+def _facts(group: admin.GroupInfo) -> dict[str, Any]:
+    return {
+        **group._asdict(),
+        "members": [each._asdict() for each in group.members],
+        "partitions": [each._asdict() for each in group.partitions],
+    }
 
 
 class GatewayWatch:

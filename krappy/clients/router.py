@@ -348,6 +348,19 @@ class Router:
                 reached.append(link)
         return reached
 
+    async def every(self, deadline: float) -> list[Link]:
+        """As `each`, but waits for those that can't be reached, until the cluster no more counts them. Raises
+        ConnectionLost at the deadline."""
+        backoff = self.backoff()
+        while True:
+            links = await self.each(deadline)
+            lost = sorted(self.known.brokers.keys() - set(map(self.id_of, links))) if self.several else []
+            if not lost:
+                return links
+            if self.runtime.now() >= deadline:
+                raise ConnectionLost(f"these brokers can't be reached: {', '.join(map(str, lost))}")
+            await self.runtime.sleep(backoff.pause())
+
     def note(self, error: KrappyError) -> bool:
         """Takes over what a refusal tells of leaders. Returns whether it names a new one, who can be asked at once."""
         if not isinstance(error, NotLeader):

@@ -13,11 +13,10 @@ from krappy.console.slices import in_slices
 from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
-from krappy.errors import InvalidRequest
-from krappy.ports import GroupFacts
+from krappy.errors import InvalidRequest, NotCoordinator
+from krappy.ports import GatewayGroupsPort, GroupFacts, GroupsPort
 
 routes = Routes("groups")
-MOST_LEASES = 100  # of a member that are listed
 
 
 class GroupSummary(msgspec.Struct):
@@ -111,7 +110,16 @@ def _lag(group: GroupFacts) -> int:
 
 @routes.get("/groups", needs=needs.group(Op.DESCRIBE), summary="Groups by name, a page at a time")
 async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
-    known = {each["group"]: each for each in await in_slices(call.access.each_group(Op.DESCRIBE))}
+    access = call.access
+    if call.gateway is None:
+        groups = await in_slices(access.each_group(Op.DESCRIBE))
+    else:
+        groups = [
+            access.told(each)
+            for each in await call.gateway.groups.all()
+            if access.may(Resource.GROUP, each["group"], Op.DESCRIBE)
+        ]
+    known = {each["group"]: each for each in groups}
     names, total, after = page_of(list(known), query.filter, query.after, query.limit)
     found = [
         GroupSummary(name, known[name]["kind"], known[name]["order"], known[name]["topics"], _lag(known[name]))
@@ -120,25 +128,32 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
     return GroupPage(found, total, after)
 
 
+async def _described(call: Call, group: str) -> GroupFacts:
+    """A group, whichever broker coordinates it."""
+    try:
+        return call.access.describe_group(group)
+    except NotCoordinator:  # the caller may describe it: that is looked at first
+        if call.gateway is None:
+            raise
+        return call.access.told(await call.gateway.groups.describe(group))
+
+
 @routes.get(
     "/groups/{group}",
     needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE),
     summary="A group: members, leases, positions and lag",
 )
 async def describe_group(call: Call, group: str) -> GroupDescribed:
-    access = call.access
-    groups = access.group(group, Op.DESCRIBE)
-    told = access.told(groups.describe(group))
-    leases: dict[str, list[LeaseRow]] = {each["name"]: [] for each in told["members"]}
-    for member, topic, partition, first, last, due in groups.held(group):
-        if len(leases.get(member, ())) < MOST_LEASES and access.may(Resource.TOPIC, topic, Op.DESCRIBE):
-            leases.setdefault(member, []).append(LeaseRow(topic, partition, first, last, due))
+    told = await _described(call, group)
     return GroupDescribed(
         told["group"],
         told["kind"],
         told["order"],
         _lag(told),
-        [MemberRow(each["name"], each["client"], each["leased"], leases[each["name"]]) for each in told["members"]],
+        [
+            MemberRow(each["name"], each["client"], each["leased"], [LeaseRow(*lease) for lease in each["leases"]])
+            for each in told["members"]
+        ],
         [
             GroupPosition(
                 *(each["topic"], each["partition"], each["floor"], each["end"], each["lag"]),
@@ -159,19 +174,29 @@ async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
         raise InvalidRequest(f"to={body.to} needs `at`", field="at")
     if body.partitions is not None and body.topic is None:
         raise InvalidRequest("`partitions` needs `topic`, too", field="topic")
-    groups = call.access.group(group, Op.READ)
+    groups, topics = await _coordinator(call, group, Op.READ)
     if body.topic is not None:
         call.access.check(Resource.TOPIC, body.topic, Op.READ)
     else:
-        call.access.check_topics({each[0] for each in groups.positions(group)}, Op.READ, "the group")
+        call.access.check_topics(topics, Op.READ, "the group")
     moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
     return GroupMoved(group, body.dry_run, [MovedRow(*each) for each in moved])
 
 
 @routes.delete("/groups/{group}", needs=needs.group(Op.DELETE), summary="Delete a group: its positions")
 async def delete_group(call: Call, group: str, query: DeleteQuery) -> Deleted:
-    groups = call.access.group(group, Op.DELETE)
-    groups.positions(group)  # raises UnknownGroup
+    groups, _ = await _coordinator(call, group, Op.DELETE)
     check_confirmed(group, query.confirm, "a group")
     await groups.delete(group)
     return Deleted(group)
+
+
+async def _coordinator(call: Call, group: str, op: Op) -> tuple[GroupsPort | GatewayGroupsPort, set[str]]:
+    """(whoever coordinates the group, the topics in which it has positions). Raises UnknownGroup."""
+    try:
+        here = call.access.group(group, op)
+    except NotCoordinator:
+        if call.gateway is None:
+            raise
+        return call.gateway.groups, set((await call.gateway.groups.describe(group))["topics"])
+    return here, {each[0] for each in here.positions(group)}

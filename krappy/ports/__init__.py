@@ -14,8 +14,10 @@ from krappy.ports.broker import ClusterPort as ClusterPort
 from krappy.ports.broker import MachinePort as MachinePort
 from krappy.ports.broker import MovingPort as MovingPort
 from krappy.ports.broker import TopicNamesPort as TopicNamesPort
+from krappy.ports.gateway import GatewayGroupsPort as GatewayGroupsPort
 from krappy.ports.gateway import GatewayPort as GatewayPort
 from krappy.ports.gateway import PartitionTold as PartitionTold
+from krappy.ports.groups import MOST_LEASES as MOST_LEASES
 from krappy.ports.groups import DescribedGroup as DescribedGroup
 from krappy.ports.groups import GroupFacts as GroupFacts
 from krappy.ports.groups import GroupMember as GroupMember

@@ -1,4 +1,5 @@
-"""The port to the partitions that other brokers of the cluster lead, for whoever must serve a request at any broker.
+"""The port to the partitions that other brokers of the cluster lead and the groups that they coordinate, for whoever
+must serve a request at any broker.
 
 The broker asks a partition's leader itself, as a client: one hop. A leader that is asked so never asks another one.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from krappy.ports.groups import GroupFacts, Range
 from krappy.types import Entry, Receipt, Record
 
 
@@ -47,8 +49,32 @@ class WatchElsewhere(Protocol):
     def close(self) -> None: ...
 
 
+class GatewayGroupsPort(Protocol):
+    """The groups of the whole cluster. All of it raises what the coordinator raises, ConnectionLost and
+    RequestTimeout."""
+
+    async def all(self) -> list[GroupFacts]:
+        """Without their members."""
+
+    async def describe(self, name: str) -> GroupFacts: ...
+    async def reset(
+        self,
+        name: str,
+        topic: str | None,
+        partitions: Sequence[int] | None,
+        start: str,
+        start_at: int | None,
+        *,
+        dry_run: bool,
+    ) -> list[Range]: ...
+    async def delete(self, name: str) -> None: ...
+
+
 class GatewayPort(Protocol):
     """All of it raises what the leader raises, NotLeader if nobody leads, ConnectionLost and RequestTimeout."""
+
+    @property
+    def groups(self) -> GatewayGroupsPort: ...
 
     async def describe(self, topics: Sequence[str]) -> Mapping[str, Sequence[PartitionTold]]:
         """The partitions of topics by name, each as its leader describes it, in the order of their indexes."""

@@ -18,6 +18,7 @@ from krappy.waiting import Later
 
 Own = Any  # an object that the broker gave: it takes no other's, which mypy can't say
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
+MOST_LEASES = 100  # of a member that are told
 
 
 class GroupPolled(NamedTuple):
@@ -45,9 +46,13 @@ class PositionFacts(TypedDict):
 
 
 class MemberFacts(TypedDict):
+    """`leased`: how many events it has now. `leases`, of a group that was asked for by name: which ones, at most
+    MOST_LEASES runs of offsets, each with the time (ms) at which the lease ends."""
+
     name: str
     client: str
     leased: int
+    leases: NotRequired[list[tuple[str, int, int, int, int]]]
 
 
 class GroupFacts(TypedDict):

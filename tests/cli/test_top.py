@@ -104,9 +104,11 @@ def test_the_broker_says_where_its_console_is(
     asked = ["top", "--once", "--interval", "200ms", "--token", TOKEN]
     assert run([*asked, "--address", console.address]) == 0
     assert "shown" in capfd.readouterr().out
-    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:1")  # nobody to ask
+    assert run([*asked, "--address", f"127.0.0.2:1,{console.address}"]) == 0  # of a cluster, whoever answers
+    assert "shown" in capfd.readouterr().out
+    monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7091")  # nobody to ask
     assert run(asked) == 1
-    assert "no console at http://127.0.0.2:8092" in capfd.readouterr().err
+    assert "no console at http://127.0.0.2:8091" in capfd.readouterr().err
     assert run([*asked, "--url", console.http_address]) == 0
 
 

@@ -12,8 +12,10 @@ import httpx
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from krappy.blocking import connect
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import leaders
+from tests.cluster.test_native_groups import coordinator
 from tests.console.web import Sent, Web
 from tests.process import wait_until
 
@@ -36,9 +38,9 @@ def webs(cluster: ClusterProcesses) -> Iterator[dict[int, Web]]:
         client.close()
 
 
-def make(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> str:
+def make(cluster: ClusterProcesses, name: str, *replicas: tuple[int, ...], **config: str) -> str:
     """A topic; partition i is at the brokers that `replicas` names for it, in turn. Its path."""
-    assigned = [[replicas[index % len(replicas)]] for index in range(PARTITIONS)]
+    assigned = [list(replicas[index % len(replicas)]) for index in range(PARTITIONS)]
     [made] = cluster.admin.create_topics(
         [NewTopic(name, PARTITIONS, replica_assignment=assigned, config=config)]
     ).values()
@@ -57,7 +59,7 @@ def values(page: Any) -> dict[str, str]:
 
 
 def test_what_is_written_at_one_broker_is_read_at_any(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    topic = make(cluster, "t", 1, 2, 3)
+    topic = make(cluster, "t", (1,), (2,), (3,))
     rows = {}
     for number, key in enumerate(KEYS):
         rows[key] = webs[number % 3 + 1].publish(topic, key, f"v {key}")
@@ -82,7 +84,7 @@ def test_what_is_written_at_one_broker_is_read_at_any(cluster: ClusterProcesses,
 
 
 def test_events_are_read_page_by_page_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    topic = make(cluster, "paged", 1, 2, 3)
+    topic = make(cluster, "paged", (1,), (2,), (3,))
     for number in range(60):
         webs[1].publish(topic, None, f"{number}", partition=number % PARTITIONS, timestamp=1000 + number)
     wanted = [str(number) for number in range(60)]
@@ -109,7 +111,7 @@ def test_events_are_read_page_by_page_at_any_broker(cluster: ClusterProcesses, w
 
 
 def test_conditions_and_histories_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    topic = make(cluster, "conditions", 1, 2, 3)
+    topic = make(cluster, "conditions", (1,), (2,), (3,))
     for id, web in webs.items():
         for key in (f"{id}-{number}" for number in range(12)):
             first = web.publish(topic, key, "1", expect="absent")
@@ -133,7 +135,7 @@ def test_conditions_and_histories_at_any_broker(cluster: ClusterProcesses, webs:
 
 
 def test_events_are_deleted_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    topic = make(cluster, "deleted", 1, 2, 3)
+    topic = make(cluster, "deleted", (1,), (2,), (3,))
     for number in range(60):
         webs[2].publish(topic, None, f"{number}", partition=number % PARTITIONS)
     for id, web in webs.items():
@@ -144,6 +146,41 @@ def test_events_are_deleted_at_any_broker(cluster: ClusterProcesses, webs: dict[
             assert [each["start"] for each in other.get(topic)["partitions"]] == [2 * id] * PARTITIONS
     body = {"confirm": "deleted", "before": {str(index): 99 for index in range(PARTITIONS)}}
     assert webs[1].post(f"{topic}/delete-records", body, status=400)["code"] == "OFFSET_OUT_OF_RANGE"
+
+
+def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    topic = make(cluster, "shared", (1, 2, 3))
+    for key in KEYS:
+        webs[1].publish(topic, key, "1")
+    names = [f"group-{number}" for number in range(6)]
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(cluster.native))
+        for name in names:
+            consumer = stack.enter_context(client.consumer("shared", group=name))
+            events = consumer.poll(30)
+            while len(events) < 2:
+                events += consumer.poll(30)
+            consumer.ack(events[0], wait=True)
+            for web in webs.values():
+                [listed] = web.get("/groups", filter=name)["groups"]
+                assert (listed["kind"], listed["topics"], listed["lag"]) == ("shared", ["shared"], len(KEYS) - 1)
+                told = web.get(f"/groups/{name}")
+                assert sum(each["lag"] for each in told["partitions"]) == told["lag"] == len(KEYS) - 1
+                [member] = told["members"]
+                leased = sum(each["last"] - each["first"] + 1 for each in member["leases"])
+                assert leased == member["leased"] == sum(each["leased"] for each in told["partitions"]) > 0
+    coordinators = {coordinator(cluster, name) for name in names}
+    assert len(coordinators) > 1
+    for name, web in zip(names, [*webs.values()] * 2, strict=True):
+        body = {"to": "latest", "topic": "shared", "dry_run": False}
+        moved = web.post(f"/groups/{name}/reset", body)["positions"]
+        assert len(moved) == PARTITIONS
+        for other in webs.values():
+            assert other.get(f"/groups/{name}")["lag"] == 0
+        web.get(f"/groups/{name}x", status=404)
+        web.delete(f"/groups/{name}", confirm=name)
+        for other in webs.values():
+            other.get(f"/groups/{name}", status=404)
 
 
 class Stream:
@@ -189,7 +226,7 @@ def has_all(stream: Stream, name: str, rows: str) -> bool:
 
 
 def test_live_views_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
-    topic = make(cluster, "live", 1, 2, 3)
+    topic = make(cluster, "live", (1,), (2,), (3,))
     for key in KEYS:
         webs[1].publish(topic, key, "1")
     with ExitStack() as stack:
@@ -229,7 +266,7 @@ def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> 
     [made] = cluster.admin.create_topics([NewTopic("killed", PARTITIONS, 3)]).values()
     made.result(30)
     cluster.until_in_sync("killed")
-    lone = make(cluster, "lone", 2)
+    lone = make(cluster, "lone", (2,))
     for key in KEYS:
         webs[1].publish("/topics/killed", key, "1")
     webs[3].publish(lone, "k", "1")

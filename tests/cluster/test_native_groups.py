@@ -118,6 +118,7 @@ def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: block
             assert not seen & {event.value for event in some}
             seen |= {event.value for event in some}
         killed = kill_coordinator(cluster, "sure")
+        assert "sure" in {group.group for group in client.groups()}, "a list leaves nothing out, but waits"
         until_another(cluster, "sure", killed)
         cluster.brokers[killed].start()
         cluster.until_in_sync(SHARES)

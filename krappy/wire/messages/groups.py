@@ -34,10 +34,12 @@ class PositionsFound(Answer, kind=10):
 
 class Groups(Request, kind=20):
     """Describes one group, or all. Each is a map: `group`, `kind`, `order`, `topics`, `members` (maps of `name`,
-    `client`, `leased`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`, `redelivering`,
-    `dead`). A newer broker may add names; ignore those that you do not know. `kind` is `shared` or `positions` for
-    native groups, `classic` or `consumer` for groups of Kafka clients, which can be described, reset and deleted, but
-    not joined. `end` and `lag` are -1 of a partition that the broker does not have: ask its leader.
+    `client`, `leased`, `leases`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`,
+    `redelivering`, `dead`). `leases` are a member's first hundred runs of offsets: [[topic, partition, first, last,
+    when the lease ends in ms], …]. A newer broker may add names; ignore those that you do not know. `kind` is `shared`
+    or `positions` for native groups, `classic` or `consumer` for groups of Kafka clients, which can be described,
+    reset and deleted, but not joined. `end` and `lag` are -1 of a partition that the broker does not have: ask its
+    leader.
     """
 
     group: str | None = None  # nil: all groups, without their members
