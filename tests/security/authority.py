@@ -7,8 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from krappy.tls import client_context
+
+PEM = serialization.Encoding.PEM
 
 
 class Authority:
@@ -21,9 +24,9 @@ class Authority:
         self.ca = str(folder / f"ca-{id(self)}.pem")
         self._made.cert_pem.write_to_path(self.ca)
 
-    def issue(self, *names: str, seconds: float = 86_400.0, subject: str | None = None) -> str:
+    def issue(self, *names: str, seconds: float = 86_400.0, subject: str | None = None, pkcs8: bool = False) -> str:
         """A PEM file of a certificate with its key, for these hosts or addresses; valid from a day ago on. `subject`:
-        its common name."""
+        its common name. `pkcs8`: the key is in the format that Java reads."""
         self._number += 1
         issued = self._made.issue_cert(
             *names,
@@ -33,7 +36,11 @@ class Authority:
             not_after=datetime.now(UTC) + timedelta(seconds=seconds),
         )
         path = self._folder / f"cert-{id(self)}-{self._number}.pem"
-        issued.private_key_and_cert_chain_pem.write_to_path(str(path))
+        key = issued.private_key_pem.bytes()
+        if pkcs8:
+            made = serialization.load_pem_private_key(key, None)
+            key = made.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        path.write_bytes(key + b"".join(each.bytes() for each in issued.cert_chain_pems))
         path.chmod(0o600)
         return str(path)
 

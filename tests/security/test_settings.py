@@ -146,3 +146,29 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         read(tmp_path, "inter_broker_password = 12345678")
     assert "12345678" not in str(error.value)
+
+
+# --- ZooKeeper
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ('zookeeper_user = "k"', "zookeeper_password_file"),
+        ('zookeeper_user = "k:l"\nzookeeper_password = "p"', "zookeeper_user"),
+        ("zookeeper.set.acl = true", "zookeeper_set_acl"),
+        ('zookeeper_connect = "zk.example"\nzookeeper_user = "k"\nzookeeper_password = "p"', "zookeeper_user"),
+        ('zookeeper_user = "k"\nzookeeper_password_file = "none"', "zookeeper_password_file"),
+    ],
+)
+def test_a_zookeeper_that_would_not_be_safe(tmp_path: Path, text: str, setting: str) -> None:
+    if "zookeeper_connect" not in text:
+        text += '\nzookeeper_connect = "127.0.0.1"'
+    with pytest.raises(ConfigError, match=f"^{setting}: "):
+        read(tmp_path, text)
+
+
+def test_a_password_for_zookeeper_goes_over_tls(tmp_path: Path) -> None:
+    far = 'zookeeper.connect = "zk.example"\nzookeeper_user = "k"\nzookeeper_password = "p"\n'
+    assert read(tmp_path, far + "zookeeper.ssl.client.enable = true").zookeeper_ssl_client_enable
+    read(tmp_path, far + 'insecure_listeners = "allow"')

@@ -15,16 +15,23 @@ from krappy.cli.options import CommandGroup, F, address_option, confirm, connect
 from krappy.core.security.scram import HASHES, SALT, ScramCredential
 
 if TYPE_CHECKING:
+    from krappy.cli.cluster_users import ClusterUsers
     from krappy.cli.stored_users import StoredUsers
 
 LONGEST = 4096  # bytes of a password's file
 
 
-def stored_option(command: F) -> F:
+def stored_options(command: F) -> F:
+    command = click.option(
+        "--config",
+        "file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The settings of a broker of a cluster, instead of a running one: its ZooKeeper has the users.",
+    )(command)
     return click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
-        help="The data folder of a stopped broker, instead of a running one: for the first user.",
+        help="The data folder of a stopped broker that is alone, instead of a running one: for the first user.",
     )(command)
 
 
@@ -38,6 +45,7 @@ def user() -> None:
     \b
     Examples:
       krappy user add ada --data /var/lib/krappy    # the first one, before the broker is started
+      krappy user add broker --config krappy.toml   # the first one of a cluster, before its brokers are started
       krappy user list
       krappy user delete ada --yes
     """
@@ -58,7 +66,7 @@ def user() -> None:
     multiple=True,
     help="How the user may log in; may be given several times. Default: both.",
 )
-@stored_option
+@stored_options
 @address_option
 @json_option
 def add(
@@ -66,6 +74,7 @@ def add(
     new_password_file: IO[bytes] | None,
     mechanisms: tuple[str, ...],
     data: Path | None,
+    file: Path | None,
     address: str,
     as_json: bool,
 ) -> None:
@@ -79,12 +88,12 @@ def add(
     """
     password = _password(name, new_password_file)
     chosen = mechanisms or tuple(HASHES)
-    if data is None:
+    if (stored := _stored(data, file)) is None:
         with connect(address) as client:
             client.security.set_password(name, password, chosen)
     else:
         made = {each: ScramCredential.of(each, password, os.urandom(SALT)).text() for each in chosen}
-        _stored(data).change(name, made)
+        stored.change(name, made)
     if as_json:
         output.emit_json({"user": name, "mechanisms": list(chosen)})
     else:
@@ -92,21 +101,21 @@ def add(
 
 
 @user.command("list")
-@stored_option
+@stored_options
 @address_option
 @json_option
-def list_users(data: Path | None, address: str, as_json: bool) -> None:
+def list_users(data: Path | None, file: Path | None, address: str, as_json: bool) -> None:
     """List the users, and the iterations of their hashes.
 
     \b
     Examples:
       krappy user list --json | jq -r '.[].user'
     """
-    if data is None:
+    if (stored := _stored(data, file)) is None:
         with connect(address) as client:
             found = client.security.users()
     else:
-        found = _stored(data).users()
+        found = stored.users()
     if as_json:
         output.emit_json([{"user": each.name, "iterations": each.iterations} for each in found])
         return
@@ -116,10 +125,10 @@ def list_users(data: Path | None, address: str, as_json: bool) -> None:
 @user.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@stored_option
+@stored_options
 @address_option
 @json_option
-def delete(name: str, yes: bool, data: Path | None, address: str, as_json: bool) -> None:
+def delete(name: str, yes: bool, data: Path | None, file: Path | None, address: str, as_json: bool) -> None:
     """Delete a user. Connections that have logged in stay, unless connections_max_reauth_ms ends them.
 
     \b
@@ -127,11 +136,11 @@ def delete(name: str, yes: bool, data: Path | None, address: str, as_json: bool)
       krappy user delete ada --yes
     """
     confirm(f"Delete the user {name}?", yes)
-    if data is None:
+    if (stored := _stored(data, file)) is None:
         with connect(address) as client:
             client.security.delete_user(name)
     else:
-        _stored(data).delete(name)
+        stored.delete(name)
     if as_json:
         output.emit_json({"user": name, "deleted": True})
 
@@ -149,11 +158,25 @@ def _password(name: str, file: IO[bytes] | None) -> str:
     return found
 
 
-def _stored(data: Path) -> StoredUsers:
+def _stored(data: Path | None, file: Path | None) -> StoredUsers | ClusterUsers | None:
+    """Where the users are without a running broker; None: one is asked."""
+    if data is None and file is None:
+        return None
+    if data is not None and file is not None:
+        raise click.UsageError("--data is for a broker that is alone, --config for a cluster: give one of them")
     try:
+        from krappy.cli.cluster_users import ClusterUsers
+        from krappy.cli.serving import load_settings
         from krappy.cli.stored_users import StoredUsers
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("krappy"):
             raise
-        raise Failure(f"--data needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
-    return StoredUsers(data)
+        raise Failure(
+            f"--data and --config need {error.name}, which is not installed: pip install 'krappy[broker]'"
+        ) from None
+    if data is not None:
+        return StoredUsers(data)
+    config = load_settings({}, file)
+    if not config.zookeeper_connect:
+        raise Failure(f"{file} has no zookeeper_connect: the broker is alone; give --data, its folder")
+    return ClusterUsers(config)

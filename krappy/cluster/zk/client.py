@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import trio
 
+from krappy.cluster.streams import Address, ByteStream, Tls, open_stream
 from krappy.cluster.zk import jute
-from krappy.cluster.zk.jute import REFUSALS, ErrorCode, JuteReader, Opcode, WatchEvent
+from krappy.cluster.zk.jute import REFUSALS, ErrorCode, JuteReader, Opcode, WatchEvent, ZnodeAcl
 from krappy.cluster.zk.session import Entered, Received, Status, ZooKeeperReply, ZooKeeperSession
+from krappy.core.cluster import paths
 from krappy.core.cluster.tree import ROOT, Create, Operation, RefusedMulti, Znode, child_of
 from krappy.errors import ConnectionLost, KrappyError, ProtocolError, StorageError
 from krappy.waiting import Later
@@ -24,7 +26,8 @@ CHUNK = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tried without success
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
-Address = tuple[str, int]
+# Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings.
+SECRET = (f"{paths.CONFIG}/{paths.USER_CONFIG}/", f"{paths.CONFIG}/{paths.BROKER_CONFIG}/")
 
 
 class ZooKeeper:
@@ -38,15 +41,24 @@ class ZooKeeper:
         chroot: str = "",
         timeout_ms: int = 6000,
         auth: Sequence[tuple[str, bytes]] = (),
+        protected: bool = False,
+        tls: Tls = None,
         entered: Callable[[bool], None] = lambda fresh: None,
         happened: Callable[[str], None] = lambda path: None,
+        troubled: Callable[[str], object] = lambda trouble: None,
         now_ms: Callable[[], int] = lambda: int(trio.current_time() * 1000),
     ) -> None:
-        """`chroot`: a path such as /krappy, below which all other paths are; made when it is missing."""
+        """`chroot`: a path such as /krappy, below which all other paths are; made when it is missing. `auth`: as
+        `ZooKeeperSession` has it. `protected`: only who shows himself as the first of these may change the znodes, also
+        those that are there, and read those of `SECRET`. `troubled(text)` is called when a server can't be used, or
+        refuses this client; with each text once until one lets it in."""
         self.session = ZooKeeperSession(timeout_ms, auth)
         self._servers = random.sample(list(servers), len(servers))  # as other clients: so that they spread
         self._chroot = chroot.rstrip("/")
         self._entered, self._happened, self._now_ms = entered, happened, now_ms
+        self._owner = jute.digest_id(auth[0][1]) if protected else ""
+        self._tls = tls
+        self._troubled, self._troubles = troubled, set[str]()
         self._answers: dict[int, tuple[Later[Any], Callable[[JuteReader], Any]]] = {}  # by xid, with what reads them
         self._ready: Callable[[], None] | None = None  # tells that it has started
         self._out = bytearray()
@@ -75,11 +87,13 @@ class ZooKeeper:
         was_in = False
         try:
             with trio.fail_after(self.session.timeout_ms / 1000 / 3):
-                stream = await trio.open_tcp_stream(*server)
-        except (OSError, trio.TooSlowError):
+                stream = await open_stream(server, self._tls)
+        except (OSError, trio.TooSlowError) as error:
+            self._tell(server, str(error) or "it does not answer")
             return False
+        why = "it closed the connection before it let this broker in"
         try:
-            async with stream:
+            with contextlib.closing(stream):
                 self._out = bytearray(self.session.connect(self._now_ms()))
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, stream)
@@ -88,6 +102,7 @@ class ZooKeeper:
                         for each in self.session.receive(data):
                             if isinstance(each, Entered) and self.session.status == Status.UP:
                                 was_in = True
+                                self._troubles.clear()
                                 self._send(self.session.first())
                                 nursery.start_soon(self._begin, each.fresh)
                             else:
@@ -95,17 +110,27 @@ class ZooKeeper:
                         if self.session.status == Status.OVER:
                             break
                     nursery.cancel_scope.cancel()
-        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, KrappyError):
-            pass
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, KrappyError) as errors:
+            why = str(_first(errors)) or why
         finally:
             self._end_connection()
+        if not was_in and self.session.status != Status.OVER:
+            self._tell(server, why)
         return was_in
+
+    def _tell(self, server: Address, trouble: str) -> None:
+        text = f"{server[0]}:{server[1]}: {trouble}"
+        if text not in self._troubles:
+            self._troubles.add(text)
+            self._troubled(text)
 
     async def _begin(self, fresh: bool) -> None:
         ready, self._ready = self._ready, None
         try:
             if ready is not None:
                 await self._make_chroot()
+                if self._owner:
+                    await self._protect()
         except BaseException:
             self._ready = ready  # the next connection tries again
             raise
@@ -120,7 +145,36 @@ class ZooKeeper:
             with contextlib.suppress(RefusedMulti):  # it exists
                 await self._multi([Create(path)])
 
-    async def _write(self, stream: trio.SocketStream) -> None:
+    def _acl(self, path: str) -> ZnodeAcl:
+        """Of the znode of a path, with its chroot."""
+        if not self._owner:
+            return ZnodeAcl.OPEN
+        inside = self._inside(path) + "/"
+        return ZnodeAcl.HIDDEN if path.startswith(self._chroot) and inside.startswith(SECRET) else ZnodeAcl.SHOWN
+
+    def _encoded_acl(self, path: str) -> bytes:
+        return self._acl(path).encoded(self._owner)
+
+    async def _protect(self) -> None:
+        """Protects znodes that were made before. Those of other users stay as they are."""
+        found = await self.under(ROOT)
+
+        async def protect(path: str) -> None:
+            async with self._limit:
+                acl = self._acl(path)
+                with contextlib.suppress(ZooKeeperError):  # it is gone, or another user's
+                    if await self.ask(Opcode.GET_ACL, [jute.text(path)], JuteReader.permissions_of_all).wait() != acl:
+                        await self.ask(
+                            Opcode.SET_ACL, jute.acl_fields(path, acl.encoded(self._owner)), JuteReader.stat
+                        ).wait()
+
+        def begin(nursery: trio.Nursery) -> None:
+            for path in found:
+                nursery.start_soon(protect, self._outside(path))
+
+        await _all(begin)
+
+    async def _write(self, stream: ByteStream) -> None:
         while True:
             out, self._out = self._out, bytearray()
             if out:
@@ -203,7 +257,14 @@ class ZooKeeper:
         except ZooKeeperError as error:
             if error.error == ErrorCode.SESSION_EXPIRED:
                 raise ConnectionLost("the session with ZooKeeper has ended") from error
+            self._note_refusal(error, path)
             raise ZooKeeperError(error.error, path) from error
+
+    def _note_refusal(self, error: ZooKeeperError, path: str) -> None:
+        text = "this broker may not use its znodes: zookeeper_user or its password is not theirs"
+        if error.error == ErrorCode.NO_AUTH and text not in self._troubles:
+            self._troubles.add(text)
+            self._troubled(f"{text} ({path})")
 
     async def under(self, path: str) -> dict[str, Znode]:
         """This znode and all below it, by path, parents first. They are read ahead of each other, so they may be of
@@ -255,7 +316,7 @@ class ZooKeeper:
         if not operations:
             return
         try:
-            later = self.ask(Opcode.MULTI, jute.multi_fields(operations), JuteReader.parts)
+            later = self.ask(Opcode.MULTI, jute.multi_fields(operations, self._encoded_acl), JuteReader.parts)
         except ConnectionLost as error:
             raise ConnectionLost(error.text, sent=False) from error
         try:
@@ -266,6 +327,7 @@ class ZooKeeper:
             if code not in (ErrorCode.OK, ErrorCode.RUNTIME_INCONSISTENCY):
                 operation = (asked or operations)[index]
                 if code not in REFUSALS:
+                    self._note_refusal(ZooKeeperError(code), operation.path)
                     raise ZooKeeperError(code, operation.path)
                 raise RefusedMulti(index, operation, REFUSALS[ErrorCode(code)])
 
@@ -297,7 +359,7 @@ def _nothing(body: JuteReader) -> None:
     """Of an answer without anything in it."""
 
 
-async def _chunks(stream: trio.SocketStream) -> AsyncIterator[bytes]:
+async def _chunks(stream: ByteStream) -> AsyncIterator[bytes | bytearray]:
     while data := await stream.receive_some(CHUNK):
         yield data
 

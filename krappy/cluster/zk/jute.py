@@ -7,8 +7,10 @@ those of ZooDefs.java, KeeperException.java and Watcher.java.
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,6 +30,8 @@ class Opcode(IntEnum):
     DELETE = 2
     GET_DATA = 4
     SET_DATA = 5
+    GET_ACL = 6
+    SET_ACL = 7
     SYNC = 9
     PING = 11
     GET_CHILDREN = 12  # getChildren2, whose answer has the znode's stat too
@@ -160,6 +164,15 @@ class JuteReader:
         data, stat = self.buffer(), self.stat()
         return Znode(data, stat.version, stat.owner)
 
+    def permissions_of_all(self) -> int:
+        """What everybody may do to a znode, in the answer to GetACL: bits, of which 1 is to read it."""
+        found = 0
+        for _ in range(max(0, self.number())):
+            permissions, scheme, id = self.number(), self.text(), self.text()
+            if (scheme, id) == ("world", "anyone"):
+                found |= permissions
+        return found
+
     def part(self) -> tuple[int, int] | None:
         """(opcode, error) before the next part of a multi's answer; None at its end."""
         opcode, done, error = _MULTI.unpack(self.take(_MULTI.size))
@@ -194,7 +207,25 @@ def text(found: str) -> bytes:
     return buffer(found.encode())
 
 
-_OPEN_TO_ALL = _INT.pack(1) + _INT.pack(31) + text("world") + text("anyone")  # an ACL of one row: all permissions
+class ZnodeAcl(IntEnum):
+    """Who may use a znode. Its number: what everybody may do, as bits, of which 1 is to read it."""
+
+    OPEN = 31
+    SHOWN = 1
+    HIDDEN = 0
+
+    def encoded(self, owner: str) -> bytes:
+        """`owner`: the id of the scheme digest that may do everything, unless the znode is open."""
+        rows = [] if self is ZnodeAcl.OPEN else [_INT.pack(31) + text("digest") + text(owner)]
+        if self is not ZnodeAcl.HIDDEN:
+            rows.append(_INT.pack(self) + text("world") + text("anyone"))
+        return _INT.pack(len(rows)) + b"".join(rows)
+
+
+def digest_id(secret: bytes) -> str:
+    """The id of the scheme digest for "name:password" (DigestAuthenticationProvider.java)."""
+    name, _, _ = secret.partition(b":")
+    return f"{name.decode()}:{b64encode(hashlib.sha1(secret, usedforsecurity=False).digest()).decode()}"
 
 
 def connect(timeout_ms: int, session: int, password: bytes, zxid: int) -> bytes:
@@ -225,21 +256,29 @@ def watch_fields(path: str) -> tuple[bytes, ...]:
     return text(path), _INT.pack(1)
 
 
-def multi_fields(operations: Iterable[Operation]) -> list[bytes]:
-    """Of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. Everybody may read and
-    change new znodes."""
+def acl_fields(path: str, acl: bytes) -> tuple[bytes, ...]:
+    """Of SetACL, whichever ACL there was."""
+    return text(path), acl, _INT.pack(-1)
+
+
+def multi_fields(
+    operations: Iterable[Operation], acl: Callable[[str], bytes] = lambda path: ZnodeAcl.OPEN.encoded("")
+) -> list[bytes]:
+    """Of Multi. A `Create` with an owner makes an ephemeral znode of the session that sends it. `acl`: of the znode of
+    a path, if it is made."""
     found = []
     for each in operations:
-        opcode, fields = _part(each)
+        opcode, fields = _part(each, acl)
         found += [_MULTI.pack(opcode, False, -1), fields]
     return [*found, _MULTI.pack(-1, True, -1)]
 
 
-def _part(operation: Operation) -> tuple[Opcode, bytes]:
+def _part(operation: Operation, acl: Callable[[str], bytes]) -> tuple[Opcode, bytes]:
     path = text(operation.path)
     if isinstance(operation, Create):
         ephemeral = operation.owner != 0
-        return Opcode.CREATE, path + buffer(operation.data) + _OPEN_TO_ALL + _INT.pack(int(ephemeral))
+        fields = path + buffer(operation.data) + acl(operation.path)
+        return Opcode.CREATE, fields + _INT.pack(int(ephemeral))
     if isinstance(operation, Put):
         return Opcode.SET_DATA, path + buffer(operation.data) + _INT.pack(operation.version)
     opcode = Opcode.DELETE if isinstance(operation, Delete) else Opcode.CHECK

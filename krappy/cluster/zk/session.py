@@ -97,7 +97,7 @@ class ZooKeeperSession:
         self._sent_ms = now_ms
         return self._xid, jute.request(self._xid, opcode, *fields)
 
-    def receive(self, data: bytes) -> list[Received]:
+    def receive(self, data: bytes | bytearray) -> list[Received]:
         """What these bytes complete, in their order. Raises ProtocolError, and ConnectionLost when the server wants the
         session to go on elsewhere: the connection is to be closed then."""
         self._buffer += data
@@ -178,7 +178,7 @@ class ZooKeeperSession:
             return []
         if xid == Xid.AUTH:
             if error != ErrorCode.OK:
-                raise ProtocolError("ZooKeeper refused the name and password of zookeeper.auth")
+                raise ProtocolError("ZooKeeper refused zookeeper_user and its password")
             return []
         if not self._pending or xid != self._pending[0].xid:
             raise ProtocolError(f"ZooKeeper answered request {xid}, which is not the next one")
