@@ -26,7 +26,7 @@ class AttemptData(Protocol):
         tried again."""
 
     async def remove(self) -> None:
-        """Frees its room. Raises StorageError."""
+        """Frees its room, and forgets the attempt, also if nothing was appended. Raises StorageError."""
 
 
 class FileData:

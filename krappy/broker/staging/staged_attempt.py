@@ -219,8 +219,7 @@ class StagedAttempt:
         async with self._file:
             size, self.size = self.size, 0
             self._claim(-size)
-            if size:
-                await self._data.remove()
+            await self._data.remove()
 
     async def leave(self) -> None:
         """Another broker coordinates its job now: its room there is not this broker's any more."""
