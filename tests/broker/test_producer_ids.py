@@ -83,6 +83,14 @@ async def test_ids_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch:
 
 
 @trio_test
+async def test_ids_of_jobs_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cluster nobody asks all logs. If one had the id, it would take a job's batches for duplicates."""
+    await spoil(tmp_path, monkeypatch, [OWN + 2 * PRODUCER_BLOCK])
+    async with running(tmp_path) as broker:
+        assert await broker.producer_ids.new_own(()) == OWN + 2 * PRODUCER_BLOCK + 1
+
+
+@trio_test
 async def test_no_two_producers_have_one_id(tmp_path: Path) -> None:
     found: list[int] = []
 

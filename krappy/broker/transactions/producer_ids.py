@@ -28,7 +28,9 @@ class ProducerIds:
         """Makes sure that ids that stand in the logs are not given out."""
         partitions = [each for topic in self._runtime.topics.values() for each in topic.local.values()]
 
-        found = await self._runtime.in_thread(lambda: {id for each in partitions for id in each.producer_ids()})
+        found = await self._runtime.in_thread(
+            lambda: {id - OWN if id >= OWN else id for each in partitions for id in each.producer_ids()}
+        )
         await self._catalog.know_producer_ids(found)
 
     async def new(self) -> int:
