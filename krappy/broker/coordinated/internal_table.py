@@ -66,7 +66,8 @@ class InternalTable:
         if not keys:
             return
         values = [*puts.values(), *(None for _ in deletes)]
-        later = partition.publish(batches.encode(keys, values, timestamps=partition.now_ms()), epoch=self.epoch)
+        data = batches.encode(keys, values, timestamps=partition.now_ms())
+        later = partition.publish(data, taken=True, epoch=self.epoch)  # also on a full disk, where it may free room
         held = self._keys.setdefault(name, set())
         held.update(key for key in puts if key.startswith(self._of.prefixes))
         held.difference_update(deletes)
