@@ -115,8 +115,9 @@ class Partition(Viewed):
         return self.appender.publish_record(record, expect, taken=taken)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
-        """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge."""
+        """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge, StorageError."""
         self._alive()
+        self._lent.check_room(len(data))
         return self.appender.publish_own(header, data)
 
     def publish_staged(self, data: bytes | memoryview) -> Later[StoredAt]:

@@ -9,6 +9,8 @@ Rules of this file:
 - An end is told to all partitions that the job goes to, whether or not something came there. It has the coordinator's
   epoch, and raises the producer's. So no batch of the try is taken later, and no end by an older coordinator.
 - A try is aborted before its producer id is forgotten: so there is always somebody who ends what it has begun.
+- Nothing is written while a partition that the job goes to can't take events: what is written to the others would be
+  aborted, and take room until it is cleaned. After a try that failed for another reason, the next one waits longer.
 - Markers that commit are written once every batch is committed, and that is recorded. From then on the job can only be
   committed, by whoever coordinates it.
 """
@@ -30,6 +32,7 @@ from krappy.core.transactions import Transaction
 from krappy.errors import (
     CorruptBatch,
     KrappyError,
+    NotEnoughReplicas,
     NotLeader,
     RecordTooLarge,
     ShuttingDown,
@@ -94,6 +97,8 @@ class ClusterPublisher:
             if live.tried:
                 await self._end(live, commit=False)
                 await self._save(live, live.job._replace(producer_id=await self.new_id(stagings)))
+                live.tried = False
+            self._check_targets(live)
             live.tried = True
             try:
                 published = await self._write(live)
@@ -132,6 +137,20 @@ class ClusterPublisher:
         }
         ended = Transaction("", live.job.producer_id, ENDED, 0, partitions=frozenset(targets), bumped=True, number=-1)
         await self._markers.write(ended, commit, live.term.epoch)
+
+    def _check_targets(self, live: LiveJob) -> None:
+        """Raises NotLeader, NotEnoughReplicas while a partition that the job goes to can't take events."""
+        image = self._runtime.image
+        for staging in live.published:
+            if staging.topic_id not in image.names:
+                continue  # it was deleted
+            name = image.names[staging.topic_id]
+            for index, _ in staging.counts:
+                state = image.topics[name].partitions[index].state
+                if state.leader == NOBODY:
+                    raise NotLeader(f"nobody leads {name}-{index} now", topic=name, partition=index)
+                if len(state.isr) < state.min_isr:
+                    raise NotEnoughReplicas(f"too few replicas of {name}-{index} are in sync to publish the job")
 
     async def _write(self, live: LiveJob) -> list[PublishedPart]:
         """Appends all batches. Gives what the logs then have of the job, committed. Raises those of `FINAL` for a job
@@ -197,11 +216,11 @@ class ClusterPublisher:
             if leader == NOBODY:
                 raise NotLeader(f"nobody leads {place.at} now", topic=place.at.topic, partition=place.at.partition)
             if leader == self._runtime.id:
-                try:
-                    partition = self._runtime.topics.led(place.at)
+                try:  # by id: its name may still be that of an earlier topic here
+                    partition = self._runtime.topics.by_id[id].led(place.at.partition)
                     stored = await partition.publish_own(batches.read_header(batch), batch).wait()
-                except (UnknownTopic, UnknownPartition) as error:
-                    raise NotLeader(error.text) from error  # if it was deleted, the next try knows that
+                except (KeyError, UnknownTopic, UnknownPartition) as error:
+                    raise NotLeader(f"{place.at}: {error}") from error  # if it was deleted, the next try knows that
                 offset = stored.offset
             else:
                 offset = await self._peers.append_staged(leader, place.at, id, batch)

@@ -33,7 +33,7 @@ def staging_parts(
     made = StagingCoordinator(runtime, files, producer_ids, topic_for, check_room)
     if peers is None:
         made.keeper = LocalJobs(runtime, files, made.take)
-        made.publisher = LocalPublisher(runtime, check_room, files, producer_ids)
+        made.publisher = LocalPublisher(runtime, files, producer_ids)
     else:
         made.keeper = ReplicatedJobs(runtime, files, made.take, made.forget)
         made.publisher = ClusterPublisher(runtime, producer_ids, markers, peers)

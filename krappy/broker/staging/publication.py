@@ -69,20 +69,17 @@ class PublishedPlace:
 
 
 class Publication:
-    """`check_room(bytes)`: raises when the disk has too little. `stagings`: the job's tasks in the order of its tokens.
-    `progress(bytes)`: called as bytes are published."""
+    """`stagings`: the job's tasks in the order of its tokens. `progress(bytes)`: called as bytes are published."""
 
     def __init__(
         self,
         runtime: Runtime,
-        check_room: Callable[[int], None],
         files: StagedFiles,
         job: Job,
         stagings: list[StagedTask],
         progress: Callable[[int], None],
     ) -> None:
         self._runtime = runtime
-        self._check_room = check_room
         self._files = files
         self._job = job
         self._stagings = stagings
@@ -124,7 +121,6 @@ class Publication:
                     if self._runtime.stopped:
                         raise ShuttingDown("the broker is shutting down; the job is published after its next start")
                     for item in block:
-                        self._check_room(len(item.data))
                         size += len(item.data)
                         under_way.append((len(item.data), self._append(places[item.at], item)))
                         while size > WINDOW:

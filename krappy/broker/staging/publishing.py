@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,16 +42,10 @@ class Publisher(Protocol):
 
 
 class LocalPublisher:
-    """Implements `Publisher`. `check_room(bytes)`: raises when the disk has too little."""
+    """Implements `Publisher`."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        check_room: Callable[[int], None],
-        files: StagedFiles,
-        producer_ids: ProducerIds,
-    ) -> None:
-        self._runtime, self._check_room, self._files = runtime, check_room, files
+    def __init__(self, runtime: Runtime, files: StagedFiles, producer_ids: ProducerIds) -> None:
+        self._runtime, self._files = runtime, files
         self._producer_ids = producer_ids
         self._owners = producer_ids.owned  # of jobs that are being published
 
@@ -78,7 +72,7 @@ class LocalPublisher:
             live.done += size
             live.trouble = None
 
-        publishing = partial(Publication, self._runtime, self._check_room, self._files)
+        publishing = partial(Publication, self._runtime, self._files)
         for stale in list(live.stale):
             await publishing(stale, stagings, progress).mark(commit=False)
             live.stale.remove(stale)

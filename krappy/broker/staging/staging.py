@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 MAX_JOBS = 10_000  # jobs that are not over
 MAX_ATTEMPTS = 50_000  # attempts of all jobs together
 PUBLISHING = 4  # jobs that are published at a time
-RETRY_S = 1.0  # pause after the disk refused
+RETRY_S = 1.0  # pause after the disk refused,
+LONGEST_S = 30.0  # and at most, while each try begins anew
 
 
 class StagingCoordinator:
@@ -226,7 +227,9 @@ class StagingCoordinator:
         if live.job.state is JobState.ABORTED:
             raise core.refusal(live.job)
         if live.job.publishing and live.trouble is not None:
-            raise live.trouble
+            if live.trouble.retriable:
+                raise live.trouble
+            raise CoordinatorNotAvailable(live.trouble.text)  # the job is tried again, so its client may ask again
         return live.job, live.done, live.total
 
     def _topic_id(self, name: str) -> bytes | None:
@@ -290,12 +293,18 @@ class StagingCoordinator:
         """Expires jobs that were silent for too long, and forgets jobs that were over long ago."""
         now = self._runtime.clock.steady_ms()
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
-            async with self._turns.of(name):
-                live = self._live.get(name)
-                if live is not None and core.overdue(live.job, self._runtime.clock.steady_ms()):
-                    self._runtime.report("staged_job_expired", job=name, attempts=len(live.attempts))
-                    await self._end(live, core.expire(live.job, now))
+            try:
+                await self._expire(name, now)
+            except KrappyError as error:  # the topic that has it can't be written to; others' may
+                self._runtime.report("housekeeping_failed", part="staging", error=str(error))
         await self.keeper.forget(now - self._outcome_ms)
+
+    async def _expire(self, name: str, now_ms: int) -> None:
+        async with self._turns.of(name):
+            live = self._live.get(name)
+            if live is not None and core.overdue(live.job, self._runtime.clock.steady_ms()):
+                self._runtime.report("staged_job_expired", job=name, attempts=len(live.attempts))
+                await self._end(live, core.expire(live.job, now_ms))
 
     # --- how
 
@@ -385,6 +394,7 @@ class StagingCoordinator:
 
     async def _publish(self, live: LiveJob) -> None:
         """Publishes a committed job, and tries again until that is done."""
+        pause = RETRY_S
         while not self._turns.closed:
             try:
                 async with self._slots:
@@ -399,4 +409,5 @@ class StagingCoordinator:
                 live.trouble = error
                 self._runtime.report("staged_job_waits", job=live.job.name, error=str(error))
                 live.moved.fire()
-            await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, RETRY_S)
+            await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, pause)
+            pause = min(LONGEST_S, 2 * pause) if live.tried else RETRY_S
