@@ -6,6 +6,7 @@ all that it makes, and every process that it starts, is gone when it ends, howev
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -63,6 +64,7 @@ class Namespaces:
 
     def __init__(self) -> None:
         self._hosts: dict[str, Host] = {}
+        self._ports = itertools.count(9100)
         for command in (
             "ip link set lo up",
             "ip link add chaos type bridge",
@@ -98,7 +100,8 @@ class Namespaces:
         return self._hosts[name]
 
     def ports(self, count: int) -> list[int]:
-        return list(range(9100, 9100 + count))
+        """Those of no round before: a client that has not ended yet would make topics in this one, and write to it."""
+        return list(itertools.islice(self._ports, count))
 
     # --- trouble, of one host; `heal` ends all of it
 
