@@ -38,6 +38,14 @@ class Signal:
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         self._callbacks.pop(callback, None)
 
+    def __contains__(self, callback: Callable[[], None]) -> bool:
+        return callback in self._callbacks
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it has subscribers."""
+        return bool(self._callbacks)
+
     def fire(self) -> None:
         if not self._callbacks:
             return

@@ -52,7 +52,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         topics = dict.fromkeys(request.topics)
         ids = [(name, text_id(access.topic(name, Op.READ).id)) for name in topics]
         positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
-        ends = [(topic, at, access.topic(topic, Op.READ).held(at).last_stable_offset) for topic, at, _ in positions]
+        ends = coordinator.ends(request.group, topics)
     except KrappyError:
         member.close()  # a topic or the group was deleted meanwhile
         raise

@@ -1,21 +1,40 @@
-"""Appends to logs that other brokers lead."""
+"""Appends to logs that other brokers lead, and reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
-from krappy.cluster.peers import PeerLink
+from krappy.cluster.peers import Message, PeerLink
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
 from krappy.core.cluster.image import Image
+from krappy.core.stability import aborted_in, without
 from krappy.core.staging import PUBLISHER
-from krappy.errors import BrokerError, ProtocolError, RecordTooLarge
+from krappy.errors import (
+    BrokerError,
+    CorruptBatch,
+    KrappyError,
+    NotLeader,
+    OffsetOutOfRange,
+    ProtocolError,
+    RecordTooLarge,
+)
+from krappy.ports.cluster import PeerRead, Place
+from krappy.records import batch as batches
 from krappy.types import TopicPartition
 from krappy.wire.kafka import ApiKey, Code
 
 ALL_IN_SYNC = -1  # acks
+CONSUMER = -1  # as the id of a replica
+READ_COMMITTED = 1
+TOPIC_IDS_SINCE = 13  # of Fetch
+ISOLATION_SINCE = 2  # of ListOffsets
+REFUSALS: dict[int, type[KrappyError]] = {
+    Code.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    Code.NOT_LEADER_OR_FOLLOWER: NotLeader,
+}
 STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whole job be published anew
 
 
@@ -24,14 +43,79 @@ class LogPeers(TransactionPeers):
 
     def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
         super().__init__(image, way)
+        self._news = PeerLinks(image, way, "krappy-group-news", timeout_s=PATIENCE_S)
+        self._reads = PeerLinks(image, way, "krappy-group-reads", timeout_s=PATIENCE_S)
         self._events = PeerLinks(image, way, "krappy-events", timeout_s=PATIENCE_S)
         self._staged = PeerLinks(image, way, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
+
+    async def fetch(
+        self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float
+    ) -> dict[Place, PeerRead | KrappyError]:
+        topics: dict[bytes, list[Message]] = {}
+        for (at, topic_id), offset in wanted.items():
+            row = {"partition": at.partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
+            topics.setdefault(topic_id, []).append(row)
+        body = {
+            "max_wait_ms": int(1000 * wait_s),
+            "min_bytes": 1,
+            "max_bytes": len(wanted) * max_bytes,
+            "isolation_level": READ_COMMITTED,
+            "topics": [{"topic_id": id, "partitions": partitions} for id, partitions in topics.items()],
+            "forgotten_topics_data": [],
+        }
+        links = self._news if wait_s else self._reads
+        answer = await links.to(broker).ask(ApiKey.FETCH, body, least=TOPIC_IDS_SINCE, held_s=wait_s)
+        if answer["error_code"]:
+            raise BrokerError(f"broker {broker} answers {named_code(answer['error_code'])}")
+        found = {
+            (topic["topic_id"], row["partition_index"]): row
+            for topic in answer["responses"]
+            for row in topic["partitions"]
+        }
+        return {
+            (at, topic_id): _read(broker, at, offset, found[topic_id, at.partition])
+            for (at, topic_id), offset in wanted.items()
+            if (topic_id, at.partition) in found
+        }
+
+    async def offset_at(self, broker: int, at: TopicPartition, timestamp: int) -> int:
+        partition = {"partition_index": at.partition, "timestamp": timestamp}
+        topics = [{"name": at.topic, "partitions": [partition]}]
+        body = {"replica_id": CONSUMER, "isolation_level": READ_COMMITTED, "topics": topics}
+        answer = await self._reads.to(broker).ask(ApiKey.LIST_OFFSETS, body, least=ISOLATION_SINCE)
+        for topic in answer["topics"]:
+            for row in topic["partitions"]:
+                if row["error_code"]:
+                    raise _refusal(broker, at, row["error_code"])
+                offset: int = row["offset"]
+                return offset
+        raise ProtocolError("an answer to ListOffsets without the partition that was asked for")
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)
 
     async def append_staged(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> int:
         return await _append(self._staged.to(broker), broker, at, topic_id, batch, STAGED_PATIENCE_S, PUBLISHER)
+
+
+def _read(broker: int, at: TopicPartition, offset: int, row: Message) -> PeerRead | KrappyError:
+    if row["error_code"]:
+        return _refusal(broker, at, row["error_code"])
+    data = memoryview(row["records"] or b"")
+    firsts = [(each["producer_id"], each["first_offset"]) for each in row["aborted_transactions"] or ()]
+    try:
+        headers = [header for header, _ in batches.split(data)]
+        whole = data[: sum(header.size for header in headers)]
+        held = without(whole, aborted_in(whole, firsts)) if firsts else whole
+    except CorruptBatch as error:
+        return error
+    following = max([offset, *(header.next_offset for header in headers[-1:])])
+    records = sum(header.count for header in headers)
+    return PeerRead(row["log_start_offset"], row["last_stable_offset"], held, following, records)
+
+
+def _refusal(broker: int, at: TopicPartition, code: int) -> KrappyError:
+    return REFUSALS.get(code, BrokerError)(f"broker {broker} answers {named_code(code)} for {at}")
 
 
 async def _append(

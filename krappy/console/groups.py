@@ -131,11 +131,13 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
 async def _described(call: Call, group: str) -> GroupFacts:
     """A group, whichever broker coordinates it."""
     try:
-        return call.access.describe_group(group)
+        told = call.access.describe_group(group)
+        if call.gateway is None or all(each["end"] >= 0 for each in told["partitions"]):
+            return told
     except NotCoordinator:  # the caller may describe it: that is looked at first
         if call.gateway is None:
             raise
-        return call.access.told(await call.gateway.groups.describe(group))
+    return call.access.told(await call.gateway.groups.describe(group))
 
 
 @routes.get(

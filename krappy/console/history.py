@@ -59,7 +59,7 @@ class FigureHistory:
         if before is None or now.totals.now_ms <= before.now_ms:  # the clock was set back
             return
         self.points.append(_point(before, now.totals))
-        self._take_lags({each["group"]: sum(part["lag"] for part in each["partitions"]) for each in now.groups})
+        self._take_lags({each["group"]: sum(max(0, part["lag"]) for part in each["partitions"]) for each in now.groups})
 
     def _take_lags(self, lags: Mapping[str, int]) -> None:
         kept = sorted(lags, key=lambda group: (-lags[group], group))[:MOST_GROUPS]

@@ -120,7 +120,7 @@ class MetricsSnapshot:
         for group in self._groups:
             by_topic: dict[str, int] = {}
             for each in group["partitions"]:
-                by_topic[each["topic"]] = by_topic.get(each["topic"], 0) + each["lag"]
+                by_topic[each["topic"]] = by_topic.get(each["topic"], 0) + max(0, each["lag"])
             for topic, events in by_topic.items():
                 yield group["group"], topic, events
 

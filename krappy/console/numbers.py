@@ -145,7 +145,7 @@ async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> 
         segments=sum(each.segments for each in topics),
         view_lag_events=sum(each.view_lag for each in topics),
         views=broker.machine.view_sizes(),
-        group_lag=sum(each["lag"] for group in groups for each in group["partitions"]),
+        group_lag=sum(max(0, each["lag"]) for group in groups for each in group["partitions"]),
         budget_bytes=told.budget_bytes,
         budget_used_bytes=told.budget_used_bytes,
         parked_bytes=told.parked_bytes,

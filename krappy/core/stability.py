@@ -22,6 +22,9 @@ ABORT, COMMIT = 0, 1  # `ControlRecordType.java`
 _VERSION = b"\0\0"
 
 
+NEVER = 2**63 - 1  # an offset after all others
+
+
 class Aborted(NamedTuple):
     """An aborted transaction: its events have offsets from `first` on, its marker has the offset `last`."""
 
@@ -202,6 +205,21 @@ class Hidden:
         lasts, firsts = self._of[header.producer_id]
         at = bisect_right(lasts, header.base_offset)  # a marker comes after its transaction's events
         return at < len(lasts) and firsts[at] <= header.base_offset
+
+
+def aborted_in(data: memoryview, firsts: Iterable[tuple[int, int]]) -> list[Aborted]:
+    """The aborted transactions of which these batches may have events, as Kafka's Fetch tells them: (producer id, first
+    offset). Their markers are in the batches, or come after them."""
+    open: dict[int, list[int]] = {}  # producer id -> first offsets, the earliest first
+    for producer_id, first in sorted(firsts, key=lambda each: each[1]):
+        open.setdefault(producer_id, []).append(first)
+    found: list[Aborted] = []
+    for header, _ in batches.split(data):
+        begun = open.get(header.producer_id) if header.is_control else None
+        if begun and begun[0] <= header.base_offset:
+            found.append(Aborted(header.producer_id, begun.pop(0), header.base_offset, header.base_offset))
+    found += [Aborted(id, first, NEVER, NEVER) for id, begun in open.items() for first in begun]
+    return sorted(found, key=lambda each: each.last)
 
 
 def without(data: memoryview, aborted: list[Aborted]) -> bytes | memoryview:

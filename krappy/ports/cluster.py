@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.throttle import ReplicationQuota
@@ -61,8 +61,32 @@ class TransactionPeersPort(Protocol):
         it can't tell."""
 
 
+class PeerRead(NamedTuple):
+    """What the leader of a partition tells of it: where its log starts, its last stable offset, and committed batches
+    without their aborted events. `next_offset`: the offset after these."""
+
+    start: int
+    last_stable: int
+    data: bytes | memoryview
+    next_offset: int
+    records: int
+
+
+Place = tuple[TopicPartition, bytes]  # a partition, and its topic's id
+
+
 class LogPeersPort(TransactionPeersPort, Protocol):
-    """And appends to logs that they lead."""
+    """And appends to logs that they lead, and reads them."""
+
+    async def fetch(
+        self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float
+    ) -> Mapping[Place, PeerRead | KrappyError]:
+        """Fetch: what each of these partitions has from an offset on, at most `max_bytes` each, or a batch. Waits
+        `wait_s` until one has something."""
+
+    async def offset_at(self, broker: int, at: TopicPartition, timestamp: int) -> int:
+        """ListOffsets: of the first event at or after a time (ms), -1 if there is none; for the time -1 the last
+        stable offset, for -2 the log's start."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
 from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
@@ -108,6 +108,7 @@ class GroupsPort(Protocol):
     def describe(self, name: str) -> GroupFacts: ...
     def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]: ...
     def positions(self, name: str) -> list[tuple[str, int, int]]: ...
+    def ends(self, name: str, topics: Collection[str]) -> list[tuple[str, int, int]]: ...
     async def commit(self, name: str, offsets: Sequence[tuple[str, int, int]]) -> None: ...
     async def reset(
         self,

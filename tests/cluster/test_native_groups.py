@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
@@ -16,7 +17,9 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError
 from krappy.types import Event
+from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.test_moves import reassign, until_moved
 from tests.process import PATIENCE, wait_until
 
 LONG = 120.0
@@ -105,6 +108,61 @@ def test_every_event_is_delivered_through_three_coordinators(
     assert set(times) == wanted
     assert sum(times.values()) < 3 * 3_000, "what was acknowledged came again and again"
     wait_until(lambda: sum(each.lag for each in client.group("mail").partitions) == 0, "the group has no lag")
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_partitions_that_the_coordinator_has_not(
+    cluster: ClusterProcesses, client: blocking.Client, order: str
+) -> None:
+    """They are served by it all the same: from one that was there before, through its death, while replicas are
+    moved."""
+    topic, group, count = f"spread-{order}", f"far-{order}", 2_000
+    assigned = [[1], [2], [3], [1], [2], [3]]
+    [made] = cluster.admin.create_topics([NewTopic(topic, len(assigned), replica_assignment=assigned)]).values()
+    made.result(LONG)
+    wait_until(lambda: NOBODY not in {each.leader for each in cluster.partitions(topic).values()}, "it is led", LONG)
+    with client.producer(topic) as producer:
+        producer.send_columns([b"%d" % (n % 50) for n in range(count)], [b"%d" % n for n in range(count)])
+    workers = [Worker(cluster, topic, group, order) for _ in range(2)]
+
+    def have(least: int) -> None:
+        wait_until(lambda: sum(len(each.taken) for each in workers) >= least, f"{least} events", LONG)
+
+    have(count)
+    assert {event.partition for each in workers for event in list(each.taken)} == set(range(len(assigned)))
+    mine = coordinator(cluster, group)
+    there = next(at for at, (broker,) in enumerate(assigned) if broker != mine)  # it gets a replica of this one
+    away = next(at for at, (broker,) in enumerate(assigned) if broker == mine)  # and loses that one
+    assert reassign(cluster, topic, {there: [mine], away: [mine % 3 + 1]}) == [Code.NONE] * 2
+    with client.producer(topic) as producer:
+        for number in range(count, count + 600):
+            producer.send(b"%d" % number, key=b"%d" % (number % 50))
+    until_moved(cluster)
+    have(count + 600)
+    transactional = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": topic})
+    transactional.init_transactions(LONG)
+    for end in (transactional.abort_transaction, transactional.commit_transaction, transactional.abort_transaction):
+        transactional.begin_transaction()
+        for index in range(len(assigned)):
+            kept = end == transactional.commit_transaction
+            transactional.produce(topic, b"committed" if kept else b"aborted", b"%d" % index, index)
+        transactional.flush(LONG)
+        end(LONG)
+    with client.producer(topic) as producer:
+        producer.send_columns(
+            [b"%d" % (n % 50) for n in range(600)], [b"%d" % n for n in range(count + 600, count + 1200)]
+        )
+    wanted = {b"%d" % n for n in range(count + 1200)} | {b"committed"}
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    times = Counter(event.value for each in workers for event in each.stop())
+    assert set(times) == wanted
+    assert sum(each.lag for each in client.group(group).partitions) == 0
+    assert [each.end for each in client.group(group).partitions] == [
+        each for _, each in sorted(client.offsets(topic, "latest").items())
+    ]
+    moves = client.reset_group(group, "earliest")
+    assert len(moves) == len(assigned)
+    assert {each.new for each in moves} == {0}
 
 
 def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: blocking.Client) -> None:

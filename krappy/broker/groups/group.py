@@ -11,7 +11,7 @@ Rules, kept here:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -25,8 +25,8 @@ from krappy.errors import InvalidRequest, KrappyError, StorageError
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.distant import GroupPartition
     from krappy.broker.groups.group_keeper import GroupKeeper
-    from krappy.broker.partition.partition import Partition
 
 
 class _Waiter:
@@ -108,7 +108,7 @@ class Group(Owner):
         """Raises ValueError for what `Leases.dump` did not give."""
         return self._kind.load(state, max_deliveries=self.settings.max_deliveries)
 
-    def load_away(self, partition: Partition) -> Leases:
+    def load_away(self, partition: GroupPartition) -> Leases:
         """The leases of a partition in `away`, which it is no more. Raises StorageError for what can't be read."""
         at = (partition.topic, partition.index)
         try:
@@ -123,7 +123,7 @@ class Group(Owner):
     def _kind(self) -> type[Leases]:
         return KeyedLeases if self.settings.order == "key" else Leases
 
-    def add(self, partition: Partition, leases: Leases) -> SharedPartition:
+    def add(self, partition: GroupPartition, leases: Leases) -> SharedPartition:
         shared = SharedPartition(self, partition, leases)
         self.shared[shared.at] = shared
         self.away.pop(shared.at, None)
@@ -132,6 +132,15 @@ class Group(Owner):
         if self.members:
             partition.moved.subscribe(shared.moved)
         return shared
+
+    def place(self, now: Callable[[tuple[str, int]], GroupPartition | None]) -> None:
+        """Goes on where its partitions are `now`: this broker may have got a replica of one, or lost it."""
+        for shared in list(self.shared.values()):
+            partition = now(shared.at)
+            if partition is not None and partition is not shared.partition:
+                self.keeper.reads.drop(shared)
+                shared.move(partition)
+                self.stir(shared)
 
     def remove(self, topic: str) -> list[SharedPartition]:
         """Removes a deleted topic. Gives the partitions that the group had of it."""

@@ -125,7 +125,7 @@ class GroupPoll:
         return AHEAD_BYTES, AHEAD_RECORDS
 
     def _read(self, shared: SharedPartition, offset: int, span: Span, *, inline: bool = True) -> Read:
-        return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto, inline=inline)
+        return Read(offset, span, keys=self._by_key, cleaned=shared.cleaned, inline=inline)
 
     def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
         log, pieces = read.part(offset, self._left, self._room)

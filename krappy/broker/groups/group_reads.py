@@ -185,7 +185,7 @@ class KeptReads:
     def find(self, shared: SharedPartition, offset: int) -> Read | None:
         """The kept read, if it has `offset`."""
         held, _ = self._held.get(shared, (None, 0))
-        if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
+        if held is None or not held.start <= offset < held.end or held.cleaned != shared.cleaned:
             return None
         return held
 

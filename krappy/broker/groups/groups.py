@@ -14,12 +14,13 @@ cluster takes the coordinator's place (replicated.py).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.broker.groups.distant import DistantPartition, DistantPartitions, nearest
 from krappy.broker.groups.group import Group
 from krappy.broker.groups.group_keeper import GroupKeeper
 from krappy.broker.groups.group_writer import unpack, unpack_settings
@@ -47,8 +48,8 @@ from krappy.store.groups import GroupStore, StoredGroup
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.distant import GroupPartition
     from krappy.broker.kafka_groups.native import NativeView
-    from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.ports.cluster import LogPeersPort
 
@@ -62,16 +63,16 @@ Position = tuple[str, int, int]  # topic, partition, offset
 class GroupCoordinator(GroupKeeper):
     def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]], peers: LogPeersPort | None) -> None:
         """`peers`: None: this broker is alone."""
-        replicated = peers is not None
+        self._replicated = peers is not None
         self.storage: GroupStorage = (
             ReplicatedGroups(runtime, self._take, self._give_up)
-            if replicated
+            if self._replicated
             else LocalGroups(runtime, GroupStore(runtime.meta), self._take)
         )
         super().__init__(runtime, self.storage, make_topic, peers)
+        self.distant = DistantPartitions(runtime, peers)
         self.shares = SharePartitions(runtime, self, self.storage, lambda: self._check_room(None, ()))
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
-        self._replicated = replicated
         self._groups: dict[str, Group] = {}
         self._unused: dict[str, int] = {}  # without members: when each was used last; the longest ago first
         self._locks = NameLocks()  # by group: one join, reset or delete at a time
@@ -107,17 +108,15 @@ class GroupCoordinator(GroupKeeper):
                     lost.append((topic, index))
                     continue
                 group.away[topic, index] = unpack(f"the state of group '{name}' in {topic}-{index}", packed)
-                partition = None if found is None else found.local.get(index)
-                if partition is not None:
+                if (partition := self.distant.now((topic, index))) is not None:
                     self._take_up_partition(group, partition)
             self.note_use(group.name)
             if lost:
                 self.storage.delete_states(name, lost)
 
-    def _take_up_partition(self, group: Group, partition: Partition) -> None:
-        """Goes on with the state that the group has in this partition."""
+    def _take_up_partition(self, group: Group, partition: GroupPartition) -> None:
         leases = group.load_away(partition)
-        ahead = leases.frontier > partition.end_offset and partition.role is Role.LEADER  # a follower may be behind
+        ahead = partition.role is Role.LEADER and leases.frontier > partition.end_offset  # a follower may be behind
         if ahead and not partition.offline:
             self._runtime.report("group_ahead_of_log", group=group.name, partition=str(partition))
             leases.cut(partition.end_offset)
@@ -178,6 +177,7 @@ class GroupCoordinator(GroupKeeper):
         """Begins to give groups with members the partitions added to their topics, from the first event on. A member of
         a topic that is made anew is told so: it takes no part in that one before it joins again."""
         self._looked = False
+        self.distant.look()
         if not self._looking:
             self._looking = True
             self._runtime.spawn(self._take_up)
@@ -190,6 +190,7 @@ class GroupCoordinator(GroupKeeper):
                 for number, group in enumerate([*self._groups.values()], 1):
                     if number % BETWEEN_TURNS == 0:
                         await trio.lowlevel.checkpoint()
+                    group.place(self.distant.now)
                     if group.members and not group.gone:
                         self._take_up_in(group)
         finally:
@@ -202,7 +203,7 @@ class GroupCoordinator(GroupKeeper):
             if member.anew is not None:
                 group.wake(member)  # so its polls say so
         topics = {topic for member in group.members.values() for topic in member.topics}
-        there = self._partitions(sorted(topic for topic in topics if topic in self._runtime.topics))
+        there = self.distant.all_of(sorted(topic for topic in topics if topic in self._runtime.topics))
         fresh = [each for each in there if (each.topic, each.index) not in group.shared]
         for partition in fresh:
             if (partition.topic, partition.index) in group.away:
@@ -211,11 +212,6 @@ class GroupCoordinator(GroupKeeper):
                 group.add(partition, group.new_leases(partition.start_offset)).changed()
         if fresh:
             group.stir()
-
-    def _partitions(self, topics: Iterable[str]) -> list[Partition]:
-        """The partitions of these topics, without those out of service: there a group keeps its position, and gets no
-        new one."""
-        return [each for topic in topics for each in self._runtime.topics.find(topic).all_held() if not each.offline]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""
@@ -227,7 +223,7 @@ class GroupCoordinator(GroupKeeper):
         if group is not None and not group.members:
             self._unused[name] = self.now_ms()
 
-    def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
+    def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition]) -> None:
         """Raises Overloaded when a position of `group` in each of these partitions would be too many groups, or too
         many positions, and no other group gives way."""
         held = {} if group is None else group.shared
@@ -326,15 +322,17 @@ class GroupCoordinator(GroupKeeper):
                 raise
             return member
 
-    async def _starts(self, name: str, topics: Sequence[str], start: str, start_at: int | None) -> dict[Partition, int]:
+    async def _starts(
+        self, name: str, topics: Sequence[str], start: str, start_at: int | None
+    ) -> dict[GroupPartition, int]:
         """The first offset for each partition in which the group has no position when this returns. Raises
         UnknownTopic, OffsetOutOfRange."""
-        asked: dict[Partition, int] = {}
+        asked: dict[GroupPartition, int] = {}
         while True:
             group = self._groups.get(name)
             held = {} if group is None else group.shared
             known = {topic for topic, _ in held}
-            missing = [each for each in self._partitions(topics) if (each.topic, each.index) not in held]
+            missing = [each for each in self.distant.all_of(topics) if (each.topic, each.index) not in held]
             unasked = [each for each in missing if each.topic not in known and each not in asked]
             if not unasked:
                 return {each: each.start_offset if each.topic in known else asked[each] for each in missing}
@@ -369,15 +367,22 @@ class GroupCoordinator(GroupKeeper):
             return self._kafka.positions(name)
         return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
 
+    def ends(self, name: str, topics: Collection[str]) -> list[Position]:
+        """Where each partition of these topics in which the group has a position ends now."""
+        shared = self._groups[name].shared if name in self._groups else {}
+        return [(*at, each.end) for at, each in sorted(shared.items()) if at[0] in topics]
+
     async def commit(self, name: str, offsets: Sequence[Position]) -> None:
         """Sets floors by hand, all or none, durably; a group that is not there is made.
 
         Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, WrongGroupKind, StorageError.
         """
         self._check_kind(name)
-        found: list[tuple[Partition, int]] = []
+        found: list[tuple[GroupPartition, int]] = []
         for topic, index, offset in offsets:
-            partition = self._runtime.topics.find(topic).held(index)
+            partition = self.distant.of(self._runtime.topics.find(topic), index)
+            if isinstance(partition, DistantPartition):
+                await partition.look()
             if offset > partition.high_watermark:
                 start, end = partition.start_offset, partition.high_watermark
                 raise OffsetOutOfRange(
@@ -410,7 +415,7 @@ class GroupCoordinator(GroupKeeper):
         StorageError.
         """
         async with self._locks.of(name):
-            targets: dict[tuple[str, Partition], int] = {}
+            targets: dict[tuple[str, GroupPartition], int] = {}
             while True:  # until the group has not changed during an await
                 held = self._positions_to_move(name, dry_run=dry_run)
                 chosen = self._chosen({at for at, _ in held}, topic, partitions)
@@ -418,7 +423,7 @@ class GroupCoordinator(GroupKeeper):
                 if not unasked:
                     break
                 for each in unasked:
-                    targets[each] = await _target(each[1], start, start_at)
+                    targets[each] = await nearest(each[1], start, start_at)
             moves = [(of, partition, targets[of, partition]) for of, partition in chosen]
             answer = [(of, at.index, held.get((of, at.index), at.start_offset), target) for of, at, target in moves]
             if not dry_run:
@@ -439,20 +444,22 @@ class GroupCoordinator(GroupKeeper):
             self._kafka.check_empty(name)
         return {(topic, index): floor for topic, index, floor in self.positions(name)}
 
-    def _chosen(self, held: set[str], topic: str | None, indexes: Sequence[int] | None) -> list[tuple[str, Partition]]:
+    def _chosen(
+        self, held: set[str], topic: str | None, indexes: Sequence[int] | None
+    ) -> list[tuple[str, GroupPartition]]:
         """The chosen partitions, with the topic's name as the group has it: Kafka's groups may read TOPIC@latest."""
-        chosen: list[tuple[str, Partition]] = []
+        chosen: list[tuple[str, GroupPartition]] = []
         for each in sorted(held) if topic is None else [topic]:
             found = self._runtime.topics.find((self._runtime.topics.table_of(each) or each) if each in held else each)
-            some = found.all_held() if indexes is None else [found.held(at) for at in sorted(set(indexes))]
-            chosen += [(each, partition) for partition in some]
+            some = range(found.count) if indexes is None else sorted(set(indexes))
+            chosen += [(each, self.distant.of(found, index)) for index in some]
         return chosen
 
-    async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
+    async def _move(self, group: Group, moves: Sequence[tuple[GroupPartition, int]]) -> None:
         moved = []
         for partition, _ in moves:
             found = self._runtime.topics.get(partition.topic)
-            if found is None or found.held(partition.index) is not partition:
+            if found is None or self.distant.of(found, partition.index) is not partition:
                 raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))
@@ -491,10 +498,3 @@ class GroupCoordinator(GroupKeeper):
         if group is None:
             raise UnknownGroup(f"there is no group '{name}'", group=name)
         return group
-
-
-async def _target(partition: Partition, start: str, start_at: int | None) -> int:
-    """The offset to which a reset moves a group in this partition."""
-    if start == "offset" and start_at is not None:
-        return min(max(start_at, partition.start_offset), partition.high_watermark)
-    return await partition.offset_for(start, start_at)

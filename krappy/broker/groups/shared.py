@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
+from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError
@@ -14,7 +15,7 @@ from krappy.ports import PositionFacts
 from krappy.types import Span
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
+    from krappy.broker.groups.distant import GroupPartition
 
 
 class SharedSettings(NamedTuple):
@@ -47,7 +48,7 @@ class Owner(Protocol):
 class SharedPartition:
     """One partition in one group. `committed` False: events of open and aborted transactions are leased, too."""
 
-    def __init__(self, group: Owner, partition: Partition, leases: Leases) -> None:
+    def __init__(self, group: Owner, partition: GroupPartition, leases: Leases) -> None:
         self.group = group
         self.partition = partition
         self.at = (partition.topic, partition.index)
@@ -60,21 +61,37 @@ class SharedPartition:
         self.reading = trio.Lock()  # one read from the disk at a time: the others would read the same
 
     @property
+    def cleaned(self) -> int:
+        """What was read before this changed may have events that compaction has removed since."""
+        partition = self.partition
+        return 0 if isinstance(partition, DistantPartition) else partition.log.clean_upto
+
+    def move(self, partition: GroupPartition) -> None:
+        """The same partition is elsewhere now: this broker has a replica of it, or has it no more."""
+        heard = self.moved in self.partition.moved
+        self.partition.moved.unsubscribe(self.moved)
+        self.partition = partition
+        if heard:
+            partition.moved.subscribe(self.moved)
+
+    @property
     def end(self) -> int:
         """Before this offset events may be leased."""
         return self.partition.last_stable_offset if self.committed else self.partition.high_watermark
 
     def read_now(self, offset: int, max_bytes: int, max_records: int) -> Span:
         """The events that may be leased, from `offset` on. Raises as `Partition.read_now`."""
-        if self.committed:
-            return self.partition.read_now(offset, max_bytes, max_records=max_records)
-        return read_uncommitted_now(self.partition, offset, max_bytes, max_records)
+        partition = self.partition
+        if self.committed or isinstance(partition, DistantPartition):
+            return partition.read_now(offset, max_bytes, max_records=max_records)
+        return read_uncommitted_now(partition, offset, max_bytes, max_records)
 
     async def read(self, offset: int, max_bytes: int, max_records: int) -> Span:
         """As `read_now`, but waits for the disk in a thread where it must."""
-        if self.committed:
-            return await self.partition.read(offset, max_bytes, max_records=max_records)
-        return await read_uncommitted(self.partition, offset, max_bytes, max_records)
+        partition = self.partition
+        if self.committed or isinstance(partition, DistantPartition):
+            return await partition.read(offset, max_bytes, max_records=max_records)
+        return await read_uncommitted(partition, offset, max_bytes, max_records)
 
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
         """The offset at which to read for events to lease; None when there are none."""
@@ -116,12 +133,14 @@ class SharedPartition:
     def describe(self) -> PositionFacts:
         self.trim()
         leases, end = self.leases, self.end
+        if isinstance(self.partition, DistantPartition) and not self.partition.moved.is_heard:
+            end = -1  # nobody tells of it now
         return {
             "topic": self.at[0],
             "partition": self.at[1],
             "floor": leases.floor,
             "end": end,
-            "lag": max(0, end - leases.frontier) + leases.unsettled,
+            "lag": -1 if end < 0 else max(0, end - leases.frontier) + leases.unsettled,
             "leased": leases.leased,
             "redelivering": leases.redelivering,
             "dead": leases.dead + leases.buried,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from krappy.broker.groups.distant import DistantPartition
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, UnknownGroup
 from krappy.ports import GroupFacts, MemberFacts, PositionFacts
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.distant import GroupPartition
     from krappy.broker.kafka_groups.admin import Admin
     from krappy.broker.kafka_groups.group import KafkaGroup
     from krappy.broker.kafka_groups.offsets import KafkaOffsets
     from krappy.broker.kafka_groups.registry import GroupRegistry
-    from krappy.broker.partition.partition import Partition
 
 
 class NativeView:
@@ -97,11 +98,13 @@ class NativeView:
                 f"the group '{name}' has {members} members; they must leave first", group=name, members=members
             )
 
-    async def move(self, name: str, moves: Sequence[tuple[str, Partition, int]]) -> None:
+    async def move(self, name: str, moves: Sequence[tuple[str, GroupPartition, int]]) -> None:
         """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
         if name in self._owner.shares:
-            await self._owner.natives.shares.alter(name, [(partition, offset) for _, partition, offset in moves])
+            here = [(each, offset) for _, each, offset in moves if not isinstance(each, DistantPartition)]
+            assert len(here) == len(moves), "a broker that is alone has all partitions"
+            await self._owner.natives.shares.alter(name, here)
             return
         now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}

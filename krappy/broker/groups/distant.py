@@ -1,0 +1,263 @@
+"""Partitions of which this broker has no replica, for the groups that it coordinates: their leaders tell of them.
+
+For each leader there is one task, which asks for what is new in all of its partitions at once; the leader holds the
+request until there is something. That is kept, as it is what groups will want next. What they want of earlier events is
+asked for by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY
+from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange, UnknownTopic
+from krappy.types import Span, TopicPartition
+from krappy.waiting import Signal
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.topics.topic import Topic
+    from krappy.ports.cluster import LogPeersPort, PeerRead
+    from krappy.settings.topic import TopicConfig
+
+EARLIEST, LATEST = -2, -1  # as times
+WAIT_S = 0.5  # for which a leader holds a request
+PAUSE_S = 0.5  # after a failure
+NEWS = 128 << 10  # bytes that are asked for of each partition
+
+
+class _Heard(Signal):
+    """Says when it has its first subscriber."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        super().subscribe(callback)
+        self._heard()
+
+
+class DistantPartition:
+    """As much of a partition as groups need. Its offsets are those that its leader told last; -1: nothing is known."""
+
+    offline = ""
+    role = Role.FOLLOWER
+
+    def __init__(self, owner: DistantPartitions, topic: Topic, index: int) -> None:
+        self._owner, self._topic = owner, topic
+        self.topic, self.index = topic.name, index
+        self.gone: KrappyError | None = None
+        self.start_offset = 0
+        self.last_stable_offset = -1
+        self.moved = _Heard(owner.look)
+        self.next = -1  # from where news are asked for; -1: the ends have to be asked for first
+        self._news = Span(b"", -1, 0)  # that came last
+        self._since = -1  # their first offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def at(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.index)
+
+    @property
+    def topic_id(self) -> bytes:
+        return self._topic.id
+
+    @property
+    def leader(self) -> int:
+        """NOBODY if there is none."""
+        return self._topic.image.partitions[self.index].state.leader
+
+    @property
+    def high_watermark(self) -> int:
+        return self.last_stable_offset
+
+    end_offset = high_watermark
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._topic.config
+
+    def read_now(self, offset: int, max_bytes: int, *, max_records: int | None = None) -> Span:
+        """The news, if they begin at `offset`. Raises BlockingIOError: its leader has to be asked."""
+        if self.gone is not None:
+            raise self.gone
+        if offset != self._since:
+            raise BlockingIOError
+        return self._news
+
+    async def read(self, offset: int, max_bytes: int, *, max_records: int | None = None) -> Span:
+        """Committed batches from the one with `offset` on, without aborted events. Raises what `read_now` of a
+        partition does, and NotLeader, ConnectionLost and RequestTimeout."""
+        if self.gone is not None:
+            raise self.gone
+        if offset == self._since:
+            return self._news
+        return self._owner.span(offset, await self._owner.read(self, offset, max_bytes))
+
+    async def look(self) -> None:
+        """Asks the leader for its offsets. Raises as `read`."""
+        self.start_offset, self.last_stable_offset = await self._owner.ends(self)
+
+    async def offset_for(self, start: str, start_at: int | None) -> int:
+        """As of a partition."""
+        if start == "timestamp":
+            assert start_at is not None
+            return await self._owner.offset_at(self, start_at)
+        await self.look()
+        if start == "earliest":
+            return self.start_offset
+        if start == "latest":
+            return self.last_stable_offset
+        assert start_at is not None
+        if not self.start_offset <= start_at <= self.last_stable_offset:
+            first, end = self.start_offset, self.last_stable_offset
+            raise OffsetOutOfRange(
+                f"{self}: offset {start_at} is outside {first} to {end}",
+                start=first,
+                end=end,
+                topic=self.topic,
+                partition=self.index,
+            )
+        return start_at
+
+    def take(self, read: PeerRead | KrappyError) -> None:
+        """Takes what its leader has answered to a request for news."""
+        if isinstance(read, KrappyError):
+            self.next = -1
+            return
+        self.start_offset, self.last_stable_offset = read.start, read.last_stable
+        span = self._owner.span(self.next, read)
+        if span.next_offset > self.next:
+            self._since, self._news, self.next = self.next, span, span.next_offset
+            self.moved.fire()
+
+
+class DistantPartitions:
+    """All of them. `peers`: None: this broker is alone, and has every partition."""
+
+    def __init__(self, runtime: Runtime, peers: LogPeersPort | None) -> None:
+        self._runtime, self._peers = runtime, peers
+        self._all: dict[tuple[bytes, int], DistantPartition] = {}
+        self._followed: set[int] = set()  # leaders that have a task
+
+    def all_of(self, topics: Iterable[str]) -> list[GroupPartition]:
+        """The partitions of these topics, without those out of service: there a group keeps its position, and gets no
+        new one. Raises UnknownTopic."""
+        found = [self._runtime.topics.find(topic) for topic in topics]
+        there = [self.of(topic, index) for topic in found for index in range(topic.count)]
+        return [each for each in there if not each.offline]
+
+    def now(self, at: tuple[str, int]) -> GroupPartition | None:
+        """A partition of a topic that may be gone."""
+        topic = self._runtime.topics.get(at[0])
+        return None if topic is None or at[1] >= topic.count else self.of(topic, at[1])
+
+    def of(self, topic: Topic, index: int) -> GroupPartition:
+        """A partition, wherever it is. Raises UnknownPartition."""
+        found = topic.local.get(index)
+        if found is not None or self._peers is None or index >= topic.count:
+            return topic.held(index)
+        key = topic.id, index
+        if key not in self._all:
+            self._all[key] = DistantPartition(self, topic, index)
+        return self._all[key]
+
+    def look(self) -> None:
+        """Follows the leaders as they are now. To be called when topics or leaders have changed, too."""
+        for key, each in list(self._all.items()):
+            topic = self._runtime.topics.get(each.topic)
+            if topic is None or topic.id != each.topic_id:
+                each.gone = UnknownTopic(f"the topic '{each.topic}' was deleted", topic=each.topic)
+                del self._all[key]
+        leaders = {each.leader for each in self._all.values() if each.moved.is_heard}
+        for leader in leaders - self._followed - {NOBODY}:
+            self._followed.add(leader)
+            self._runtime.spawn(self._follow, leader)
+
+    async def _follow(self, leader: int) -> None:
+        assert self._peers is not None
+        try:
+            while not self._runtime.stopped:
+                mine = [each for each in self._all.values() if each.leader == leader and each.moved.is_heard]
+                if not mine:
+                    break
+                try:
+                    for each in mine:
+                        if each.next < 0:
+                            await each.look()
+                            each.next = each.last_stable_offset
+                            each.moved.fire()
+                    wanted = {(each.at, each.topic_id): each.next for each in mine}
+                    answers = await self._peers.fetch(leader, wanted, NEWS, WAIT_S)
+                except KrappyError:
+                    await trio.sleep(PAUSE_S)
+                    continue
+                failed = False
+                for each in mine:
+                    answer = answers.get((each.at, each.topic_id))
+                    if answer is not None:
+                        each.take(answer)
+                        failed = failed or isinstance(answer, KrappyError)
+                if failed:
+                    await trio.sleep(PAUSE_S)
+        finally:
+            self._followed.discard(leader)
+        if not self._runtime.stopped:
+            self.look()
+
+    def span(self, offset: int, read: PeerRead) -> Span:
+        """What was read from `offset` on. Nothing at all, though there are events: compaction has removed them."""
+        if not read.data:
+            return Span(b"", max(offset, read.last_stable), 0)
+        return Span(read.data, read.next_offset, read.records)
+
+    async def read(self, partition: DistantPartition, offset: int, max_bytes: int) -> PeerRead:
+        assert self._peers is not None
+        key = partition.at, partition.topic_id
+        answers = await self._peers.fetch(_led(partition), {key: offset}, max_bytes, 0)
+        found = answers.get(key)
+        if not isinstance(found, KrappyError) and found is not None:
+            return found
+        raise found or NotLeader(f"{partition}: its leader did not answer for it")
+
+    async def ends(self, partition: DistantPartition) -> tuple[int, int]:
+        assert self._peers is not None
+        leader = _led(partition)
+        start = await self._peers.offset_at(leader, partition.at, EARLIEST)
+        return start, await self._peers.offset_at(leader, partition.at, LATEST)
+
+    async def offset_at(self, partition: DistantPartition, timestamp: int) -> int:
+        assert self._peers is not None
+        found = await self._peers.offset_at(_led(partition), partition.at, timestamp)
+        return found if found >= 0 else (await self.ends(partition))[1]
+
+
+if TYPE_CHECKING:
+    GroupPartition = Partition | DistantPartition
+
+
+async def nearest(partition: GroupPartition, start: str, start_at: int | None) -> int:
+    """The offset at a start as the protocol names it; for one outside the log, its nearest end."""
+    if start == "offset" and start_at is not None:
+        if isinstance(partition, DistantPartition):
+            await partition.look()
+        return min(max(start_at, partition.start_offset), partition.high_watermark)
+    return await partition.offset_for(start, start_at)
+
+
+def _led(partition: DistantPartition) -> int:
+    """Who leads it. Raises NotLeader."""
+    if partition.leader == NOBODY:
+        raise NotLeader(f"{partition}: nobody leads it now", topic=partition.topic, partition=partition.index)
+    return partition.leader
