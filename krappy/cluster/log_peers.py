@@ -29,6 +29,7 @@ from krappy.wire.kafka import ApiKey, Code
 ALL_IN_SYNC = -1  # acks
 CONSUMER = -1  # as the id of a replica
 READ_COMMITTED = 1
+LARGEST_ANSWER = 8 << 20  # bytes of a Fetch, or one batch that is larger
 TOPIC_IDS_SINCE = 13  # of Fetch
 ISOLATION_SINCE = 2  # of ListOffsets
 REFUSALS: dict[int, type[KrappyError]] = {
@@ -58,7 +59,7 @@ class LogPeers(TransactionPeers):
         body = {
             "max_wait_ms": int(1000 * wait_s),
             "min_bytes": 1,
-            "max_bytes": len(wanted) * max_bytes,
+            "max_bytes": LARGEST_ANSWER,
             "isolation_level": READ_COMMITTED,
             "topics": [{"topic_id": id, "partitions": partitions} for id, partitions in topics.items()],
             "forgotten_topics_data": [],

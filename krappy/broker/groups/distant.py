@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 EARLIEST, LATEST = -2, -1  # as times
 WAIT_S = 0.5  # for which a leader holds a request
 PAUSE_S = 0.5  # after a failure
+SHORT_S = 0.05  # after an answer without events, which a leader short of memory gives
 NEWS = 128 << 10  # bytes that are asked for of each partition
+MOST_NEWS = 4 << 20  # bytes of all partitions that are kept; the oldest give way
 
 
 class _Heard(Signal):
@@ -58,9 +60,10 @@ class DistantPartition:
         self.start_offset = 0
         self.last_stable_offset = -1
         self.moved = _Heard(owner.look)
-        self.next = -1  # from where news are asked for; -1: the ends have to be asked for first
+        self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
+        self.due = 0.0  # when the leader may be asked again, on trio's clock
         self._news = Span(b"", -1, 0)  # that came last
-        self._since = -1  # their first offset
+        self._since = -1  # their first offset; -1: there are none
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -97,13 +100,21 @@ class DistantPartition:
         return self._news
 
     async def read(self, offset: int, max_bytes: int, *, max_records: int | None = None) -> Span:
-        """Committed batches from the one with `offset` on, without aborted events. Raises what `read_now` of a
-        partition does, and NotLeader, ConnectionLost and RequestTimeout."""
+        """Committed batches from the one with `offset` on, without aborted events; there may be none yet. Raises
+        OffsetOutOfRange and `gone`; NotLeader, ConnectionLost and RequestTimeout, and then has nothing to read until
+        its leader is heard of again."""
         if self.gone is not None:
             raise self.gone
         if offset == self._since:
             return self._news
-        return self._owner.span(offset, await self._owner.read(self, offset, max_bytes))
+        try:
+            found = await self._owner.read(self, offset, max_bytes)
+        except KrappyError:
+            self.lose()
+            raise
+        if not found.data:
+            await trio.sleep(SHORT_S)
+        return Span(found.data, found.next_offset, found.records)
 
     async def look(self) -> None:
         """Asks the leader for its offsets. Raises as `read`."""
@@ -131,16 +142,24 @@ class DistantPartition:
             )
         return start_at
 
-    def take(self, read: PeerRead | KrappyError) -> None:
+    def take(self, read: PeerRead) -> None:
         """Takes what its leader has answered to a request for news."""
-        if isinstance(read, KrappyError):
-            self.next = -1
-            return
+        grown = read.last_stable > self.last_stable_offset
         self.start_offset, self.last_stable_offset = read.start, read.last_stable
-        span = self._owner.span(self.next, read)
-        if span.next_offset > self.next:
-            self._since, self._news, self.next = self.next, span, span.next_offset
+        if read.next_offset > self.next:
+            self._since, self.next = self.next, read.next_offset
+            self._news = Span(read.data, read.next_offset, read.records)
+        if grown:
             self.moved.fire()
+
+    def forget_news(self) -> None:
+        self._since, self._news = -1, Span(b"", -1, 0)
+
+    def lose(self) -> None:
+        """Its leader can't be asked now, or tells of another log."""
+        self.next = self.last_stable_offset = -1
+        self.due = trio.current_time() + PAUSE_S
+        self.forget_news()
 
 
 class DistantPartitions:
@@ -150,6 +169,8 @@ class DistantPartitions:
         self._runtime, self._peers = runtime, peers
         self._all: dict[tuple[bytes, int], DistantPartition] = {}
         self._followed: set[int] = set()  # leaders that have a task
+        self._kept: dict[DistantPartition, int] = {}  # bytes of their news; the oldest first
+        self._size = 0  # of all of these
 
     def all_of(self, topics: Iterable[str]) -> list[GroupPartition]:
         """The partitions of these topics, without those out of service: there a group keeps its position, and gets no
@@ -186,41 +207,55 @@ class DistantPartitions:
             self._runtime.spawn(self._follow, leader)
 
     async def _follow(self, leader: int) -> None:
+        """Until it leads none of the partitions that somebody waits for."""
         assert self._peers is not None
         try:
             while not self._runtime.stopped:
+                self.look()
                 mine = [each for each in self._all.values() if each.leader == leader and each.moved.is_heard]
                 if not mine:
                     break
-                try:
-                    for each in mine:
-                        if each.next < 0:
-                            await each.look()
-                            each.next = each.last_stable_offset
-                            each.moved.fire()
-                    wanted = {(each.at, each.topic_id): each.next for each in mine}
-                    answers = await self._peers.fetch(leader, wanted, NEWS, WAIT_S)
-                except KrappyError:
+                due = [each for each in mine if each.due <= trio.current_time()]
+                for each in due:
+                    if each.next < 0:
+                        await self._begin(each)
+                wanted = {(each.at, each.topic_id): each.next for each in due if each.next >= 0}
+                if not wanted:
                     await trio.sleep(PAUSE_S)
                     continue
-                failed = False
-                for each in mine:
-                    answer = answers.get((each.at, each.topic_id))
-                    if answer is not None:
-                        each.take(answer)
-                        failed = failed or isinstance(answer, KrappyError)
-                if failed:
-                    await trio.sleep(PAUSE_S)
+                try:
+                    answers = await self._peers.fetch(leader, wanted, NEWS, WAIT_S)
+                except KrappyError:
+                    answers = {}
+                for each in due:
+                    if each.leader == leader and (each.at, each.topic_id) in wanted:
+                        self._take(each, answers.get((each.at, each.topic_id)))
         finally:
             self._followed.discard(leader)
         if not self._runtime.stopped:
             self.look()
 
-    def span(self, offset: int, read: PeerRead) -> Span:
-        """What was read from `offset` on. Nothing at all, though there are events: compaction has removed them."""
-        if not read.data:
-            return Span(b"", max(offset, read.last_stable), 0)
-        return Span(read.data, read.next_offset, read.records)
+    async def _begin(self, partition: DistantPartition) -> None:
+        try:
+            await partition.look()
+        except KrappyError:
+            partition.lose()
+        else:
+            partition.next = partition.last_stable_offset
+            partition.moved.fire()
+
+    def _take(self, partition: DistantPartition, answer: PeerRead | KrappyError | None) -> None:
+        if answer is None or isinstance(answer, KrappyError):
+            partition.lose()
+            return
+        partition.take(answer)
+        if answer.data:
+            self._size += len(answer.data) - self._kept.pop(partition, 0)
+            self._kept[partition] = len(answer.data)
+        while self._size > MOST_NEWS:
+            oldest = next(iter(self._kept))
+            self._size -= self._kept.pop(oldest)
+            oldest.forget_news()
 
     async def read(self, partition: DistantPartition, offset: int, max_bytes: int) -> PeerRead:
         assert self._peers is not None

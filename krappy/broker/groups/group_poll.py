@@ -14,7 +14,7 @@ from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import LogPiece, Read
 from krappy.broker.partition import large
 from krappy.core.leases import Lease
-from krappy.errors import KrappyError, OffsetOutOfRange
+from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout
 from krappy.ports import GroupPolled
 from krappy.types import Span
 
@@ -98,6 +98,8 @@ class GroupPoll:
                 span = await shared.read(offset, *self._limits(shared, offset))
             except OffsetOutOfRange:
                 return  # retention has deleted the events
+            except (NotLeader, ConnectionLost, RequestTimeout):
+                return  # its leader is away, and it has nothing to read until that is back; others may have
             try:
                 read = self._read(shared, offset, span)
             except BlockingIOError:
