@@ -77,6 +77,7 @@ WARNING = {
     "nobody_is_allowed",
     "offsets_not_expired",
     "old_default_retention",
+    "older_tree",
     "peer_stalled",
     "settings_wait",
     "staged_file_not_removed",

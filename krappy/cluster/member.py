@@ -39,6 +39,7 @@ class ClusterMember:
         boot: str = "",
         *,
         has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
         told: Callable[[], None] = lambda: None,
         report: Report = lambda event, **facts: None,
         now_ms: Callable[[], int | None] = lambda: None,
@@ -46,8 +47,9 @@ class ClusterMember:
         """`directory`: the id of the data folder, whose lock this process holds. `boot`: of the machine, if the folder
         loses events with the machine's memory; else "". `endpoints`: host and port by the listener's name.
         `has_lost(topic, index)`: whether this folder may have lost events of a partition that others count on; `told()`
-        is called once nobody counts on them any more, and the broker is registered. `now_ms()`: the time of day; people
-        are shown since when a broker is registered."""
+        is called once nobody counts on them any more, and the broker is registered. `seen_epoch(topic, index)`: the
+        last leader epoch of a partition that this broker knows; -1: none. `now_ms()`: the time of day; people are shown
+        since when a broker is registered."""
         self.epoch = UNREGISTERED
         self.changed = Signal()
         self.lease = ReadLease()
@@ -56,6 +58,7 @@ class ClusterMember:
         self._directory = directory
         self._endpoints, self._rack, self._boot = endpoints, rack, boot
         self._has_lost, self._told, self._report, self._now_ms = has_lost, told, report, now_ms
+        self._seen_epoch = seen_epoch
 
     async def run(self) -> None:
         """Until cancelled. `mirror` must be running; when its session is over, this ends."""
@@ -85,6 +88,7 @@ class ClusterMember:
         before = await store.read(paths.epoch(broker))
         await store.multi(registration.bump(broker, before))
         data = b"{}" if before is None else before.data
+        await self._pass_epochs()
         await self._exclude(emptied=self._is_elsewhere(data), shortened=self._is_rebooted(data))
         await self._make_way()
         found = await store.read(paths.epoch(broker))
@@ -110,17 +114,36 @@ class ClusterMember:
         states meanwhile, so it looks again until it is in none. `emptied`: all logs are lost; `shortened`: each may
         have lost its last events."""
         while True:
-            operations: list[Operation] = []
+            changes: list[list[Operation]] = []
             for topic in self._mirror.image.topics.values():
                 for index in range(len(topic.partitions)):
                     lost = emptied or self._has_lost(topic, index)
                     if lost or shortened:
-                        operations += registration.exclude(topic, index, self._broker, emptied=lost)
-            if not operations:
+                        changes.append(registration.exclude(topic, index, self._broker, emptied=lost))
+            if not await self._write(changes):
                 return
-            for each in operations:
-                with suppress(RefusedMulti):
-                    await self._mirror.multi([each])
+
+    async def _pass_epochs(self) -> None:
+        """Raises leader epochs that are below what this broker has seen: ZooKeeper was given older data. Others change
+        the states meanwhile, so it looks again until there is none."""
+        while True:
+            changes = [
+                registration.pass_epoch(topic, index, self._seen_epoch(topic, index))
+                for topic in self._mirror.image.topics.values()
+                for index in range(len(topic.partitions))
+            ]
+            written = await self._write(changes)
+            if not written:
+                return
+            self._report("older_tree", partitions=written, text="ZooKeeper has older leader epochs than this folder")
+
+    async def _write(self, changes: list[list[Operation]]) -> int:
+        """Writes each change that is one, whole or not at all. How many there are; some may have been refused."""
+        due = [each for each in changes if each]
+        for each in due:
+            with suppress(RefusedMulti):
+                await self._mirror.multi(each)
+        return len(due)
 
     async def _wait_for_another(self) -> None:
         """Waits for the end of a registration of another folder. Before that nothing is changed: that broker serves."""

@@ -109,12 +109,14 @@ class ClusterMembership:
         boot: str,
         endpoints: Mapping[str, tuple[str, int]],
         has_lost: Callable[[TopicImage, int], bool],
+        seen_epoch: Callable[[TopicImage, int], int],
         told: Callable[[], None],
     ) -> None:
         def make(mirror: Mirror) -> ClusterMember:
             return ClusterMember(
                 *(mirror, self._broker, directory, endpoints, self._rack, boot),
                 has_lost=has_lost,
+                seen_epoch=seen_epoch,
                 told=told,
                 report=self._report,
                 now_ms=self._now_ms,

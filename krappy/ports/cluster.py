@@ -37,6 +37,7 @@ class MembershipPort(Store, Protocol):
         boot: str,
         endpoints: Mapping[str, tuple[str, int]],
         has_lost: Callable[[TopicImage, int], bool],
+        seen_epoch: Callable[[TopicImage, int], int],
         told: Callable[[], None],
     ) -> None:
         """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""

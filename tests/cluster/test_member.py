@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import trio
 from trio.testing import trio_test
@@ -14,9 +16,9 @@ from krappy.cluster.member import UNREGISTERED, ClusterMember
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster import paths, znodes
-from krappy.core.cluster.image import PartitionImage, TopicImage
-from krappy.core.cluster.state import NOBODY
-from krappy.core.cluster.tree import Create, Delete
+from krappy.core.cluster.image import Image, PartitionImage, TopicImage
+from krappy.core.cluster.state import NOBODY, PartitionState, write_state
+from krappy.core.cluster.tree import Create, Delete, Operation, Put
 from tests.cluster.proxy import Proxy
 from tests.cluster.zookeeper import ZooKeeperServer
 
@@ -62,13 +64,16 @@ class Cluster:
         directory: str = "",
         server: tuple[str, int] | None = None,
         has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
         session_ms: int = SESSION_MS,
+        kind: type[Mirror] = Mirror,
     ) -> Node:
         make = partial(ZooKeeper, [server or self._server], chroot=self._chroot, timeout_ms=session_ms)
-        mirror = Mirror(make)
+        mirror = kind(make)
         endpoints = {"PLAINTEXT": ("127.0.0.1", 9090 + broker)}
         directory = directory or f"folder {broker}"
-        member = ClusterMember(mirror, broker, directory, endpoints, has_lost=has_lost, report=self.report)
+        told: dict[str, Any] = {"has_lost": has_lost, "seen_epoch": seen_epoch, "report": self.report}
+        member = ClusterMember(mirror, broker, directory, endpoints, **told)
         node = Node(mirror, member, Controller(mirror, member, broker, self.report))
         await self._nursery.start(node.run)
         return node
@@ -237,3 +242,77 @@ async def test_nobody_leads_while_no_candidate_is_alive(shared_zookeeper: ZooKee
         back = await made.start(2)
         await until(lambda: one.partition().state.leader == 2)
         assert one.partition().state.leader_inc == back.member.epoch
+
+
+class Overtaken(Mirror):
+    """Just before it changes a partition's state for the first time, the topic is deleted and made anew, with znodes of
+    the same versions. `anew`: its new state."""
+
+    anew: PartitionState | None = None
+
+    async def multi(self, operations: Sequence[Operation]) -> Image:
+        topic = self.image.topics.get("t")
+        path = paths.state("t", 0)
+        if topic is not None and self.anew is None and any(getattr(each, "path", "") == path for each in operations):
+            made = replace(topic, id=b"j" * 16)
+            self.anew = PartitionState(1, 7, 0, (1, 2))
+            below = (path, paths.partition("t", 0), paths.partitions("t"), paths.identity("t", topic.id))
+            await self.client.multi([Delete(each) for each in (*below, paths.topic("t"))])
+            await self.client.multi(
+                [
+                    Create(paths.topic("t"), znodes.topic(made.id, [[1, 2]], 0)),
+                    Create(paths.identity("t", made.id)),
+                    Create(paths.partitions("t")),
+                    Create(paths.partition("t", 0)),
+                    Create(path, write_state(self.anew)),
+                ]
+            )
+            for _ in range(topic.partitions[0].version):
+                await self.client.multi([Put(path, write_state(self.anew))])
+        return await super().multi(operations)
+
+
+@trio_test
+async def test_who_takes_itself_out_changes_no_topic_that_was_made_anew(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    lost: list[bytes] = []
+
+    def has_lost(topic: TopicImage, index: int) -> bool:
+        lost.append(topic.id)
+        return topic.id != b"j" * 16
+
+    async with cluster(shared_zookeeper, chroot) as made:
+        one, other = await made.start(1), await made.start(2)
+        await until(lambda: len(one.mirror.image.brokers) == 2)
+        await make_topic(one, [1, 2])
+        await until(lambda: one.partition().state.isr == (1, 2) and one.mirror.image.topics["t"].identified)
+        for each in (one, other):
+            await each.kill()  # so that no controller decides anything
+        back = await made.start(2, has_lost=has_lost, kind=Overtaken)
+        await until(lambda: back.member.epoch != UNREGISTERED)
+        assert b"j" * 16 in lost
+        assert back.mirror.image.topics["t"].id == b"j" * 16
+        assert back.partition().state.isr == (1, 2)
+
+
+@trio_test
+async def test_who_has_seen_a_later_leader_epoch_says_so_before_it_enters(
+    shared_zookeeper: ZooKeeperServer, chroot: str
+) -> None:
+    """As after ZooKeeper was given older data. Whoever leads goes on in an epoch that nobody has led in."""
+    async with cluster(shared_zookeeper, chroot) as made:
+        one = await made.start(1)
+        await until(lambda: len(one.mirror.image.brokers) == 1)
+        await make_topic(one, [1, 2])
+        await until(lambda: one.partition().state.leader == 1)
+        before = one.partition().state
+        assert before.leader_epoch < 6
+        other = await made.start(2, seen_epoch=lambda topic, index: 6)
+        await until(lambda: other.member.epoch != UNREGISTERED)
+        assert other.partition().state == before._replace(leader_epoch=7)
+        await other.kill()
+        again = await made.start(2, seen_epoch=lambda topic, index: 7)
+        await until(lambda: again.member.epoch != UNREGISTERED)
+        assert again.partition().state.leader_epoch == 7
+        assert [event for event, _ in made.events].count("older_tree") == 1

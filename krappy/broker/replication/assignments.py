@@ -234,6 +234,12 @@ class Assignments:
         """Whether this broker may have lost events of this partition that others count on."""
         return self._logs.has_lost(topic.id, index)
 
+    def seen_epoch(self, topic: TopicImage, index: int) -> int:
+        """The last leader epoch of this partition that this broker has seen, or has events of; -1: none."""
+        found = self._runtime.topics.by_id.get(topic.id)
+        partition = None if found is None else found.local.get(index)
+        return -1 if partition is None else max(partition.epoch, partition.epochs.at(partition.log.end_offset))
+
     def told(self) -> None:
         """Nobody counts on this broker any more for what it has lost."""
         self._logs.lost.clear()

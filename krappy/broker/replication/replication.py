@@ -71,7 +71,7 @@ class Replication:
         await assignments.open()
         directory = await runtime.in_thread(replicas.directory)
         boot = "" if runtime.fsync else joining.boot_id()
-        cluster.join(directory, boot, endpoints, assignments.has_lost, assignments.told)
+        cluster.join(directory, boot, endpoints, assignments.has_lost, assignments.seen_epoch, assignments.told)
 
     def may_read(self, topic: str, index: int, epoch: int) -> bool:
         """Whether it leads this partition, by all that it was told, in this leader epoch, and holds a read lease. A

@@ -2,7 +2,8 @@
 
 A broker whose disk may have lost events that others count on excludes itself before it enters, in this order: `bump`,
 so that no leader adds it to an ISR for what it had before; `exclude`, so that it is a candidate for nothing; `enter`.
-Excluding first would lose events: a leader that remembers its fetches of before would put it back.
+Excluding first would lose events: a leader that remembers its fetches of before would put it back. A broker that has
+seen a later leader epoch than the tree has (`pass_epoch`) says so before it enters, too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True)
         return []
     after = normalise(excluded(state, broker, emptied=emptied), partition.replicas, state.min_isr)
     return topic.put_state(index, after)
+
+
+def pass_epoch(topic: TopicImage, index: int, known: int) -> list[Operation]:
+    """Puts the leader epoch of a partition above `known`, which this broker has seen in it; nothing if it is not below.
+
+    It is when ZooKeeper was given older data. A leader of an epoch that others have led in before would take their
+    events for its own, and followers would cut off what they have of these."""
+    partition = topic.partitions[index]
+    state = partition.state
+    if partition.version < 0 or state.leader_epoch >= known:
+        return []
+    return topic.put_state(index, state._replace(leader_epoch=known + 1))
 
 
 def enter(

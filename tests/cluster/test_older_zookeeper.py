@@ -1,0 +1,114 @@
+"""ZooKeeper is given back data of before: the cluster goes on with what the brokers have, and throws nothing away."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.broker.topics.internal_topics import JOBS
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.test_transactions import values
+from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
+from tests.process import Launcher
+
+PARTITIONS = 3
+LONG = 120.0
+
+
+def write(cluster: ClusterProcesses, topic: str, tag: str) -> list[str]:
+    """Some events in each partition, acknowledged by all replicas in sync."""
+    failed: list[object] = []
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer({"bootstrap.servers": cluster.kafka, "enable.idempotence": True})
+    written = [f"{tag}-{number}" for number in range(10)]
+    for index in range(PARTITIONS):
+        for value in written:
+            producer.produce(topic, value, partition=index, on_delivery=told)
+    assert producer.flush(LONG) == 0
+    assert not failed
+    return written
+
+
+def publish(cluster: ClusterProcesses, topic: str, job: str) -> list[str]:
+    """A staged job with an event for each partition."""
+    with blocking.connect(cluster.native, timeout=LONG) as client:
+        with client.stage(topic, job=job, task=0, attempt=0) as staged:
+            for index in range(PARTITIONS):
+                staged.send(job, partition=index)
+            token = staged.seal()
+        assert client.commit_staged(job, [token], timeout=LONG).records == PARTITIONS
+    return [job]
+
+
+def stop(cluster: ClusterProcesses, zookeeper: ZooKeeperServer) -> None:
+    for each in cluster.brokers.values():
+        each.stop()
+    zookeeper.kill(signal.SIGTERM)
+
+
+def start(cluster: ClusterProcesses, zookeeper: ZooKeeperServer) -> None:
+    zookeeper.start()
+    zookeeper.wait()
+    for each in cluster.brokers.values():
+        each.begin()
+    for each in cluster.brokers.values():
+        each.ready()
+    cluster.until_known()
+    for topic in ("kept", JOBS):
+        cluster.until_in_sync(topic)
+
+
+def restart(cluster: ClusterProcesses) -> None:
+    """Leaders change, so leader epochs rise."""
+    for broker in cluster.brokers.values():
+        broker.stop()
+        broker.start()
+        cluster.until_in_sync("kept")
+
+
+def test_older_data_is_restored(tmp_path: Path) -> None:
+    with zookeepers(tmp_path / "zookeeper") as [zookeeper], Launcher() as launch:
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        with brokers(folder, shared=SharedProcesses(zookeeper, launch)) as cluster:
+            for made in cluster.admin.create_topics(
+                [NewTopic(name, PARTITIONS, 3) for name in ("kept", "anew")]
+            ).values():
+                made.result(30)
+            kept = [*write(cluster, "kept", "before"), *publish(cluster, "kept", "job-0")]
+            write(cluster, "anew", "before")
+            stop(cluster, zookeeper)
+            shutil.copytree(zookeeper.folder, tmp_path / "copy")
+            start(cluster, zookeeper)
+            for number in range(2):
+                restart(cluster)
+                kept += [*write(cluster, "kept", f"after-{number}"), *publish(cluster, "kept", f"job-{number + 1}")]
+            with blocking.connect(cluster.native, timeout=LONG) as client:
+                client.delete_topic("anew")
+                client.create_topic("later", PARTITIONS)
+            write(cluster, "later", "after")
+            last = {index: each.epoch for index, each in cluster.partitions("kept").items()}
+            stop(cluster, zookeeper)
+            shutil.rmtree(zookeeper.folder)
+            shutil.copytree(tmp_path / "copy", zookeeper.folder)
+            start(cluster, zookeeper)
+            assert all(each.epoch > last[index] for index, each in cluster.partitions("kept").items())
+            assert cluster.topic("later") is None
+            for broker in cluster.brokers.values():
+                assert (broker.data / "topics").joinpath("later-0").exists(), "nobody has deleted it"
+                assert not cluster.events(int(str(broker.settings["broker_id"])), "committed_events_cut")
+            for number in range(3, 5):
+                kept += [*write(cluster, "kept", f"after-{number}"), *publish(cluster, "kept", f"job-{number}")]
+                restart(cluster)
+            for index in range(PARTITIONS):
+                assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
