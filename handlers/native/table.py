@@ -37,8 +37,9 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
             return _get_newest(session, topic, request)
         else:
             index = partition_for(request.key, topic.count)
-    partition = topic.led(index)
-    if partition.is_sure and partition.view_ready(request.min_offset):
+    least = request.min_offset
+    partition = topic.led(index) if least is None else topic.held(index)
+    if (least is not None or partition.is_sure) and partition.view_ready(least):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
     return _get_later(session, partition, request)
 

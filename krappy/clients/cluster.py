@@ -113,6 +113,12 @@ class KnownCluster:
             raise UnknownPartition(f"the topic '{topic}' has partitions 0 to {len(partitions) - 1}, not {partition}")
         return self.brokers.get(partitions[partition].leader)
 
+    def in_sync(self, topic: str, partition: int) -> list[KnownBroker]:
+        """The brokers that have all that is acknowledged. Raises UnknownTopic."""
+        partitions = self.topic(topic).partitions
+        some = partitions[partition].isr if partition < len(partitions) else ()
+        return [self.brokers[each] for each in some if each in self.brokers]
+
 
 def _broker(told: Mapping[str, Any]) -> KnownBroker:
     native = told["native"]

@@ -245,6 +245,25 @@ class Router:
         link = self._link(broker, broker.address)
         return None if link.broken else link
 
+    async def ask_replica(
+        self, request: Request, answer: type[A], topic: str, partition: int | None, key: bytes
+    ) -> A | None:
+        """The answer of some replica in sync of a partition, as for `ask`; None: none that is connected answers."""
+        deadline = self.runtime.now() + self.timeout
+        known = await self.topic(topic, deadline)
+        at = partition_for(key, len(known.partitions)) if partition is None else partition
+        brokers = self.known.in_sync(topic, at)
+        links = [self._link(each, each.address) for each in brokers if each.address is not None]
+        connected = [link for link in links if not link.broken]
+        if not connected:
+            return None
+        link = connected[int(self._random() * len(connected))]
+        try:
+            return await link.ask(request, answer, generation=link.generation, timeout=PATIENCE)
+        except (NotLeader, ConnectionLost, RequestTimeout):
+            await self.refresh([topic], deadline)  # it may not be in sync any more
+            return None
+
     def any_now(self) -> Link:
         """A link to some broker, which is connected if one is."""
         return next((link for link in (self.home, *self._links.values()) if not link.broken), self.home)

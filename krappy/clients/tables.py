@@ -44,7 +44,11 @@ async def get(router: Router, topic: str, key: Text, partition: int | None, min_
 
 
 async def _get(router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
-    got = await router.ask(messages.Get(topic, key, partition, min_offset), messages.Got, topic, partition, key)
+    request, got = messages.Get(topic, key, partition, min_offset), None
+    if min_offset is not None and router.several:
+        got = await router.ask_replica(request, messages.Got, topic, partition, key)
+    if got is None:
+        got = await router.ask(request, messages.Got, topic, partition, key)
     if len(got.entry) != 1:
         raise ProtocolError(f"{len(got.entry)} entries in the answer to a lookup of one key")
     found = got.entry[0]

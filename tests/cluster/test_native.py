@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
@@ -17,11 +18,13 @@ from confluent_kafka.admin import NewTopic
 from krappy import blocking
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
-from krappy.errors import PolicyViolation, UnknownGroup
+from krappy.errors import NotLeader, PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
+from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_groups import commit
+from tests.peer import Peer
 from tests.process import wait_until
 
 PARTITIONS = 6
@@ -194,6 +197,38 @@ def test_tables_are_read_over_all_brokers(cluster: ClusterProcesses, client: blo
                     seen[item.key] = item.value
                 assert set(seen.values()) == {round}
                 until_all_are_back(cluster, "table")
+
+
+def test_any_replica_answers_for_what_was_written(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """A lookup with `min_offset` sees that write, whichever replica answers; one without goes to the leader."""
+    client.create_topic("near", 1)
+    cluster.until_in_sync("near")
+    leader = cluster.partitions("near")[0].leader
+    table = client.table("near")
+    for number in range(60):
+        offset = table.put("k", str(number)).offset
+        entry = table.get("k", min_offset=offset)
+        assert entry is not None
+        assert entry.value == b"%d" % number
+    asked = {}
+    for id, broker in cluster.brokers.items():
+        with Peer(broker.address) as peer:
+            request = m.Get("near", b"k", 0, offset)
+            assert peer.ask(request, m.Got).entry[0][0] == offset
+            if id != leader:
+                with pytest.raises(NotLeader):
+                    peer.ask(m.Get("near", b"k", 0), m.Got)
+        told = httpx.get(f"http://{broker.http}/api/v1/overview", timeout=30).json()["requests"]
+        asked[id] = sum(each["latency"]["count"] for each in told if each["request"] == "Get")
+    assert all(count > 5 for count in asked.values()), asked
+    other = next(id for id in cluster.brokers if id != leader)
+    with cluster.paused(other):
+        offset = table.put("k", "last").offset
+        for _ in range(10):
+            entry = table.get("k", min_offset=offset)
+            assert entry is not None
+            assert entry.value == b"last"
+    cluster.until_in_sync("near")
 
 
 def test_a_broker_with_some_of_the_partitions_sees_no_strays(

@@ -64,7 +64,8 @@ class Chosen(NamedTuple):
 
 
 class Folded:
-    """Waits until each view includes an offset: `min_offset`, or the last that was decided when this was made.
+    """Waits until each view includes an offset: `min_offset`, of which any replica may answer; or the last that was
+    decided when this was made, which only a leader knows that is sure to lead.
 
     After `wait` they do until another task has its turn: then a view may be dropped or begun anew, and lookups in it
     find nothing. So a task that pauses between two lookups must wait again (`after`).
@@ -84,7 +85,7 @@ class Folded:
         while waited:
             waited = False
             for partition, offset in self._wanted:
-                if not partition.is_sure:
+                if self._min_offset is None and not partition.is_sure:
                     waited = True
                     await partition.until_sure()
                     self._wanted = self._now()

@@ -37,7 +37,9 @@ class Table:
         Args:
             partition: looks in this partition only. None: in the one that murmur2 gives the key. While the topic has
                 strays (keys in other partitions), it looks in all and takes the entry with the highest timestamp.
-            min_offset: waits until this offset of the key's own partition is included, not for all that is committed.
+            min_offset: waits until this offset of the key's own partition is included, not for all that is committed;
+                the offset of your own last write, for one. Any replica in sync answers then, so lookups are spread over
+                the cluster. None: the leader answers, with all that is committed.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """

@@ -42,7 +42,7 @@ class Get(Request, kind=12):
     key: bytes
     partition: U32 | None = None  # nil: by the key's murmur2, or all while the topic has strays
     # waits until the table includes this offset of the key's own partition, instead of everything committed (while
-    # the topic has strays: and everything committed)
+    # the topic has strays: and everything committed). Then any replica answers; else only the leader
     min_offset: Offset | None = None
 
 
