@@ -24,12 +24,12 @@ class ClientLogin:
             raise AuthenticationFailed(
                 f"the broker asks who you are: connect with user= and password=, or set ${USER} and ${PASSWORD_FILE}"
             )
-        self.mechanism = next((each for each in PREFERRED if each in mechanisms), PLAIN)
-        if self.mechanism == PLAIN and (PLAIN not in mechanisms or security.context is None):
-            raise AuthenticationFailed(
-                f"the broker's mechanisms are {', '.join(mechanisms)}; this client has {', '.join(PREFERRED)}, and "
-                f"{PLAIN} over TLS"
-            )
+        wanted = PREFERRED if security.mechanism is None else (security.mechanism,)
+        self.mechanism = next((each for each in wanted if each in mechanisms), PLAIN)
+        refused = self.mechanism == PLAIN and (PLAIN not in mechanisms or security.context is None)
+        if refused or security.mechanism not in (None, self.mechanism):
+            has = security.mechanism or f"{', '.join(PREFERRED)}, and {PLAIN} over TLS"
+            raise AuthenticationFailed(f"the broker's mechanisms are {', '.join(mechanisms)}; this client has {has}")
         self._scram: ScramClient | None = None
         password = security.password()
         if self.mechanism == PLAIN:

@@ -28,6 +28,7 @@ class SecurityOptions(TypedDict, total=False):
     cert: Certificate | None
     user: str | None
     password: Password | None
+    mechanism: str | None
 
 
 class ClientOptions(SecurityOptions, total=False):
@@ -47,6 +48,8 @@ class ClientSecurity:
         user: who logs in; None: $KRAPPY_USER, with the password in the file $KRAPPY_PASSWORD_FILE.
         password: itself, the path of the file that holds it, or a function that returns it. It is asked for with each
             new connection.
+        mechanism: how the user logs in: SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN over TLS; None: by the first of these
+            that the broker has.
 
     Raises ConfigError.
     """
@@ -58,6 +61,7 @@ class ClientSecurity:
         cert: Certificate | None = None,
         user: str | None = None,
         password: Password | None = None,
+        mechanism: str | None = None,
     ) -> None:
         if user is None and password is not None:
             raise ConfigError("a password without a user: give both")
@@ -79,7 +83,7 @@ class ClientSecurity:
                 self._context = client_context(None if ca is None else os.fspath(ca), cert)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"ca={ca!s}, cert={cert!s}: {error}") from None
-        self.user = user
+        self.user, self.mechanism = user, mechanism
         self._password = password
 
     @property

@@ -14,35 +14,39 @@ import os
 import threading
 from time import monotonic, sleep
 
-from krappy.blocking import Client, connect
+from krappy.blocking import Client
 from krappy.errors import ConnectionLost
+from krappy.spark.broker_at import BrokerAt
 from krappy.spark.workers import is_task, settle
 
 PATIENCE = 10  # seconds for which a task tries to connect
 
-_clients: dict[tuple[int, str | None], Client] = {}  # by process: a worker is forked from another process
+_clients: dict[tuple[int, BrokerAt], Client] = {}  # by process: a worker is forked from another process
 _lock = threading.Lock()
 
 
-def client(address: str | None) -> Client:
-    """The client of this process for a broker (None: $KRAPPY_ADDRESS, else 127.0.0.1:7092). Do not close it.
+def client(broker: BrokerAt | str | None) -> Client:
+    """The client of this process for a broker (or its address; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092). Do not
+    close it.
 
-    Raises ConnectionLost if no broker answers there: at once, or in a task after PATIENCE seconds.
+    Raises ConnectionLost if no broker answers there: at once, or in a task after PATIENCE seconds;
+    AuthenticationFailed.
     """
-    place = (os.getpid(), address)
+    at = broker if isinstance(broker, BrokerAt) else BrokerAt(broker)
+    place = (os.getpid(), at)
     with _lock:
         found = _clients.get(place)
         if found is None:
-            found = _clients[place] = _connected(address)
+            found = _clients[place] = _connected(at)
             settle("connecting")
     return found
 
 
-def _connected(address: str | None) -> Client:
+def _connected(broker: BrokerAt) -> Client:
     until = monotonic() + (PATIENCE if is_task() else 0)
     while True:
         try:
-            return connect(address).open()
+            return broker.connect().open()
         except ConnectionLost:
             if monotonic() >= until:
                 raise

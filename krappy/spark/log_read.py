@@ -41,7 +41,7 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Raises what `ranges.resolve` raises."""
         options = self._options
-        found = ranges.resolve(client(options.address), options)
+        found = ranges.resolve(client(options.broker), options)
         if options.limit is not None or not found:
             return [LogPartition(found)]
         return [LogPartition([each]) for each in ranges.split(found, options.min_partitions, options.max_records)]
@@ -59,7 +59,7 @@ def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> 
     """
     from krappy.spark import blocks
 
-    connected, shape, room = client(options.address), arrow_schema(schema), options.limit
+    connected, shape, room = client(options.broker), arrow_schema(schema), options.limit
     wanted = blocks.fetched(shape.names)
     for part in parts:
         for block in _blocks(connected, part, wanted, options.fail_on_data_loss):

@@ -15,6 +15,7 @@ from krappy.settings.topic_table import nearest
 Use = Literal["any", "log", "stream", "write", "writeStream"]
 READS = ("log", "table", "stream")
 WRITES = ("write", "writeStream")
+EVERYWHERE = (*READS, "snapshot", *WRITES)
 
 
 class Option(NamedTuple):
@@ -27,7 +28,24 @@ class Option(NamedTuple):
 
 
 OPTIONS = [
-    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "snapshot", *WRITES), "HOST:PORT of the broker"),
+    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", EVERYWHERE, "HOST:PORT of the broker"),
+    Option(
+        "security.protocol",
+        "as $KRAPPY_TLS, $KRAPPY_CA and $KRAPPY_USER say",
+        EVERYWHERE,
+        "`PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`: of the broker's native listener",
+    ),
+    Option("ssl.ca.location", "", EVERYWHERE, "PEM file, on each machine, of those who vouch for the broker"),
+    Option("sasl.username", "$KRAPPY_USER", EVERYWHERE, "the user that logs in"),
+    Option("sasl.password", "", EVERYWHERE, "the user's password"),
+    Option("sasl.password.file", "$KRAPPY_PASSWORD_FILE", EVERYWHERE, "file, on each machine, that holds the password"),
+    Option(
+        "sasl.mechanism",
+        "the best that the broker has",
+        EVERYWHERE,
+        "`SCRAM-SHA-512`, `SCRAM-SHA-256`, or `PLAIN` over TLS",
+    ),
+    Option("sasl.jaas.config", "", EVERYWHERE, "user and password, as Kafka's clients for Java have them"),
     Option(
         "mode",
         "log; table when a key option is given",
@@ -113,6 +131,7 @@ USES = {
 }
 KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
 KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # these may be empty, and keep blanks at their ends
+AS_THEY_ARE = (*KEYS_AS_THEY_ARE, "sasl.password", "kafka.sasl.password")  # and so do these, which may not be empty
 TIMES = ("startingTimestamp", "startingOffsetsByTimestamp")
 NEEDS = [  # an option, and options of which at least one must be given, too
     ("keyEncoding", KEY_OPTIONS),
@@ -157,8 +176,8 @@ def check_names(texts: Mapping[str, str]) -> None:
 def _unknown(name: str) -> ConfigError:
     if name.startswith("kafka."):
         said = (
-            f"option '{name}': format('krappy') speaks Krappy's own protocol and has no kafka.* options: give "
-            "address=HOST:PORT (native port, by default 7092)"
+            f"option '{name}': format('krappy') speaks Krappy's own protocol, and of kafka.* options it has those of "
+            "security alone: give address=HOST:PORT (native port, by default 7092)"
         )
     elif name == "path":
         said = "load() and save() take no path: name topics with the option subscribe, or topic"

@@ -16,8 +16,9 @@ from math import inf
 from typing import Any, Literal, TypeVar, get_args
 
 from krappy.errors import ConfigError
+from krappy.spark.broker_at import BrokerAt, broker_at, plain_names
 from krappy.spark.keys import Keys
-from krappy.spark.option_table import KEY_OPTIONS, KEYS_AS_THEY_ARE, Use, check, check_names
+from krappy.spark.option_table import AS_THEY_ARE, KEY_OPTIONS, Use, check, check_names
 from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, StartPlace, ending, starting, whole
 from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
 from krappy.spark.topics import TopicChoice, topics
@@ -40,7 +41,7 @@ MOST_SNAPSHOT_TTL, MOST_STAGING_TTL = 86_400.0, 24 * 86_400.0  # seconds; the br
 class Options:
     """The options in their types. Durations are in seconds; None: the option was not given and has no default."""
 
-    address: str | None
+    broker: BrokerAt
     mode: Mode
     topics: TopicChoice | None
     start: StartPlace
@@ -73,7 +74,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
     Raises ConfigError, which names the option and says what to give instead.
     """
     texts = {name.lower(): str(value) for name, value in given.items()}
-    texts = {name: value if name in KEYS_AS_THEY_ARE else value.strip() for name, value in texts.items()}
+    texts = plain_names({name: value if name in AS_THEY_ARE else value.strip() for name, value in texts.items()})
     check_names(texts)
     read = _Reader(texts)
     keyed = [name for name in KEY_OPTIONS if name.lower() in texts]
@@ -82,7 +83,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
     check(texts, use, mode)
     compression = read.choice("compression", COMPRESSIONS, "none")
     return Options(
-        address=texts.get("address") or None,
+        broker=broker_at(texts),
         mode=mode,
         topics=None if use in ("write", "writeStream") or "snapshot" in texts else topics(texts),
         start=starting(texts, STREAM_START if use == "stream" else BATCH_START, use),

@@ -36,7 +36,7 @@ class SnapshotReader(DataSourceReader):
         """Raises UnknownTopic, UnknownPartition, ViewDisabled, Overloaded when the broker holds too many."""
         options = self._options
         assert options.topics is not None
-        connected = client(options.address)
+        connected = client(options.broker)
         rows: list[Row] = []
         now = logs(connected, options.topics)
         for topic in now.ids:

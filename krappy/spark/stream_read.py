@@ -108,11 +108,11 @@ class StreamReader(*BASES):  # type: ignore[misc]
 
     def _logs(self, begun: bool = True) -> Logs:
         """The logs now. If `begun` and with failOnDataLoss=false, missing topics are left out until they are back."""
-        return logs(client(self._options.address), self._topics, begun and not self._losses.fail)
+        return logs(client(self._options.broker), self._topics, begun and not self._losses.fail)
 
     def _begin(self, limit: Any) -> StreamPosition:
         """The end of the first batch, which says where it begins."""
-        options, connected = self._options, client(self._options.address)
+        options, connected = self._options, client(self._options.broker)
         now = self._logs(begun=False)
         if options.start.kind == "snapshot":
             taken = self._snapshots.take(now)

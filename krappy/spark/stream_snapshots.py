@@ -40,7 +40,7 @@ class StreamSnapshots:
     def _take(self, topic: str, now: Logs, topic_id: str) -> Snapshot:
         options, partitions = self._options, now.named(topic)
         splits = max(SPLITS, len(now.of(topic)), options.min_partitions or 0)
-        held = client(options.address).snapshot(
+        held = client(options.broker).snapshot(
             topic, partitions=partitions, splits=splits, ttl=options.snapshot_ttl, topic_id=topic_id
         )
         self._held[held.id] = held
@@ -65,7 +65,7 @@ class StreamSnapshots:
     def _again(self, topic: str, id: str, partitions: list[int], now: Logs, topic_id: str) -> Snapshot:
         """The snapshot of a query that was restarted, or a new one if the broker holds it no longer."""
         try:
-            client(self._options.address).keep_snapshot(id, self._options.snapshot_ttl)
+            client(self._options.broker).keep_snapshot(id, self._options.snapshot_ttl)
         except SnapshotGone:
             return self._take(topic, now, topic_id)
         self._held[id] = Snapshot(id, topic, {}, [KeyRange(each) for each in partitions])
@@ -75,6 +75,6 @@ class StreamSnapshots:
         """Closes the snapshots `passed` (ids), and all that are held here: the first batch is done."""
         for id in {*passed, *self._held} - self._closed:
             with suppress(KrappyError):
-                client(self._options.address).close_snapshot(id)
+                client(self._options.broker).close_snapshot(id)
                 self._closed.add(id)
         self._held.clear()

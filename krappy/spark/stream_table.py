@@ -41,7 +41,7 @@ def read(partition: FirstPartition, schema: StructType, options: Options) -> Ite
     """The rows of a range, read in a task. Raises UnknownTopic if the topic is gone, with failOnDataLoss."""
     from krappy.spark import blocks  # imports pyarrow.compute, which planning does not need
 
-    connected = client(options.address)
+    connected = client(options.broker)
     shape = arrow_schema(schema)
     wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})
     try:

@@ -51,14 +51,14 @@ class StreamWriter(_Base):  # type: ignore[misc]
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         self._outgoing = outgoing(schema, options.topic)
         self._schema = schema
-        self._address = options.address
+        self._broker = options.broker
         self._topic = options.topic
         self._ttl, self._compression = options.staging_ttl, options.compression
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         job = self._job()
         batches = iterator if features().arrow_stream_writer else _batches(iterator, self._schema)
-        return stage_all(batches, self._outgoing, client(self._address), job)
+        return stage_all(batches, self._outgoing, client(self._broker), job)
 
     def _job(self) -> SparkJob:
         context = TaskContext.get()
@@ -69,10 +69,10 @@ class StreamWriter(_Base):  # type: ignore[misc]
         return SparkJob(name, True, self._ttl, self._compression)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        commit_all(messages, client(self._address))
+        commit_all(messages, client(self._broker))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        abort_all(runs_of(messages), client(self._address))
+        abort_all(runs_of(messages), client(self._broker))
 
 
 def batches_to(

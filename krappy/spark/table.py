@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.errors import ConfigError
 from krappy.spark import at_once, conditions
+from krappy.spark.broker_at import BrokerAt, broker_at, plain_names
 from krappy.spark.demands import options_of
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS
@@ -123,6 +124,11 @@ class SparkTable:
         """Whether this program is known to reach the broker."""
         return self.client_address is not None or not self.remote()
 
+    def broker(self) -> BrokerAt:
+        """As this program reaches it. Raises ConfigError."""
+        here = {} if self.client_address is None else {"address": self.client_address}
+        return broker_at(plain_names({**{name.lower(): str(each) for name, each in self.options.items()}, **here}))
+
     def load(self, options: Mapping[str, str]) -> DataFrame:
         """A DataFrame with these options and no others."""
         return self._spark.read.format("krappy").options(**options).load()
@@ -202,9 +208,7 @@ class TableSnapshot:
             from krappy.spark.connections import client
             from krappy.spark.held import from_text
 
-            client(self._table.client_address or self._table.options.get("address")).close_snapshot(
-                from_text(self._text).id
-            )
+            client(self._table.broker()).close_snapshot(from_text(self._text).id)
 
     def __enter__(self) -> TableSnapshot:
         return self

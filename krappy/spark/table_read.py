@@ -91,7 +91,7 @@ class TableReader(DataSourceReader):
             held = from_text(options.snapshot)
             return [Part(held.topic, held.id, some) for each in held.ranges if (some := within(each, self._keys))]
         assert options.topics is not None
-        connected = client(options.address)
+        connected = client(options.broker)
         now = logs(connected, options.topics)
         if exact is not None:
             each = min(LOOKUPS, -(-len(exact) // (options.min_partitions or 1))) or 1
@@ -131,7 +131,7 @@ class TableReader(DataSourceReader):
         return found if self._options.limit is None else first_rows(found, self._options.limit)
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        connected = client(self._options.address)
+        connected = client(self._options.broker)
         if isinstance(piece, Lookups):
             assert self._options.topics is not None
             now = logs(connected, self._options.topics)

@@ -30,19 +30,19 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise ConfigError("a topic's events are never overwritten: write with .mode('append')")
         self._outgoing = outgoing(schema, options.topic)
-        self._address = options.address
+        self._broker = options.broker
         name, again = options.job_id or uuid.uuid4().hex, options.job_id is not None
         self._await_table = options.await_table
         self._job = SparkJob(name, again, options.staging_ttl, options.compression)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return stage_all(iterator, self._outgoing, client(self._address), self._job)
+        return stage_all(iterator, self._outgoing, client(self._broker), self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        published = commit_all(messages, client(self._address))
+        published = commit_all(messages, client(self._broker))
         self._check(published)
         if self._await_table:
-            await_tables(published, client(self._address))
+            await_tables(published, client(self._broker))
 
     def _check(self, published: Sequence[StagedCommit]) -> None:
         """Raises ConfigError if a write to other topics has published the jobId: this one would be lost unnoticed."""
@@ -56,4 +56,4 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         runs = runs_of(messages) if self._job.again else [self._job.name]
-        abort_all(runs, client(self._address))
+        abort_all(runs, client(self._broker))

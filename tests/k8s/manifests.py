@@ -16,7 +16,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted(path.name for path in (ROOT / "k8s" / "overlays").iterdir())
 
-FOREIGN = {"ServiceMonitor", "PrometheusRule"}  # of the Prometheus operator: their schemas are not Kubernetes'
+# Of the Prometheus operator and of cert-manager: their schemas are not Kubernetes'.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "Certificate"}
 
 Manifest = dict[str, Any]
 

@@ -65,7 +65,7 @@ INSECURE = {"KRAPPY_INSECURE_LISTENERS": "allow"}  # as the base's krappy.toml h
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     """The guide's own example of an overlay, with what it adds to it for clients outside."""
-    whole, outside = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    whole, outside, _ = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     folder = example(tmp_path_factory.mktemp("guide"), [], [])
     text, more = yaml.safe_load(whole), yaml.safe_load(outside)
     text["components"] += more.pop("components")
@@ -78,6 +78,16 @@ def test_the_overlay_that_it_shows_is_valid(mine: list[Manifest]) -> None:
         validate(each)
     job = only(mine, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
     assert container(mine)["image"] == job["image"] == "registry.example/krappy:0.1.0"
+
+
+def test_the_overlay_with_tls_and_users_is_valid(tmp_path: Path) -> None:
+    *_, secured = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    folder = example(tmp_path, [], [])
+    (folder / "kustomization.yaml").write_text(secured)
+    found = build(folder)
+    for each in found:
+        validate(each)
+    assert "SASL_SSL" in str(container(found)["env"])
 
 
 def test_clients_outside_have_a_listener_of_their_own(mine: list[Manifest]) -> None:

@@ -15,13 +15,18 @@ from krappy.settings.server import load
 from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only, validate
 
 
-@pytest.fixture(params=OVERLAYS)
+@pytest.fixture(params=[each for each in OVERLAYS if each != "cluster"])  # that is in test_secured_manifests.py
 def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
     return built(f"overlays/{request.param}")
 
 
-def test_they_are_valid(manifests: list[Manifest]) -> None:
-    for each in manifests:
+@pytest.fixture(params=OVERLAYS)
+def any_manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return built(f"overlays/{request.param}")
+
+
+def test_they_are_valid(any_manifests: list[Manifest]) -> None:
+    for each in any_manifests:
         validate(each)
 
 
@@ -58,8 +63,8 @@ def test_ports_match_the_configuration(manifests: list[Manifest]) -> None:
     assert {int(port) for port in re.findall(r'"(\d+)/tcp"', image)} == set(ports.values())
 
 
-def test_probes_match_endpoints(manifests: list[Manifest]) -> None:
-    pod = container(manifests)
+def test_probes_match_endpoints(any_manifests: list[Manifest]) -> None:
+    pod = container(any_manifests)
     paths = {kind: pod[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
     assert {kind: get["path"] for kind, get in paths.items()} == {
         "startup": "/readyz",
@@ -88,21 +93,21 @@ def test_settings_are_known(manifests: list[Manifest], tmp_path: Path) -> None:
     assert found.advertised_listeners
 
 
-def test_memory_fits(manifests: list[Manifest], tmp_path: Path) -> None:
+def test_memory_fits(any_manifests: list[Manifest], tmp_path: Path) -> None:
     """What the broker is told it may use leaves at least half of the limit for Python, RocksDB's rest and buffers."""
-    pod = container(manifests)
+    pod = container(any_manifests)
     units = {"Mi": 1 << 20, "Gi": 1 << 30}
     limit, request = (pod["resources"][kind]["memory"] for kind in ("limits", "requests"))
     bytes_of = {text: int(text[:-2]) * units[text[-2:]] for text in (limit, request)}
-    config = tomllib.loads(only(manifests, "ConfigMap")["data"]["krappy.toml"])
+    config = tomllib.loads(only(any_manifests, "ConfigMap")["data"]["krappy.toml"])
     used = config["memory_bytes"] + config["view_cache_bytes"] + config["view_memtable_bytes"]
     assert used * 2 <= bytes_of[limit]
     assert bytes_of[request] <= bytes_of[limit]
 
 
-def test_the_grace_period_fits_the_graceful_stop(manifests: list[Manifest]) -> None:
-    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
-    [slept] = re.findall(r"time\.sleep\((\d+)\)", str(container(manifests)["lifecycle"]["preStop"]))
+def test_the_grace_period_fits_the_graceful_stop(any_manifests: list[Manifest]) -> None:
+    pod = only(any_manifests, "StatefulSet")["spec"]["template"]["spec"]
+    [slept] = re.findall(r"time\.sleep\((\d+)\)", str(container(any_manifests)["lifecycle"]["preStop"]))
     assert pod["terminationGracePeriodSeconds"] > int(slept) + krappy.app.STOP_LIMIT_S
 
 
@@ -112,39 +117,41 @@ def test_the_budget_fits_the_replicas(manifests: list[Manifest]) -> None:
     assert only(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 0
 
 
-def test_pods_are_restricted(manifests: list[Manifest]) -> None:
+def test_pods_are_restricted(any_manifests: list[Manifest]) -> None:
     """Pod Security, level restricted; and a root that can't be written."""
-    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    pod = only(any_manifests, "StatefulSet")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    assert all(kind in ("configMap", "emptyDir") for volume in pod["volumes"] for kind in volume if kind != "name")
-    secure = container(manifests)["securityContext"]
+    assert all(
+        kind in ("configMap", "emptyDir", "secret") for volume in pod["volumes"] for kind in volume if kind != "name"
+    )
+    secure = container(any_manifests)["securityContext"]
     assert secure["allowPrivilegeEscalation"] is False
     assert secure["readOnlyRootFilesystem"] is True
     assert secure["capabilities"] == {"drop": ["ALL"]}
-    namespace = only(manifests, "Namespace")
+    namespace = only(any_manifests, "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_no_image_is_latest(manifests: list[Manifest]) -> None:
+def test_no_image_is_latest(any_manifests: list[Manifest]) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert container(manifests)["image"] == f"krappy:{version}"
+    assert container(any_manifests)["image"] == f"krappy:{version}"
 
 
-def test_every_volume_is_there(manifests: list[Manifest]) -> None:
-    spec = only(manifests, "StatefulSet")["spec"]
+def test_every_volume_is_there(any_manifests: list[Manifest]) -> None:
+    spec = only(any_manifests, "StatefulSet")["spec"]
     claimed = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or []]
     volumes = [volume["name"] for volume in spec["template"]["spec"]["volumes"]]
-    assert sorted(claimed + volumes) == sorted({each["name"] for each in container(manifests)["volumeMounts"]})
+    assert sorted(claimed + volumes) == sorted({each["name"] for each in container(any_manifests)["volumeMounts"]})
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "k8s").rglob("*.yaml")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_file_is_yaml_with_protocols_said(path: Path) -> None:
     """A Service's port without `protocol` passes every schema, and server-side apply then refuses it."""
     for each in yaml.safe_load_all(path.read_text()):
-        assert isinstance(each, dict)
+        assert isinstance(each, dict | list)  # a list: of a patch (RFC 6902)
         for port in _ports(each):
             assert "protocol" in port
 

@@ -12,6 +12,7 @@ import pytest
 
 from krappy.errors import ConnectionLost
 from krappy.spark import connections
+from krappy.spark.broker_at import BrokerAt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ def test_a_task_waits_for_its_broker(address: str, nowhere: str, monkeypatch: py
     monkeypatch.setattr(connections, "is_task", lambda: True)
     monkeypatch.setattr(connections, "PATIENCE", 600)
     monkeypatch.setattr("krappy.spark.connections.sleep", sleep)
-    with closing(connections._connected(None)) as found:
+    with closing(connections._connected(BrokerAt())) as found:
         assert isinstance(found.topics(), list)
     assert len(waited) == 3
 

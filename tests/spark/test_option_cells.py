@@ -15,6 +15,7 @@ import pytest
 
 from krappy.blocking import Client, KeyRange
 from krappy.errors import ConfigError, KrappyError, SnapshotGone
+from krappy.spark.broker_at import SECURITY
 from krappy.spark.held import from_text
 from krappy.spark.option_table import OPTIONS, USES
 from krappy.spark.options import parse
@@ -119,6 +120,7 @@ CELLS: dict[str, dict[str, tuple[Given, str]]] = {
     },
 }
 ELSEWHERE = {  # tested below, or in another module
+    *((use, name) for name in SECURITY for use in USES),  # test_secured.py
     *((use, "snapshotTtl") for use in ("table", "snapshot", "stream")),
     ("write", "stagingTtl"),
     ("write", "awaitTable"),  # test_bulk.py

@@ -8,6 +8,7 @@ import pytest
 
 import krappy.spark
 from krappy.errors import ConfigError
+from krappy.spark.broker_at import BrokerAt
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import OPTIONS, Use
 from krappy.spark.options import parse, texts
@@ -32,7 +33,7 @@ def test_the_defaults_are_those_of_the_kafka_source() -> None:
     )
     assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert parse({**S, "includeHeaders": "TRUE"}, "log").columns == (*batch.columns, "headers")
-    assert (batch.mode, batch.key_type, batch.pushdown, batch.address) == ("log", "binary", False, None)
+    assert (batch.mode, batch.key_type, batch.pushdown, batch.broker) == ("log", "binary", False, BrokerAt())
 
 
 def test_a_table_has_columns_of_its_own() -> None:
@@ -92,7 +93,11 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({"assign": "t"}, "log", "partitions by topic are needed"),
     ({**S, "startingOffset": "earliest"}, "any", "no option 'startingoffset'; the nearest is 'startingOffsets'"),
     ({**S, "zzz": "1"}, "log", "no option 'zzz'$"),
-    ({**S, "kafka.bootstrap.servers": "h:9092"}, "any", "no kafka.* options: give address=HOST:PORT"),
+    (
+        {**S, "kafka.bootstrap.servers": "h:9092"},
+        "any",
+        "of kafka.* options it has those of security alone: give address=HOST:PORT",
+    ),
     ({**S, "path": "/x"}, "any", "load\\(\\) and save\\(\\) take no path"),
     ({**S, "mode": "tabel"}, "log", "option mode='tabel': give log or table or snapshot"),
     ({**S, "includeHeaders": "yes"}, "log", "option includeHeaders='yes': give true or false"),
@@ -176,3 +181,57 @@ def test_every_option_is_documented_once() -> None:
     readme = (Path(krappy.spark.__path__[0]) / "README.md").read_text("utf-8")
     for name, default, uses, doc in OPTIONS:
         assert f"| `{name}` | {default or ''} | {', '.join(uses)} | {doc} |".replace("|  |", "| |") in readme
+
+
+# --- how the broker is reached
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username=\'ada\' password="a \\"b\\" c";'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"ssl.ca.location": "ca.pem"}, BrokerAt(ca="ca.pem")),
+        ({"security.protocol": "sasl_ssl"}, BrokerAt(tls=True)),
+        (
+            {"sasl.username": "ada", "sasl.password": " b ", "security.protocol": "SASL_PLAINTEXT"},
+            BrokerAt(tls=False, user="ada", password=" b "),
+        ),
+        (
+            {"kafka.sasl.username": "ada", "kafka.sasl.password.file": "f", "kafka.sasl.mechanism": "plain"},
+            BrokerAt(user="ada", password_file="f", mechanism="PLAIN"),
+        ),
+        ({"kafka.sasl.jaas.config": JAAS}, BrokerAt(user="ada", password='a "b" c')),
+        ({"kafka.sasl.jaas.config": JAAS, "sasl.jaas.config": JAAS}, BrokerAt(user="ada", password='a "b" c')),
+    ],
+)
+def test_how_the_broker_is_reached(given: dict[str, str], wanted: BrokerAt) -> None:
+    for use in ("any", "log", "stream"):
+        assert parse({**S, **given}, use).broker == wanted
+    assert parse({"topic": "t", **given}, "write").broker == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sasl.username": "ada"}, "give both"),
+        ({"sasl.password": "hidden"}, "give both"),
+        ({"sasl.username": "ada", "sasl.password": "hidden", "sasl.password.file": "f"}, "give one of them"),
+        ({"sasl.jaas.config": JAAS, "sasl.password": "hidden"}, "leave out sasl.username"),
+        ({"sasl.jaas.config": 'Krb5LoginModule required keyTab="hidden";'}, "user and password are read from it"),
+        ({"sasl.username": "a", "sasl.password": "hidden", "security.protocol": "SSL"}, "SASL_SSL, or SASL_PLAINTEXT"),
+        ({"ssl.ca.location": "ca", "security.protocol": "PLAINTEXT"}, "SSL or SASL_SSL"),
+        ({"security.protocol": "TLS"}, "give PLAINTEXT or SSL"),
+        ({"sasl.mechanism": "GSSAPI"}, "give SCRAM-SHA-512"),
+        ({"sasl.password": "hidden", "kafka.sasl.password": "hidden too"}, "differ: give one of them"),
+        ({"kafka.sasl.login.class": "x"}, "those of security alone"),
+    ],
+)
+def test_a_broker_that_can_not_be_reached_so(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as error:
+        parse({**S, **given}, "log")
+    assert "hidden" not in str(error.value)
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "hidden" not in repr(parse({**S, "sasl.username": "ada", "sasl.password": "hidden"}, "log"))
