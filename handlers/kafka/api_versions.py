@@ -4,29 +4,17 @@ levels of its features (UpdateFeatures, 57)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.refusals import DONE, SHOWN, RefusedApi, denied_on_cluster, refusal
 from krappy.handlers.kafka.registry import REGISTRY, Message, serves
-from krappy.ports import BrokerPort, KafkaSessionPort
+from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
 INVALID_REQUEST = 42
 # Of the features (KIP-584): KIP-848, KIP-932, KIP-890.
 LEVELS = {"group.version": 1, "share.version": 1, "transaction.version": 2}
-# There are no share groups in a cluster yet.
-_ALONE = "share.version"
-_ALONE_APIS = {
-    ApiKey.SHARE_GROUP_HEARTBEAT,
-    ApiKey.SHARE_GROUP_DESCRIBE,
-    ApiKey.SHARE_FETCH,
-    ApiKey.SHARE_ACKNOWLEDGE,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 _NAMED_SINCE = 3  # the version from which clients name their software
 
@@ -36,35 +24,21 @@ def api_versions(session: KafkaSessionPort, request: Message, version: int) -> M
     if version >= _NAMED_SINCE and not (
         _SOFTWARE.fullmatch(request["client_software_name"]) and _SOFTWARE.fullmatch(request["client_software_version"])
     ):
-        return what_is_served(session.broker, INVALID_REQUEST)
-    return what_is_served(session.broker)
+        return what_is_served(INVALID_REQUEST)
+    return what_is_served()
 
 
-def is_served(broker: BrokerPort, key: int) -> bool:
-    """Whether an API of the registry is served by this broker."""
-    return not (broker.in_cluster and key in _ALONE_APIS)
-
-
-def _levels(broker: BrokerPort) -> dict[str, int]:
-    return {name: level for name, level in LEVELS.items() if not (broker.in_cluster and name == _ALONE)}
-
-
-def what_is_served(broker: BrokerPort, error: int = 0) -> Message:
+def what_is_served(error: int = 0) -> Message:
     """The answer, with an error code. The server sends it too, when a request's version of this API is not served."""
-    levels = _levels(broker)
     return {
         "error_code": error,
-        "api_keys": [
-            {"api_key": key, "min_version": low, "max_version": high}
-            for key, low, high in REGISTRY.ranges()
-            if is_served(broker, key)
-        ],
+        "api_keys": [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in REGISTRY.ranges()],
         "supported_features": [
-            {"name": name, "min_version": level, "max_version": level} for name, level in levels.items()
+            {"name": name, "min_version": level, "max_version": level} for name, level in LEVELS.items()
         ],
         "finalized_features_epoch": 0,
         "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in levels.items()
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in LEVELS.items()
         ],
     }
 
@@ -78,14 +52,14 @@ def update_features(session: KafkaSessionPort, request: Message, version: int) -
     updates = request["feature_updates"]
     try:
         for update in updates:
-            _check_feature(_levels(session.broker), update["feature"], update["max_version_level"])
+            _check_feature(update["feature"], update["max_version_level"])
     except RefusedApi as error:
         return refusal(error)
     return {**DONE, "results": [{"feature": update["feature"], **DONE} for update in updates]}
 
 
-def _check_feature(levels: Mapping[str, int], name: str, level: int) -> None:
-    if levels.get(name) != level:
-        which = f"supports only version {levels[name]} of it" if name in levels else "does not support it"
+def _check_feature(name: str, level: int) -> None:
+    if LEVELS.get(name) != level:
+        which = f"supports only version {LEVELS[name]} of it" if name in LEVELS else "does not support it"
         text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker {which}."
         raise RefusedApi(Code.INVALID_UPDATE_VERSION, text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
-from krappy.core.security.operations import Op, Resource
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.operations import authorized, authorized_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
@@ -234,14 +234,22 @@ def _controller(session: KafkaSessionPort) -> int:
     return NOBODY if controller is None else controller
 
 
-GROUP, TRANSACTION = 0, 1  # key types; 2, of share groups (KIP-932), is not served
-INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # Kafka's internal topics for them
+GROUP, TRANSACTION, SHARE = 0, 1, 2  # key types
+INTERNAL = {  # Kafka's internal topics for them
+    GROUP: "__consumer_offsets",
+    TRANSACTION: "__transaction_state",
+    SHARE: "__share_group_state",
+}
+_RESOURCES = {GROUP: Resource.GROUP, TRANSACTION: Resource.TRANSACTIONAL_ID}
 _SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
 
 
-@serves(ApiKey.FIND_COORDINATOR, needs=needs.group(Op.DESCRIBE) + needs.transactional_id(Op.DESCRIBE))
+@serves(
+    ApiKey.FIND_COORDINATOR,
+    needs=needs.group(Op.DESCRIBE) + needs.transactional_id(Op.DESCRIBE) + needs.cluster(Op.CLUSTER_ACTION),
+)
 async def find_coordinator(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The broker that coordinates a group or a transactional id."""
+    """The broker that coordinates a group or a transactional id, or keeps the state of a share group (KIP-932)."""
     kind = request["key_type"]
     if version < _SEVERAL_SINCE:
         return await _coordinator(session, request["key"], kind)
@@ -254,21 +262,30 @@ async def find_coordinator(session: KafkaSessionPort, request: Message, version:
 
 
 async def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> Message:
-    error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
-    if kind in INTERNAL:
-        resource = Resource.GROUP if kind == GROUP else Resource.TRANSACTIONAL_ID
+    error, text = Code.INVALID_REQUEST, "groups, transactional ids and share partitions have coordinators"
+    name = _group_in(key) if kind == SHARE else key
+    if kind in INTERNAL and name:
         try:
-            session.access.check(resource, key, Op.DESCRIBE)
+            if kind == SHARE:
+                session.access.check(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+            else:
+                session.access.check(_RESOURCES[kind], key, Op.DESCRIBE)
         except KrappyError as refused:
             return _nowhere(key, code_for(refused), refused.text)
         error, text = Code.COORDINATOR_NOT_AVAILABLE, "the coordinator is away, or has no listener of this name"
         try:
-            node = session.nodes().get(await session.broker.coordinator(INTERNAL[kind], key))
+            node = session.nodes().get(await session.broker.coordinator(INTERNAL[kind], name))
         except KrappyError as failed:
             node, text = None, failed.text
         if node is not None:
             return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}
     return _nowhere(key, error, text)
+
+
+def _group_in(key: str) -> str:
+    """The group of a share partition (GROUP:TOPIC-ID:PARTITION); "": it is no key of one."""
+    found = key.rsplit(":", 2)
+    return found[0] if len(found) == 3 and found[1] and found[2].isdecimal() else ""
 
 
 def _nowhere(key: str, error: Code, text: str) -> Message:

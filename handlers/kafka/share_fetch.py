@@ -7,6 +7,8 @@
   both acquire modes.
 - A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
   be what the member died of.
+- A partition stays in its session until the member forgets it, whatever becomes of it here. While another broker that
+  keeps the group's state is away, it brings nothing, as in Kafka; a client would not know the error.
 """
 
 from __future__ import annotations
@@ -18,19 +20,26 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, read_acks
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import AuthorizationFailed, KrappyError, UnknownTopic
+from krappy.errors import AuthorizationFailed, CoordinatorNotAvailable, KrappyError, NotCoordinator, UnknownTopic
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.leader_hints import LeaderHints
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.sources import topic_of
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import KafkaSessionPort, ShareConnectionPort, ShareLeasesPort, ShareSessionPort, TopicPort
+from krappy.ports import (
+    KafkaSessionPort,
+    PartitionId,
+    PartitionPort,
+    ShareConnectionPort,
+    ShareLeasesPort,
+    ShareSessionPort,
+    TopicPort,
+)
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 FINAL, INITIAL = -1, 0  # epochs
 LONGEST_MEMBER = 255  # characters of a member's id
 CONNECTION = "share sessions"  # where a connection keeps them
-MANY = 200  # partitions that are looked at in one turn
+MANY = 200  # partitions that are looked at in one turn, and whose states are asked for at once
 MAX_BYTES = 16 << 20  # of records in one answer; a single larger batch still comes whole
 At = tuple[bytes, int]  # topic id, partition
 
@@ -59,8 +68,7 @@ class ShareRequest:
         self.group: ShareLeasesPort
         self.member: ShareSessionPort
         self.group, self.member = connection.session(name, member, self.epoch)
-        self._access = session.access.version if self.epoch == INITIAL else -1  # else it is looked at again
-        self.keep_what_may_be_read()
+        self._access = -1
         self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
         self.hints = LeaderHints(session)
 
@@ -69,17 +77,27 @@ class ShareRequest:
             for partition in topic["partitions"]:
                 yield (topic["topic_id"], partition["partition_index"]), partition["acknowledgement_batches"]
 
-    def keep_what_may_be_read(self) -> None:
-        """Takes those partitions out of the session that the client may not read any more. Raises
-        AuthorizationFailed if it may not read as this group."""
+    @property
+    def is_outdated(self) -> bool:
+        """Whether ACLs may have changed since it was looked at what the client may read."""
+        return self.session.access.version not in (0, self._access)
+
+    def check_access(self) -> dict[At, KrappyError]:
+        """Gives the partitions of the session that the client may not read any more, and why; nothing is open there
+        now. Raises AuthorizationFailed if it may not read as this group."""
         access = self.session.access
-        if access.version in (0, self._access):
-            return
+        if not self.is_outdated:
+            return {}
         self._access = access.version
         access.share_partitions(self.request["group_id"], Op.READ)
-        for at in list(self.member.parts):
-            if isinstance(topic_of(self.session, "", at[0], True, Op.READ), Code):
-                del self.member.parts[at]
+        denied: dict[At, KrappyError] = {}
+        for at in self.member.parts:
+            try:
+                self._topic(at)
+            except KrappyError as error:
+                denied[at] = error
+        self.member.parts |= dict.fromkeys(denied)
+        return denied
 
     @property
     def renews(self) -> bool:
@@ -97,8 +115,8 @@ class ShareRequest:
                 self._check(acks)
                 shared = self.member.parts.get(at)
                 if shared is None:
-                    self._led(at)  # to tell who leads it, if that is why
-                    raise Refused(Fault.INVALID_RECORD_STATE, "the share session has no such partition")
+                    self.led(at)  # to tell who leads it, if that is why
+                    raise Refused(Fault.INVALID_RECORD_STATE, "the member has acquired nothing there")
                 for _ in self.group.acknowledge(self.member, shared, acks):
                     touched[at] = shared
                     await self.session.pause()
@@ -117,7 +135,7 @@ class ShareRequest:
         if not self.renews and any(ack.kind is AckType.RENEW for ack in acks):
             raise Refused(Fault.INVALID_REQUEST, "a request that renews must say so (IsRenewAck)")
 
-    def _led(self, at: At) -> Any:
+    def led(self, at: At) -> PartitionPort:
         """The partition. Raises UnknownTopic, UnknownPartition, NotLeader."""
         return self._topic(at).led(at[1])
 
@@ -128,24 +146,45 @@ class ShareRequest:
         return topic
 
     async def add_partitions(self) -> dict[At, KrappyError]:
-        """Adds the partitions that are named to the session, and removes those to be forgotten. Gives the errors."""
+        """Adds the partitions that are named to the session, removes those to be forgotten, and opens what is not open.
+        Gives the errors. Raises Refused: the group is no share group."""
+        parts = self.member.parts
         for topic in self.request["forgotten_topics_data"]:
             for index in topic["partitions"]:
-                self.member.parts.pop((topic["topic_id"], index), None)
-        fresh = [at for at in self.rows if at not in self.member.parts]
+                parts.pop((topic["topic_id"], index), None)
+        fresh = [at for at in self.rows if at not in parts]
         try:
             self.connection.check_parts(len(fresh))
         except KrappyError as error:
             return dict.fromkeys(fresh, error)
+        parts |= dict.fromkeys(fresh)
         errors: dict[At, KrappyError] = {}
-        for number, at in enumerate(self.rows, 1):
+        led: dict[PartitionId, Any] = {}
+        for number, at in enumerate([at for at, shared in parts.items() if shared is None], 1):
             try:
-                self.member.parts[at] = await self.connection.open(self.group, self._led(at))
+                led[PartitionId(*at)] = self.led(at)
             except KrappyError as error:
                 errors[at] = error
-                self.member.parts.pop(at, None)
             if number % MANY == 0:
                 await self.session.pause()
+        ids = [*led]
+        for first in range(0, len(ids), MANY):
+            errors |= await self._open({id: led[id] for id in ids[first : first + MANY]})
+        return errors
+
+    async def _open(self, led: dict[PartitionId, Any]) -> dict[At, KrappyError]:
+        """Gives the errors that a client can do something about."""
+        try:
+            opened = await self.connection.open(self.group, led)
+        except (NotCoordinator, CoordinatorNotAvailable):
+            return {}
+        errors: dict[At, KrappyError] = {}
+        for id, found in opened.items():
+            if not isinstance(found, KrappyError):
+                if id in self.member.parts and found.lost is None:
+                    self.member.parts[id] = found
+            elif not isinstance(found, UnknownTopic):  # else the broker that was asked does not know it yet
+                errors[id] = found
         return errors
 
     def told(self, at: At, row: Message, error: KrappyError) -> int:
@@ -189,6 +228,7 @@ async def share_acknowledge(session: KafkaSessionPort, request: Message, version
         if request["share_session_epoch"] == INITIAL:
             raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, "ShareAcknowledge can't begin a share session")
         asked = ShareRequest(session, request)
+        asked.check_access()
     except KrappyError as error:
         return _refused(error)
     refused = await asked.acknowledge()
@@ -203,24 +243,26 @@ async def share_acknowledge(session: KafkaSessionPort, request: Message, version
 async def share_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
     try:
         asked = ShareRequest(session, request)
+        errors = asked.check_access()
     except KrappyError as error:
         return _refused(error)
     refused = await asked.acknowledge()
-    errors: dict[At, KrappyError] = {}
-    if asked.epoch != FINAL:
-        errors = await asked.add_partitions()
     rows: dict[At, Message] = {}
     room = min(request["max_bytes"], MAX_BYTES)
-    if asked.epoch == FINAL:
-        asked.end()
-    elif request["max_records"] > 0 and room > 0 and not asked.renews:
-        at_once = bool(errors) or bool(refused)
-        try:
-            rows = await _acquired(asked, room, 0 if at_once else bounded_ms(request["max_wait_ms"]))
-        except AuthorizationFailed as denied:
-            return _refused(denied)
-        except KrappyError as error:
-            errors |= dict.fromkeys(asked.member.parts, error)
+    try:
+        if asked.epoch == FINAL:
+            asked.end()
+        else:
+            errors |= await asked.add_partitions()
+            if request["max_records"] > 0 and room > 0 and not asked.renews:
+                at_once = bool(errors) or bool(refused)
+                rows, more = await _acquired(asked, room, 0 if at_once else bounded_ms(request["max_wait_ms"]))
+                errors |= more
+    except (AuthorizationFailed, Refused) as error:
+        asked.connection.end(asked.group, asked.member)
+        return _refused(error)
+    except KrappyError as error:
+        errors |= dict.fromkeys(asked.member.parts, error)
     for at in asked.acks:
         row = rows.setdefault(at, {})
         if at in refused:
@@ -238,18 +280,22 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
     return asked.answer(rows)
 
 
-async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> dict[At, Message]:
-    """What the member gets. Raises StorageError, CorruptBatch."""
+async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[At, Message], dict[At, KrappyError]]:
+    """What the member gets, and the partitions that it has lost meanwhile. Raises StorageError, CorruptBatch;
+    AuthorizationFailed."""
     session, request = asked.session, asked.request
-    ids = {shared.at: at for at, shared in asked.member.parts.items()}
+    ids = {shared.at: at for at, shared in asked.member.parts.items() if shared is not None}
     clock = session.broker.clock
     deadline = clock.steady_ms() + wait_ms
+    errors: dict[At, KrappyError] = {}
     while True:
-        some = await asked.group.until_some(asked.member, max(0, deadline - clock.steady_ms()))
-        asked.keep_what_may_be_read()
+        left = max(0, deadline - clock.steady_ms())
+        some = await asked.group.until_some(asked.member, left, lambda: asked.is_outdated)
+        outdated = asked.is_outdated
+        errors |= asked.check_access()
         async with session.answering(room) as allowed:
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
-        if polled.leases or not some:  # else others were faster
+        if polled.leases or errors or not (some or outdated):  # else others were faster
             break
     rows: dict[At, Message] = {}
     for topic, index, _, _, data in polled.parts:
@@ -258,4 +304,10 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> dict[At, Me
     for topic, index, first, last, deliveries in polled.leases:
         acquired = {"first_offset": first, "last_offset": last, "delivery_count": deliveries}
         rows[ids[topic, index]]["acquired_records"].append(acquired)
-    return rows
+    for at in ids.values():
+        if asked.member.parts.get(at) is None and at not in errors:
+            try:
+                asked.led(at)
+            except KrappyError as error:
+                errors[at] = error
+    return rows, errors

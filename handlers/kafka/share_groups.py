@@ -14,7 +14,7 @@ from krappy.handlers.kafka.groups import group_code, kafka_host
 from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import BatchedRows, counted
-from krappy.ports import KafkaSessionPort, PartitionPort, SharePosition
+from krappy.ports import KafkaSessionPort, PartitionId, SharePosition
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
@@ -157,13 +157,14 @@ async def _positions(session: KafkaSessionPort, asked: Message, rows: BatchedRow
 def _position(found: SharePosition | None) -> Message:
     if found is None:
         return {"start_offset": NOWHERE, "leader_epoch": 0, "lag": -1, "error_code": Code.NONE}
-    return {"start_offset": found.start, "leader_epoch": 0, "lag": found.lag, "error_code": Code.NONE}
+    told = {"start_offset": found.start, "leader_epoch": max(0, found.leader_epoch), "lag": found.lag}
+    return {**told, "error_code": Code.NONE}
 
 
 @serves(ApiKey.ALTER_SHARE_GROUP_OFFSETS, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 async def alter_share_group_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Moves a group without members. Nothing is moved if the group can't be."""
-    moves: list[tuple[PartitionPort, int]] = []
+    moves: dict[PartitionId, int] = {}
     responses = []
     for asked in request["topics"]:
         may = session.access.may(Resource.TOPIC, asked["topic_name"], Op.READ)
@@ -177,7 +178,9 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
                     raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{asked['topic_name']:.249}'")
                 if each["start_offset"] < 0:
                     raise Refused(Fault.INVALID_REQUEST, "StartOffset must be at least 0")
-                moves.append((topic.led(each["partition_index"]), each["start_offset"]))
+                if not 0 <= each["partition_index"] < topic.count:
+                    raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no such partition")
+                moves[PartitionId(topic.id, each["partition_index"])] = each["start_offset"]
             except KrappyError as error:
                 row |= {"error_code": group_code(error), "error_message": error.text}
             rows.append(row)
@@ -201,7 +204,7 @@ async def delete_share_group_offsets(session: KafkaSessionPort, request: Message
     denied = {topic for topic in names if not access.may(Resource.TOPIC, topic, Op.READ)}
     found = {topic: None if topic in denied else access.find_topic(topic, Op.READ) for topic in names}
     try:
-        there = [topic for topic, known in found.items() if known is not None]
+        there = [known.id for known in found.values() if known is not None]
         await session.access.kafka_group(name, Op.DELETE).share.forget(name, there)
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID

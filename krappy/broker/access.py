@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import LocalBroker
     from krappy.broker.groups.groups import GroupCoordinator
     from krappy.broker.groups.share_partitions import SharePartitions
+    from krappy.broker.groups.share_states import ShareStates
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.latest.table_topic import TableTopic
     from krappy.broker.staging.staging import StagingCoordinator
@@ -296,6 +297,12 @@ class Access:
         """What the share group of this name has leased of the partitions that this broker leads."""
         self.check(Resource.GROUP, name, op)
         return self._broker.groups.shares
+
+    def share_states(self, op: Op) -> ShareStates:
+        """What this broker keeps of share groups, for the brokers that coordinate them, or lead partitions
+        (CLUSTER_ACTION)."""
+        self._check_cluster(op)
+        return self._broker.groups.states
 
     # --- what is published all or nothing
 

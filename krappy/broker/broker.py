@@ -196,7 +196,7 @@ class LocalBroker(Runtime):
             await self._open_in_cluster(local, self.replication)
         self.producer_ids = ProducerIds(self)
         await self.producer_ids.open()
-        self.groups = GroupCoordinator(self, self.create_topic, self._peers)
+        self.groups = GroupCoordinator(self, self.create_topic, partial(self.coordinators.keeper, SHARES), self._peers)
         self.coordinators.loaded[SHARES] = self.groups.storage
         overrides = OverrideStore(self.store, self.meta, self.in_thread, "groups")
         self.kafka_groups = KafkaGroups(

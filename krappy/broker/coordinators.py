@@ -62,18 +62,26 @@ class Coordinators:
             image = found
         return image.partitions[partition_of(key, len(image.partitions))].state.leader
 
-    def elsewhere(self, topic: str, key: str) -> KrappyError | None:
-        """Why this broker does not coordinate `key`; None: it does."""
-        if self._changes is None:
-            return None
+    def keeper(self, topic: str, key: str) -> int:
+        """As `leader`. Raises CoordinatorNotAvailable: it is away."""
         leader = self.leader(topic, key)
-        if leader == self._runtime.id:
-            return self._not_loaded(topic, key)
         if leader == NOBODY:
             if topic not in self._runtime.image.topics and topic not in self._making:
                 self._making.add(topic)
                 self._runtime.spawn(self._make_later, topic)
-            return CoordinatorNotAvailable(f"the broker that coordinates '{key:.100}' is away, or not chosen yet")
+            raise CoordinatorNotAvailable(f"the broker that coordinates '{key:.100}' is away, or not chosen yet")
+        return leader
+
+    def elsewhere(self, topic: str, key: str) -> KrappyError | None:
+        """Why this broker does not coordinate `key`; None: it does."""
+        if self._changes is None:
+            return None
+        try:
+            leader = self.keeper(topic, key)
+        except CoordinatorNotAvailable as error:
+            return error
+        if leader == self._runtime.id:
+            return self._not_loaded(topic, key)
         return NotCoordinator(f"broker {leader} coordinates '{key:.100}'", coordinator=leader)
 
     def _not_loaded(self, topic: str, key: str) -> KrappyError | None:

@@ -1,4 +1,4 @@
-"""Appends to logs that other brokers lead, and reads them."""
+"""Appends to logs that other brokers lead, and reads them; and what else other brokers are asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
 from krappy.cluster.peers import Message, PeerLink
+from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
 from krappy.core.cluster.image import Image
 from krappy.core.stability import aborted_in, without
@@ -39,11 +40,12 @@ REFUSALS: dict[int, type[KrappyError]] = {
 STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whole job be published anew
 
 
-class LogPeers(TransactionPeers):
+class LogPeers(TransactionPeers, SharePeers):
     """Implements `LogPeersPort` as well."""
 
     def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
-        super().__init__(image, way)
+        TransactionPeers.__init__(self, image, way)
+        SharePeers.__init__(self, image, way)
         self._news = PeerLinks(image, way, "krappy-group-news", timeout_s=PATIENCE_S)
         self._reads = PeerLinks(image, way, "krappy-group-reads", timeout_s=PATIENCE_S)
         self._events = PeerLinks(image, way, "krappy-events", timeout_s=PATIENCE_S)

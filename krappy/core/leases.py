@@ -84,6 +84,11 @@ class Leases:
         return sum(self._counts)
 
     @property
+    def size(self) -> int:
+        """How many runs of events the state has: what it takes in memory, and when it is written."""
+        return len(self._runs)
+
+    @property
     def leased(self) -> int:
         return self._counts[LEASED]
 

@@ -67,6 +67,9 @@ from krappy.ports.settings import BrokerSetting as BrokerSetting
 from krappy.ports.settings import DynamicPort as DynamicPort
 from krappy.ports.settings import Layer as Layer
 from krappy.ports.settings import SettingsPort as SettingsPort
+from krappy.ports.shares import PartitionId as PartitionId
+from krappy.ports.shares import SharePeersPort as SharePeersPort
+from krappy.ports.shares import ShareStatesPort as ShareStatesPort
 from krappy.ports.tables import Bound as Bound
 from krappy.ports.tables import Emit as Emit
 from krappy.ports.tables import FoldedPort as FoldedPort

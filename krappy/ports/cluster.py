@@ -10,6 +10,7 @@ from krappy.core.throttle import ReplicationQuota
 from krappy.errors import KrappyError
 from krappy.ports.partitions import TransactionEnd
 from krappy.ports.replication import FollowerPort
+from krappy.ports.shares import SharePeersPort
 from krappy.ports.store import Store
 from krappy.types import TopicPartition
 
@@ -76,8 +77,8 @@ class PeerRead(NamedTuple):
 Place = tuple[TopicPartition, bytes]  # a partition, and its topic's id
 
 
-class LogPeersPort(TransactionPeersPort, Protocol):
-    """And appends to logs that they lead, and reads them."""
+class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
+    """And for what they keep of share groups; and appends to logs that they lead, and reads them."""
 
     async def fetch(
         self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
-from krappy.handlers.kafka.api_versions import is_served, what_is_served
+from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo, SessionFacts
 from krappy.server.authentication import Admission
@@ -157,14 +157,14 @@ class KafkaConnection(Channel):
             raise ProtocolError("a request before its sender has logged in")
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
-        handler = self._speech.registry.find(key, version) if is_served(self._server.broker, key) else None
+        handler = self._speech.registry.find(key, version)
         slot = AnswerSlot(key, version, header.correlation_id, self._since)
         if handler is None:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"version {version} of API {key} is not served")
             slot.version = 0
             self._slots.append(slot)
-            self._answer(slot, what_is_served(self._server.broker, Code.UNSUPPORTED_VERSION))
+            self._answer(slot, what_is_served(Code.UNSUPPORTED_VERSION))
             return
         request, elements = read_request(key, version, frame[header.body_at :])
         self.session.client_id = header.client_id

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import trio
 
@@ -275,7 +275,7 @@ class Listener:
         self.hears: Callable[[Message], Awaitable[None]] | None = None
         self.changes: Change = lambda request, answer: answer
         self.speaks: Callable[[bytes], Sequence[bytes | None]] = lambda data: [data]
-        self.versions: Message = what_is_served(cast(Any, broker))
+        self.versions: Message = what_is_served()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1

@@ -343,19 +343,6 @@ def test_api_versions_checks_the_software_from_the_version_on_that_names_it(
     assert {each["api_key"] for each in answer["api_keys"]} == served
 
 
-def test_a_broker_of_a_cluster_offers_no_share_groups() -> None:
-    kafka.registry()
-    request = {"client_software_name": "x", "client_software_version": "1"}
-    alone, member = (
-        api_versions.api_versions(kafka_session(broker(Access(), in_cluster=each)), request, 3)
-        for each in (False, True)
-    )
-    apis, fewer = ({each["api_key"] for each in answer["api_keys"]} for answer in (alone, member))
-    assert apis - fewer == {76, 77, 78, 79, 90, 91, 92}
-    features = [{each["name"] for each in answer["finalized_features"]} for answer in (alone, member)]
-    assert features[0] - features[1] == {"share.version"}
-
-
 def test_only_the_level_of_a_feature_that_there_is_can_be_asked_for() -> None:
     session = kafka_session(broker(Access()))
 

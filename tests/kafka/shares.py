@@ -20,9 +20,12 @@ def beat(raw: Raw, group: str, member: str, epoch: int = 0, topics: list[str] | 
 class Member:
     """In the group, with a share session of its own for one partition of one topic."""
 
-    def __init__(self, raw: Raw, group: str, member: str, topic: str, index: int = 0) -> None:
+    def __init__(
+        self, raw: Raw, group: str, member: str, topic: str, index: int = 0, coordinator: Raw | None = None
+    ) -> None:
+        """`raw`: to the partition's leader. `coordinator`: None: that is the group's coordinator, too."""
         self.raw, self.group, self.member, self.topic, self.index = raw, group, member, topic, index
-        told = beat(raw, group, member, 0, [topic])
+        told = beat(coordinator or raw, group, member, 0, [topic])
         assert told["error_code"] == 0, told
         self.epoch = 0
         self.id = raw.topic_id(topic)

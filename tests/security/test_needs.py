@@ -18,7 +18,7 @@ SERVED = kafka.registry().served
 ONE_OF = {
     ApiKey.CREATE_TOPICS: {Resource.CLUSTER, Resource.TOPIC},
     ApiKey.FETCH: {Resource.CLUSTER},
-    ApiKey.FIND_COORDINATOR: {Resource.TRANSACTIONAL_ID},
+    ApiKey.FIND_COORDINATOR: {Resource.TRANSACTIONAL_ID, Resource.CLUSTER},
     ApiKey.INIT_PRODUCER_ID: {Resource.CLUSTER},
     ApiKey.PRODUCE: {Resource.CLUSTER, Resource.TRANSACTIONAL_ID},  # of a peer, for a staged job
     ApiKey.DESCRIBE_CLUSTER: {Resource.CLUSTER},

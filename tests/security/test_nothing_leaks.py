@@ -74,6 +74,10 @@ def bodies(n: Names) -> dict[ApiKey, dict[str, Any]]:
     setting = {"configs": [{"name": "retention.ms", "value": "1", "config_operation": 0}]}
     txn = {"transactional_id": n.transactional, "producer_id": 0, "producer_epoch": 0}
     position = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+
+    def of_share(more: dict[str, Any]) -> dict[str, Any]:
+        return {"group_id": n.group, "topics": [{**id, "partitions": [{"partition": 0, **more}]}]}
+
     return {
         ApiKey.PRODUCE: {
             **{"transactional_id": None, "acks": -1, "timeout_ms": 1000},
@@ -177,6 +181,11 @@ def bodies(n: Names) -> dict[ApiKey, dict[str, Any]]:
             **{"group_id": n.group, "member_id": "m" * 22, "share_session_epoch": 1},
             "topics": [{**id, "partitions": [at]}],
         },
+        ApiKey.INITIALIZE_SHARE_GROUP_STATE: of_share({"start_offset": 0}),
+        ApiKey.READ_SHARE_GROUP_STATE: of_share({"leader_epoch": 0}),
+        ApiKey.WRITE_SHARE_GROUP_STATE: of_share({"start_offset": 0}),
+        ApiKey.DELETE_SHARE_GROUP_STATE: of_share({}),
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: of_share({"leader_epoch": 0}),
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: {
             "groups": [{"group_id": n.group, "topics": [{"topic_name": n.topic, "partitions": [0]}]}]
         },

@@ -22,6 +22,7 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import fetch
+from tests.kafka.shares import Member
 from tests.security.guarded import Guarded, rule
 
 ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
@@ -81,6 +82,34 @@ def test_a_member(guarded: Guarded, missing: Resource) -> None:
     with guarded.native("127.0.0.1") as raw:  # its lease was given back
         member = raw.call(m.ConsumerRegistration([name], group=name))
         assert raw.call(m.Poll(member.handle, max_wait=WAIT)).leases
+
+
+@pytest.mark.parametrize("missing", [Resource.TOPIC, Resource.GROUP])
+def test_a_share_fetch_that_waits(guarded: Guarded, missing: Resource) -> None:
+    """It ends, and what its member had acquired goes to others."""
+    name = topic(guarded, f"shares-{missing.name}")
+    guarded.allow(*(rule(kind, name, Op.READ) for kind in (Resource.TOPIC, Resource.GROUP)))
+    with guarded.kafka("127.0.0.1") as admin, guarded.kafka() as raw:
+        setting = {"name": "share.auto.offset.reset", "value": "earliest", "config_operation": 0}
+        resources = [{"resource_type": 32, "resource_name": name, "configs": [setting]}]
+        admin.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": resources})
+        one = Member(raw, name, "one", name)
+        assert one.acquired() == [(0, 0, 1)]
+        limits = {"max_wait_ms": WAIT, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100}
+        raw.send(ApiKey.SHARE_FETCH, one.body([], **limits))
+        since = time.monotonic()
+        guarded.allow(rule(missing, name, Op.READ, deny=True))
+        answer = raw.receive()
+        assert time.monotonic() - since < SOON
+        if missing is Resource.GROUP:
+            assert answer["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
+        else:
+            (part,) = answer["responses"][0]["partitions"]
+            assert (answer["error_code"], part["error_code"]) == (0, Code.TOPIC_AUTHORIZATION_FAILED)
+            assert not part["records"]
+            one.epoch += 1
+            assert one.acknowledge((0, 0, [1])) == Code.TOPIC_AUTHORIZATION_FAILED
+    guarded.take_away()
 
 
 def test_a_watch(guarded: Guarded) -> None:

@@ -21,7 +21,7 @@ from krappy.core.cluster.roles import Role
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator
 from krappy.store.keys import PREFIX_SIZE, key_range
-from krappy.waiting import wait_any
+from krappy.waiting import Later, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
@@ -73,6 +73,28 @@ class InternalTables(ABC, Generic[Kept]):
     def known_table(self, name: str) -> InternalTable | None:
         """As `table_of`; None instead of an error."""
         return self._tables.get(self.index_of(name))
+
+    def written(self, name: str) -> Later[None]:
+        """Resolved once all that was written of this name so far is committed; rejected if some of it is not, or as
+        `check_here`."""
+        try:
+            return self.table_of(name).written()
+        except KrappyError as error:
+            later: Later[None] = Later()
+            later.reject(error)
+            return later
+
+    async def sure(self, name: str) -> None:
+        """Returns once memory says only what is committed, and no other broker can have changed it. Raises
+        CoordinatorNotAvailable."""
+        table = self.table_of(name)
+        await table.written().wait()
+        try:
+            await table.partition.until_sure()
+        except KrappyError as error:
+            raise CoordinatorNotAvailable(f"this broker can't be sure of '{name:.100}' now: {error}") from error
+        if self.table_of(name) is not table:
+            raise CoordinatorNotAvailable(f"'{name:.100}' was loaded anew meanwhile")
 
     @property
     def loading(self) -> bool:

@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.ports.cluster import LogPeersPort
 
+MakeTopic = Callable[..., Awaitable[Any]]
+
 
 class GroupKeeper:
     def __init__(
         self,
         runtime: Runtime,
         storage: GroupStorage,
-        make_topic: Callable[..., Awaitable[Any]],
+        make_topic: MakeTopic,
         peers: LogPeersPort | None,
     ) -> None:
         """`make_topic`: as `Broker.create_topic`, for dead letters. `peers`: None: this broker is alone."""
-        self._runtime = runtime
+        self._runtime, self.storage = runtime, storage
         self.max_members = runtime.config.group_max_members
         self.held_positions = 0  # how many positions all groups have in memory
         self.reads = KeptReads()
@@ -41,6 +43,14 @@ class GroupKeeper:
     def now_ms(self) -> int:
         """Steady ms: setting the wall clock changes no lease or delay."""
         return self._runtime.clock.steady_ms()
+
+    def has(self, name: str) -> bool:
+        """Whether the name is a native group's."""
+        raise NotImplementedError
+
+    def check_share_room(self) -> None:
+        """Raises Overloaded when one more position, or share group, would be too many."""
+        raise NotImplementedError
 
     def note_use(self, name: str) -> None:
         """Call it when the first member has come to a group, or the last has left it."""

@@ -14,21 +14,21 @@ cluster takes the coordinator's place (replicated.py).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.groups.distant import DistantPartition, DistantPartitions, nearest
 from krappy.broker.groups.group import Group
-from krappy.broker.groups.group_keeper import GroupKeeper
+from krappy.broker.groups.group_keeper import MakeTopic
 from krappy.broker.groups.group_writer import unpack, unpack_settings
 from krappy.broker.groups.keeping import GroupStorage, LocalGroups
 from krappy.broker.groups.member import Member
 from krappy.broker.groups.refusals import check_dead_letter, check_empty, check_group_name
 from krappy.broker.groups.replicated import ReplicatedGroups
-from krappy.broker.groups.share_partitions import SharePartitions
+from krappy.broker.groups.share_keeper import FindKeeper, ShareKeeper
 from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.name_locks import NameLocks
 from krappy.core.cluster.roles import Role
@@ -60,19 +60,17 @@ BETWEEN_TURNS = 100  # groups that are checked in one turn
 Position = tuple[str, int, int]  # topic, partition, offset
 
 
-class GroupCoordinator(GroupKeeper):
-    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]], peers: LogPeersPort | None) -> None:
-        """`peers`: None: this broker is alone."""
-        self._replicated = peers is not None
-        self.storage: GroupStorage = (
-            ReplicatedGroups(runtime, self._take, self._give_up)
-            if self._replicated
-            else LocalGroups(runtime, GroupStore(runtime.meta), self._take)
+class GroupCoordinator(ShareKeeper):
+    def __init__(self, runtime: Runtime, make_topic: MakeTopic, keeper: FindKeeper, peers: LogPeersPort | None) -> None:
+        storage: GroupStorage = (
+            LocalGroups(runtime, GroupStore(runtime.meta), self._take)
+            if peers is None
+            else ReplicatedGroups(runtime, self._take, self._give_up)
         )
-        super().__init__(runtime, self.storage, make_topic, peers)
+        super().__init__(runtime, storage, make_topic, keeper, peers)
         self.distant = DistantPartitions(runtime, peers)
-        self.shares = SharePartitions(runtime, self, self.storage, lambda: self._check_room(None, ()))
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
+        self._replicated = peers is not None
         self._groups: dict[str, Group] = {}
         self._unused: dict[str, int] = {}  # without members: when each was used last; the longest ago first
         self._locks = NameLocks()  # by group: one join, reset or delete at a time
@@ -84,8 +82,7 @@ class GroupCoordinator(GroupKeeper):
     # --- life
 
     async def open(self) -> None:
-        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError for a state
-        that can't be read."""
+        """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError."""
         self.storage.begin()
         self._opened = True
         self._runtime.spawn(self.writer.run)
@@ -98,7 +95,7 @@ class GroupCoordinator(GroupKeeper):
         for name, stored in groups.items():
             settings = unpack_settings(name, stored.settings)
             if settings.kind == "share":
-                self.shares.take(name, stored)
+                self.states.take(name, stored)
                 continue
             group = self._groups[name] = Group(self, name, settings)
             lost: list[tuple[str, int]] = []
@@ -124,7 +121,7 @@ class GroupCoordinator(GroupKeeper):
 
     def _give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
-        self.shares.give_up(is_in)
+        self.states.give_up(is_in)
         for group in [each for each in self._groups.values() if is_in(each.name)]:
             self._unused.pop(group.name, None)
             del self._groups[group.name]
@@ -136,8 +133,9 @@ class GroupCoordinator(GroupKeeper):
             return
         self._wake_all()
         await self.undertaker.close()
-        if self._replicated:
-            return  # what is to be durable was waited for, and nobody may be left to commit the rest
+        if self._replicated:  # what is to be durable was waited for, and nobody may be left to commit the rest
+            return
+        await self.shares.close()
         if self._runtime.clock.was_set:
             for group in self._groups.values():
                 for shared in group.shared.values():
@@ -162,7 +160,7 @@ class GroupCoordinator(GroupKeeper):
         broker would not learn that others lead what it writes to. What is left there names the topic's id."""
         writes: list[Later[None] | None] = []
         with trio.CancelScope(shield=True):
-            for number, group in enumerate([*self._groups.values(), *self.shares.all()], 1):
+            for number, group in enumerate([*self._groups.values()], 1):
                 if number % BETWEEN_TURNS == 0:
                     await trio.lowlevel.checkpoint()
                 gone = [at for at in (*group.shared, *group.away) if at[0] == topic]
@@ -170,6 +168,7 @@ class GroupCoordinator(GroupKeeper):
                     with suppress(NotCoordinator, CoordinatorNotAvailable):  # then it is found at the next load
                         writes.append(self.storage.delete_states(group.name, gone))  # first: if refused, tried again
                     group.remove(topic)
+            writes += self.forget_shares(topic)
             if not self._replicated:
                 await self.storage.synced(writes)
 
@@ -214,8 +213,10 @@ class GroupCoordinator(GroupKeeper):
             group.stir()
 
     def has(self, name: str) -> bool:
-        """Whether the name is a native group's."""
         return name in self._groups
+
+    def check_share_room(self) -> None:
+        self._check_room(None, ())
 
     def note_use(self, name: str) -> None:
         self._unused.pop(name, None)
@@ -342,8 +343,7 @@ class GroupCoordinator(GroupKeeper):
     # --- administration
 
     def each_group(self) -> Iterator[GroupFacts]:
-        """Every group, without its members, in no order; Kafka's too. Groups may be created and deleted during the
-        iteration."""
+        """Every group, without its members, in no order; Kafka's too. Groups may come and go during the iteration."""
         for group in list(self._groups.values()):
             yield group.describe(members=False)
         yield from self._kafka.each()
@@ -487,11 +487,11 @@ class GroupCoordinator(GroupKeeper):
         return self.kafka
 
     def _check_kind(self, name: str) -> None:
-        """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable: not here, or not any more."""
+        """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable."""
         check_group_name(name)
-        self.storage.check_here(name)
-        if self._kafka.has(name) or self.shares.keeps(name):
+        if self._kafka.has(name) or self.states.keeps(name):
             raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
+        self.storage.check_here(name)
 
     def _find(self, name: str) -> Group:
         group = self._groups.get(name)

@@ -34,6 +34,14 @@ class GroupStorage(Protocol):
     async def synced(self, writes: Iterable[Later[None] | None]) -> None:
         """Returns once these writes are durable. Raises as `put`: then they may be, or not."""
 
+    def written(self, name: str) -> Later[None]:
+        """Resolved once all that was written of this group so far is durable; rejected if some of it is lost, or as
+        `check_here`."""
+
+    async def sure(self, name: str) -> None:
+        """Returns once memory says only what is durable, and no other broker can have changed it. Raises
+        CoordinatorNotAvailable."""
+
 
 class LocalGroups:
     """Implements `GroupStorage`. `loaded(groups)` is called once."""
@@ -60,3 +68,13 @@ class LocalGroups:
 
     async def synced(self, writes: Iterable[Later[None] | None]) -> None:
         await self._runtime.sync_meta()
+
+    def written(self, name: str) -> Later[None]:
+        if self._runtime.meta.behind:
+            return self._runtime.meta_synced()
+        later: Later[None] = Later()
+        later.resolve(None)
+        return later
+
+    async def sure(self, name: str) -> None:
+        await self.written(name).wait()

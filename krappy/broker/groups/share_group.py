@@ -3,32 +3,79 @@
 They are leases as of native groups, by other rules: a record that was delivered as often as is allowed is settled, and
 goes to no dead-letter topic; and only who holds a record may acknowledge it.
 
+Another broker may keep the states. So this one has them while the group has a session here, and it leads the partition
+in the leader epoch in which it has read them. What it acknowledges is written by share_writer.py.
+
 One who finds nothing waits in line, as in a native group: an event costs one wake-up, however many wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
+from krappy.broker.groups.share_states import KIND
+from krappy.broker.groups.share_writer import ShareWriter
 from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
+from krappy.core.cluster.roles import Role
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, ShareRules
+from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, NotLeader
 from krappy.ports import GroupPolled
-from krappy.waiting import Later
+from krappy.ports.shares import PartitionId
+from krappy.waiting import Later, subscribed
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
+    from krappy.broker.groups.share_keepers import ShareKeepers
     from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
 
 At = tuple[str, int]  # topic, partition
-KIND = "share"
 AT_ONCE = 500  # acknowledgements that are taken in one turn
+
+
+class LeasedPartition(SharedPartition):
+    """A partition in one share group, as its leader has it in one leader epoch. `lost`: why it has it no more.
+    `begins`: nothing was kept of it when it was read."""
+
+    group: ShareLeases
+    partition: Partition
+
+    def __init__(
+        self, group: ShareLeases, partition: Partition, id: PartitionId, state: ShareState, leases: Leases
+    ) -> None:
+        super().__init__(group, partition, leases)
+        self.id, self.epoch, self.state_epoch = id, partition.epoch, state.state_epoch
+        self.version = self.durable = state.version
+        self.lost: KrappyError | None = None
+        self.begins = False
+        self.committed = group.rules.committed
+
+    @property
+    def stands(self) -> bool:
+        """Whether this broker leads the partition as it did when this was read."""
+        return self.lost is None and self.partition.role is Role.LEADER and self.partition.epoch == self.epoch
+
+    def state(self) -> ShareState:
+        return ShareState(self.state_epoch, self.epoch, self.version, self.leases.dump())
+
+    def wanted(self, now: int, *, alone: bool = True) -> int | None:
+        return super().wanted(now, alone=alone) if self.stands else None
+
+    def moved(self) -> None:
+        if self.stands:
+            super().moved()
+        else:
+            self.group.lose(self, self.partition.elsewhere or self.partition.deposed())
+
+    def fenced(self, why: KrappyError) -> NotLeader:
+        return NotLeader(f"{self.partition}: what the group has there is not this broker's any more: {why.text}")
 
 
 class SessionHolder(Protocol):
@@ -43,9 +90,13 @@ class ShareSession:
     def __init__(self, member: str) -> None:
         self.member = member
         self.epoch = 1
-        self.parts: dict[tuple[bytes, int], SharedPartition] = {}  # by topic id and partition
+        self.parts: dict[tuple[bytes, int], LeasedPartition | None] = {}  # by topic id and partition; None: not open
         self.closed = False
         self.holder: SessionHolder | None = None
+
+    @property
+    def open_parts(self) -> list[LeasedPartition]:
+        return [shared for shared in self.parts.values() if shared is not None]
 
     def move_to(self, holder: SessionHolder | None) -> None:
         if self.holder is not None and self.holder is not holder:
@@ -56,37 +107,64 @@ class ShareSession:
 class _Waiter:
     __slots__ = ("among", "event")
 
-    def __init__(self, among: frozenset[SharedPartition]) -> None:
+    def __init__(self, among: frozenset[LeasedPartition]) -> None:
         self.among = among
         self.event = trio.Event()
 
 
 class ShareLeases(Owner):
-    def __init__(self, keeper: GroupKeeper, name: str, rules: ShareRules) -> None:
+    """`end(group, why)`: called when it has no session any more and all is written (None), or was deleted."""
+
+    shared: dict[At, LeasedPartition]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        keeper: GroupKeeper,
+        keepers: ShareKeepers,
+        name: str,
+        rules: ShareRules,
+        end: Callable[[ShareLeases, KrappyError | None], None],
+    ) -> None:
         self.keeper = keeper
         self.name = name
         self.rules = rules
         self.settings = SharedSettings(KIND, max_deliveries=rules.max_deliveries)
-        self.shared: dict[At, SharedPartition] = {}
-        self.away: dict[At, Sequence[int]] = {}  # what is kept of partitions that this broker has not
+        self.shared = {}
+        self.away: dict[At, Sequence[int]] = {}  # there is none: another broker keeps that
         self.sessions: dict[str, ShareSession] = {}
         self.gone = False
         self.ended: KrappyError | None = None
+        self.writer = ShareWriter(runtime, keepers, self)
+        self._revocations = runtime.authorizer.signals
+        self._end = end
         self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
         self._turn = 0
 
     # --- its partitions
 
-    def add(self, partition: Partition, leases: Leases) -> SharedPartition:
-        shared = SharedPartition(self, partition, leases)
-        shared.committed = self.rules.committed
+    def add(self, partition: Partition, id: PartitionId, state: ShareState, leases: Leases) -> LeasedPartition:
+        shared = LeasedPartition(self, partition, id, state, leases)
         leases.limit_window(self.rules.max_locks)
         self.shared[shared.at] = shared
-        self.away.pop(shared.at, None)
         self.keeper.held_positions += 1
-        if self.sessions:
-            partition.moved.subscribe(shared.moved)
+        partition.moved.subscribe(shared.moved)
         return shared
+
+    def lose(self, shared: LeasedPartition, why: KrappyError) -> None:
+        """This broker has not got it any more."""
+        if shared.lost is not None:
+            return
+        shared.lost, shared.gone = why, True
+        shared.partition.moved.unsubscribe(shared.moved)
+        self.keeper.reads.drop(shared)
+        self.keeper.held_positions -= 1
+        del self.shared[shared.at]
+        for session in self.sessions.values():
+            if session.parts.get(shared.id) is shared:
+                session.parts[shared.id] = None
+        self.writer.settle()
+        self.wake_all()
 
     def new_leases(self, floor: int) -> Leases:
         return Leases(floor, max_deliveries=self.rules.max_deliveries)
@@ -119,38 +197,36 @@ class ShareLeases(Owner):
         return held
 
     def remove(self, topic: str) -> list[SharedPartition]:
-        """Removes a topic. Gives the partitions that the group had of it."""
+        """Removes a deleted topic."""
         removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
-        self.away = {at: state for at, state in self.away.items() if at[0] != topic}
         for shared in removed:
-            self._drop(shared)
-            del self.shared[shared.at]
-        gone = set(removed)
-        for session in self.sessions.values():
-            session.parts = {at: shared for at, shared in session.parts.items() if shared not in gone}
-        self.keeper.held_positions -= len(removed)
-        self.wake_all()
-        return removed
+            self.lose(shared, shared.partition.elsewhere or shared.partition.deposed())
+        return [*removed]
 
-    def end(self, why: KrappyError | None) -> None:
-        """Nothing of it is written here any more. `why`: another broker has its place now."""
+    def end(self, why: KrappyError) -> None:
+        """It is here no more: it has no session, or it was deleted."""
         self.gone, self.ended = True, why
-        for shared in self.shared.values():
-            self._drop(shared)
-        self.keeper.held_positions -= len(self.shared)
-        for session in self.sessions.values():
+        for session in [*self.sessions.values()]:
             session.closed = True
             session.move_to(None)
+        for shared in [*self.shared.values()]:
+            self.lose(shared, why)
+        self.sessions.clear()
         self.wake_all()
 
-    def _drop(self, shared: SharedPartition) -> None:
-        shared.gone = True
-        shared.partition.moved.unsubscribe(shared.moved)
-        self.keeper.reads.drop(shared)
+    def written(self) -> None:
+        """Called when all is written."""
+        if not (self.sessions or self.gone):
+            self._end(self, None)
 
-    def changed(self, shared: SharedPartition) -> None:
-        self.keeper.writer.mark(shared)
+    def delete(self, why: KrappyError) -> None:
+        """Called when nobody keeps it any more."""
+        self._end(self, why)
+
+    def changed(self, shared: LeasedPartition) -> None:  # type: ignore[override]
         self.attend(shared)
+        if shared.lost is None:
+            self.writer.mark(shared)
 
     def attend(self, shared: SharedPartition) -> None:
         """Settles what was delivered too often, and sets the alarm for the next end of a lease."""
@@ -167,9 +243,6 @@ class ShareLeases(Owner):
         """A new session of a member. One that it had ends."""
         if member in self.sessions:
             self.close_session(self.sessions[member], seen=False)
-        if not self.sessions:
-            for shared in self.shared.values():
-                shared.partition.moved.subscribe(shared.moved)
         session = self.sessions[member] = ShareSession(member)
         return session
 
@@ -188,18 +261,18 @@ class ShareLeases(Owner):
                     leases.uncount(session.member, leases.floor, leases.frontier)
                 leases.release(session.member)
                 shared.changed()
-        if not self.sessions:
-            for shared in self.shared.values():
-                shared.partition.moved.unsubscribe(shared.moved)
-                self.keeper.reads.drop(shared)
         self.wake_all()
+        if self.writer.is_idle:
+            self.written()
 
     # --- acknowledging
 
-    def acknowledge(self, session: ShareSession, shared: SharedPartition, acks: Sequence[Ack]) -> Iterator[None]:
+    def acknowledge(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> Iterator[None]:
         """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
         `durable` tells when they are. Raises Refused before it takes any: INVALID_RECORD_STATE if the member does not
-        hold a record, INVALID_REQUEST."""
+        hold a record, INVALID_REQUEST; NotLeader."""
+        if not shared.stands:
+            raise shared.lost or shared.partition.deposed()
         leases, member, now = shared.leases, session.member, self.keeper.now_ms()
         if leases.due is not None and leases.due <= now:
             leases.expire(now)
@@ -224,17 +297,20 @@ class ShareLeases(Owner):
         shared.changed()
         self.stir(shared)
 
-    def durable(self, touched: Iterable[SharedPartition]) -> Later[None]:
-        return self.keeper.writer.durable(touched)
+    def durable(self, touched: Iterable[LeasedPartition]) -> Later[None]:
+        return self.writer.durable(touched)
 
     # --- acquiring
 
-    async def until_some(self, session: ShareSession, wait_ms: int) -> bool:
-        """Waits until the session may acquire something, up to `wait_ms`. False: it can't."""
+    async def until_some(self, session: ShareSession, wait_ms: int, ready: Callable[[], bool]) -> bool:
+        """Waits until the session may acquire something, up to `wait_ms`. False: it can't. It ends, too, when a
+        partition is lost, and when `ready()`, which is asked again whenever ACLs have changed."""
         deadline = trio.current_time() + wait_ms / 1000
+        parts = session.open_parts
         while not (session.closed or self.keeper.stopped):
+            if ready() or any(shared.lost is not None for shared in parts):
+                return False
             now = self.keeper.now_ms()
-            parts = [shared for shared in session.parts.values() if not shared.gone]
             if any(shared.wanted(now) is not None for shared in parts):
                 return True
             left = deadline - trio.current_time()
@@ -245,7 +321,7 @@ class ShareLeases(Owner):
 
     async def acquire(self, session: ShareSession, max_records: int, max_bytes: int) -> GroupPolled:
         """Leases the next events of the session's partitions, if there are any. Raises StorageError, CorruptBatch."""
-        parts = [shared for shared in session.parts.values() if not shared.gone]
+        parts = session.open_parts
         self._turn = turn = (self._turn + 1) % max(1, len(parts))
         among, room = parts[turn:] + parts[:turn], max(1, max_bytes)
         poll = GroupPoll(self.keeper, session.member, self.rules.lock_ms, among, False, max_records, room)
@@ -255,11 +331,11 @@ class ShareLeases(Owner):
         self._stir_some(parts)  # there may be more events, for the next in line
         return poll.answer(self.keeper.now_ms())
 
-    async def _wait(self, among: frozenset[SharedPartition], seconds: float) -> None:
+    async def _wait(self, among: frozenset[LeasedPartition], seconds: float) -> None:
         waiter = _Waiter(among)
         self._waiters[waiter] = None
         try:
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(seconds), subscribed((signal, waiter.event.set) for signal in self._revocations):
                 await waiter.event.wait()
         except trio.Cancelled:
             if waiter.event.is_set():
@@ -268,12 +344,12 @@ class ShareLeases(Owner):
         finally:
             self._waiters.pop(waiter, None)
 
-    def stir(self, shared: SharedPartition | None = None) -> None:
+    def stir(self, shared: LeasedPartition | None = None) -> None:  # type: ignore[override]
         """Call it when there may be events to lease (in `shared`, if given): wakes the first in line that may have
         them."""
         self._stir_some(self.shared.values() if shared is None else (shared,))
 
-    def _stir_some(self, among: Iterable[SharedPartition]) -> None:
+    def _stir_some(self, among: Iterable[LeasedPartition]) -> None:
         if not self._waiters:
             return
         now = self.keeper.now_ms()

@@ -6,22 +6,26 @@ of the leader of the partitions: a group begins to read a partition with the fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from krappy.broker.groups.group_writer import unpack
-from krappy.broker.groups.share_group import At, ShareLeases, ShareSession
-from krappy.broker.groups.shared import SharedPartition
+import trio
+
+from krappy.broker.groups.share_group import LeasedPartition, ShareLeases, ShareSession
+from krappy.broker.groups.share_keepers import ShareKeepers
+from krappy.broker.groups.share_writer import PATIENCE_S
 from krappy.broker.name_locks import NameLocks
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import ShareRules
-from krappy.errors import KrappyError, NotCoordinator, StorageError
+from krappy.core.kafka.share_state import ShareState
+from krappy.core.leases import Leases
+from krappy.errors import KrappyError, NotLeader, StorageError
 from krappy.ports import PositionFacts
-from krappy.store.groups import StoredGroup
+from krappy.ports.shares import PartitionId
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
-    from krappy.broker.groups.keeping import GroupStorage
+    from krappy.broker.groups.keeping import At
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
 
@@ -29,122 +33,124 @@ FINAL, INITIAL = -1, 0  # epochs of a request that ends a session, and of one th
 LAST_EPOCH = 2**31 - 1
 MEMORY_SHARE = 8  # what sessions remember of partitions may take 1/MEMORY_SHARE of the memory budget, in addition to it
 EACH = 300  # bytes that count for each partition of each session
+Opened = LeasedPartition | KrappyError
 
 
 class SharePartitions:
-    """`rules_of`: a group's rules. `is_group`: whether there is a share group of this name. `check_room`: raises
-    Overloaded when one more position would be too many."""
+    """`rules_of`: a group's rules."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        keeper: GroupKeeper,
-        storage: GroupStorage,
-        check_room: Callable[[], None],
-    ) -> None:
+    def __init__(self, runtime: Runtime, keeper: GroupKeeper, keepers: ShareKeepers) -> None:
         self.rules_of: Callable[[str], ShareRules]
-        self.is_group: Callable[[str], bool]
-        self._runtime, self._keeper, self._storage, self._check_room = runtime, keeper, storage, check_room
+        self._runtime, self._keeper, self._keepers = runtime, keeper, keepers
         self._groups: dict[str, ShareLeases] = {}
-        self._kept: set[str] = set()  # groups from a time alone, which are only kept in a cluster
-        self._locks = NameLocks()  # by group: one new position, change or deletion at a time
+        self._locks = NameLocks()  # by group: one reads states at a time
         self.sessions = 0
         self._most = runtime.config.group_share_max_share_sessions
         self._most_parts = runtime.config.memory_bytes // MEMORY_SHARE // EACH
 
     # --- life
 
-    def take(self, name: str, stored: StoredGroup) -> None:
-        """Goes on with what is stored; in a cluster, where nobody serves share groups, it stays as it is. Raises
-        StorageError."""
-        if self._runtime.in_cluster:
-            self._kept.add(name)
-            return
-        group = self._add(name, ShareRules())
-        lost: list[At] = []
-        for at, packed in stored.states.items():
-            topic = self._runtime.topics.get(at[0])
-            if topic is None or at[1] not in topic.local:
-                lost.append(at)
-                continue
-            try:
-                leases = group.load_leases(unpack(f"the state of share group '{name}' in {at[0]}-{at[1]}", packed))
-            except (ValueError, TypeError) as error:
-                raise StorageError(f"the state of share group '{name}' in {at[0]}-{at[1]}: {error}") from error
-            partition = topic.local[at[1]]
-            if leases.frontier > partition.end_offset and not partition.offline:
-                self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
-                leases.cut(partition.end_offset)
-            group.add(partition, leases)
-        if lost:
-            self._storage.delete_states(name, lost)
+    async def close(self) -> None:
+        """Waits until all is written, unless the disk refuses."""
+        with trio.move_on_after(PATIENCE_S):
+            for group in self.all():
+                await group.writer.until_idle()
 
-    def keeps(self, name: str) -> bool:
-        """Whether the name is that of a share group which is only kept."""
-        return name in self._kept
-
-    def give_up(self, is_in: Callable[[str], bool]) -> None:
-        self._kept = {name for name in self._kept if not is_in(name)}
-        for name in [name for name in self._groups if is_in(name)]:
-            self._drop(name, NotCoordinator(f"this broker does not keep the share group '{name}' any more"))
-
-    def _add(self, name: str, rules: ShareRules) -> ShareLeases:
-        group = self._groups[name] = ShareLeases(self._keeper, name, rules)
-        self._keeper.held_positions += 1  # a group counts as one
-        return group
-
-    def _drop(self, name: str, why: KrappyError | None) -> None:
-        group = self._groups.pop(name)
-        self._keeper.held_positions -= 1
-        self.sessions -= len(group.sessions)
-        group.end(why)
+    def remove(self, topic: str) -> None:
+        """The topic was deleted."""
+        for group in self.all():
+            group.remove(topic)
 
     def all(self) -> list[ShareLeases]:
         return [*self._groups.values()]
 
     def _group(self, name: str) -> ShareLeases:
-        """Raises Refused, GROUP_ID_NOT_FOUND."""
-        if not self.is_group(name):
-            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a share group.")
         group = self._groups.get(name)
         rules = self.rules_of(name)
         if group is None:
-            self._check_room()
-            group = self._add(name, rules)
-            self._keeper.writer.mark_group(group)  # before any state of it
+            self._keeper.check_share_room()
+            group = ShareLeases(self._runtime, self._keeper, self._keepers, name, rules, self._end)
+            self._groups[name] = group
+            self._keeper.held_positions += 1  # a group counts as one
         group.adopt(rules)
         return group
 
+    def _end(self, group: ShareLeases, why: KrappyError | None = None) -> None:
+        """The group is here no more. `why`: None: it has no session."""
+        if self._groups.get(group.name) is group:
+            del self._groups[group.name]
+            self._keeper.held_positions -= 1
+            self.sessions -= len(group.sessions)
+            text = f"share group '{group.name:.249}' has no session at this broker any more"
+            group.end(why or Refused(Fault.SHARE_SESSION_NOT_FOUND, text))
+
+    def delete(self, name: str) -> None:
+        """The group was deleted."""
+        if name in self._groups:
+            self._groups[name].delete(Refused(Fault.GROUP_ID_NOT_FOUND, f"the group '{name:.249}' was deleted"))
+
     # --- positions
 
-    async def open(self, group: ShareLeases, partition: Partition) -> SharedPartition:
-        """The group's leases in a partition, where it begins to read if it has not. Then that is durable on return.
-        Raises Refused, Overloaded, StorageError."""
-        at = (partition.topic, partition.index)
-        found = group.shared.get(at)
-        if found is not None and found.partition is partition:
-            return found
+    async def open(self, group: ShareLeases, partitions: Mapping[PartitionId, Partition]) -> dict[PartitionId, Opened]:
+        """The group's leases in these partitions, which this broker leads. Where the group has not begun to read, it
+        begins, durably. For a partition: UnknownTopic, NotLeader, StorageError. Raises Refused, GROUP_ID_NOT_FOUND;
+        CoordinatorNotAvailable, NotCoordinator, Overloaded."""
+        opened: dict[PartitionId, Opened] = {}
         async with self._locks.of(group.name):
-            found = group.shared.get(at)
-            if found is not None and found.partition is not partition:
-                raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"{partition} was deleted, and made anew")
-            if found is None:
-                offset = await self._start(group.rules, partition)
-                self._check(group, partition)
-                self._check_room()
-                found = group.add(partition, group.new_leases(offset))
-                found.changed()
-            await self._keeper.writer.durable([found], group=group).wait()
-            return found
+            epochs = {id: partition.epoch for id, partition in partitions.items()}
+            states = await self._keepers.read(group.name, epochs)
+            for id, partition in partitions.items():
+                state = states[id]
+                try:
+                    if isinstance(state, KrappyError):
+                        raise state
+                    opened[id] = await self._open(group, id, partition, state)
+                except KrappyError as error:
+                    fenced = isinstance(error, Refused) and error.fault is Fault.FENCED_LEADER_EPOCH
+                    opened[id] = partition.deposed() if fenced else error
+            there = [shared for shared in opened.values() if isinstance(shared, LeasedPartition)]
+            await group.durable(shared for shared in there if shared.begins).wait()
+        return opened
 
-    def _check(self, group: ShareLeases, partition: Partition) -> None:
-        """Raises what has become of them while something was awaited."""
-        if partition.gone is not None:
-            raise partition.gone
+    async def _open(
+        self, group: ShareLeases, id: PartitionId, partition: Partition, state: ShareState
+    ) -> LeasedPartition:
+        """What the group has in a partition, by a state that was read now."""
+        found = group.shared.get((partition.topic, partition.index))
+        if (
+            found is not None
+            and found.partition is partition
+            and found.stands
+            and found.state_epoch == state.state_epoch
+        ):
+            return found
+        leases = self._leases(group, partition, state) if state.leases else None
+        if leases is None:
+            leases = group.new_leases(await self._start(group.rules, partition))
+        self._keeper.check_share_room()
+        if partition.elsewhere is not None:
+            raise partition.elsewhere
+        if partition.epoch != state.leader_epoch:
+            raise partition.deposed()
         if group.ended is not None:
             raise group.ended
-        if group.gone:
-            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"the group '{group.name:.249}' was deleted")
+        if found is not None:
+            group.lose(found, NotLeader(f"{partition}: the group was moved, or read by another leader"))
+        shared = group.add(partition, id, state, leases)
+        shared.begins = not state.leases
+        if shared.begins:
+            shared.changed()
+        return shared
+
+    def _leases(self, group: ShareLeases, partition: Partition, state: ShareState) -> Leases:
+        try:
+            leases = group.load_leases(state.leases)
+        except ValueError as error:
+            raise StorageError(f"the state of share group '{group.name}' in {partition}: {error}") from error
+        if leases.frontier > partition.end_offset:
+            self._runtime.report("group_ahead_of_log", group=group.name, partition=str(partition))
+            leases.cut(partition.end_offset)
+        return leases
 
     async def _start(self, rules: ShareRules, partition: Partition) -> int:
         if isinstance(rules.start, int):
@@ -154,59 +160,14 @@ class SharePartitions:
         return partition.last_stable_offset if rules.committed else partition.high_watermark
 
     def describe(self, name: str) -> dict[At, PositionFacts]:
-        """The group's positions."""
+        """The group's positions in the partitions that it reads here now."""
         group = self._groups.get(name)
         return {} if group is None else {at: shared.describe() for at, shared in sorted(group.shared.items())}
 
     def held(self, name: str) -> dict[str, int]:
-        """How many records each member of a group has acquired."""
+        """How many records each member of a group has acquired here."""
         group = self._groups.get(name)
         return {} if group is None else group.held()
-
-    async def alter(self, name: str, moves: Sequence[tuple[Partition, int]]) -> None:
-        """Moves the positions of a group without members: all is delivered anew from these offsets on. An offset
-        outside a log becomes its nearest end. Durable on return. Raises Refused, Overloaded, StorageError."""
-        async with self._locks.of(name):
-            group = self._group(name)
-            moved = []
-            for partition, offset in moves:
-                self._check(group, partition)
-                offset = min(max(offset, partition.start_offset), partition.high_watermark)
-                shared = group.shared.get((partition.topic, partition.index))
-                if shared is None:
-                    self._check_room()
-                    shared = group.add(partition, group.new_leases(offset))
-                else:
-                    shared.leases.reset(offset)
-                    self._keeper.reads.drop(shared)
-                shared.changed()
-                moved.append(shared)
-            await self._keeper.writer.durable(moved, group=group).wait()
-
-    async def forget(self, name: str, topics: Iterable[str]) -> set[str]:
-        """Deletes a group's positions in these topics, durably. Gives the topics that it had any in. Raises
-        StorageError."""
-        async with self._locks.of(name):
-            group = self._groups.get(name)
-            wanted = set(topics)
-            gone = [] if group is None else [at for at in group.shared if at[0] in wanted]
-            if group is not None and gone:
-                write = self._storage.delete_states(name, gone)
-                for topic in {topic for topic, _ in gone}:
-                    group.remove(topic)
-                await self._storage.synced([write])
-            return {topic for topic, _ in gone}
-
-    async def delete(self, name: str) -> None:
-        """Deletes all that is kept of a group here, durably. Raises StorageError; Refused in a cluster."""
-        if self._runtime.in_cluster:
-            text = "share groups of a cluster can't be deleted yet: it only keeps what a broker had alone"
-            raise Refused(Fault.UNSUPPORTED_VERSION, text)
-        async with self._locks.of(name):
-            if name in self._groups:
-                write = self._storage.delete(name)
-                self._drop(name, None)
-                await self._storage.synced([write])
 
     # --- sessions
 
@@ -214,12 +175,13 @@ class SharePartitions:
         return ShareConnection(self)
 
     def begin(self, name: str, member: str) -> tuple[ShareLeases, ShareSession]:
-        """A new session. Raises Refused."""
-        group = self._group(name)
-        if member in group.sessions:
-            self.close(group, group.sessions[member], seen=False)
+        """A new session. Raises Refused, Overloaded."""
+        before = self._groups.get(name)
+        if before is not None and member in before.sessions:
+            self.close_session(before, before.sessions[member], seen=False)
         if self.sessions >= self._most:
             raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, f"{self._most} share sessions are open at this broker")
+        group = self._group(name)
         self.sessions += 1
         return group, group.open_session(member)
 
@@ -243,7 +205,7 @@ class SharePartitions:
             text = f"share sessions have {there} partitions; memory_bytes allows {self._most_parts}"
             raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, text)
 
-    def close(self, group: ShareLeases, session: ShareSession, *, seen: bool) -> None:
+    def close_session(self, group: ShareLeases, session: ShareSession, *, seen: bool) -> None:
         if not session.closed:
             self.sessions -= 1
             group.close_session(session, seen=seen)
@@ -258,7 +220,7 @@ class ShareConnection:
         self._sessions: dict[ShareSession, ShareLeases] = {}
 
     def session(self, name: str, member: str, epoch: int) -> tuple[ShareLeases, ShareSession]:
-        """The session that a request of this epoch belongs to. Raises Refused."""
+        """The session that a request of this epoch belongs to. Raises Refused, Overloaded."""
         group, session = (
             self._owner.begin(name, member) if epoch == INITIAL else self._owner.resume(name, member, epoch)
         )
@@ -271,15 +233,15 @@ class ShareConnection:
 
     def end(self, group: ShareLeases, session: ShareSession) -> None:
         """The member ends its session."""
-        self._owner.close(group, session, seen=False)
+        self._owner.close_session(group, session, seen=False)
 
     def check_parts(self, more: int) -> None:
         """As `SharePartitions.check_parts`."""
         self._owner.check_parts(more)
 
-    async def open(self, group: ShareLeases, partition: Partition) -> SharedPartition:
-        return await self._owner.open(group, partition)
+    async def open(self, group: ShareLeases, partitions: Mapping[PartitionId, Partition]) -> dict[PartitionId, Opened]:
+        return await self._owner.open(group, partitions)
 
     def close(self) -> None:
         for session, group in [*self._sessions.items()]:
-            self._owner.close(group, session, seen=True)
+            self._owner.close_session(group, session, seen=True)

@@ -82,7 +82,7 @@ class Admin:
         if self._owner.natives.has(name):
             await self._owner.natives.delete(name)
             return
-        if name in self._owner.shares:
+        if name not in self._owner.groups:
             await self._share.delete(name)
             return
         await self._owner.store.sure(name)

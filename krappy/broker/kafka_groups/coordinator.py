@@ -73,9 +73,9 @@ class KafkaGroups(GroupRegistry):
         self.policy = Policy(config.group_consumer_migration_policy)
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
         self.offsets = KafkaOffsets(self)
-        self.share = ShareGroups(self, natives.shares, self.beat_in, self.after)
+        self.share = ShareGroups(self, natives, self.beat_in, self.after)
         self.admin = Admin(self, self.share)
-        self.native = NativeView(self, self.offsets, self.admin)
+        self.native = NativeView(self, self.offsets, self.admin, self.share)
         self._alarms = Alarms(self.now)
         self._opened = False
 

@@ -101,7 +101,7 @@ class ShareElsewhere:
     async def alter(self, name: str, moves: object) -> None:
         raise self._refused
 
-    async def forget(self, name: str, topics: object) -> NoReturn:
+    async def forget(self, name: str, topics: object) -> None:
         raise self._refused
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from krappy.broker.groups.distant import DistantPartition
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, UnknownGroup
-from krappy.ports import GroupFacts, MemberFacts, PositionFacts
+from krappy.ports import GroupFacts, MemberFacts, PartitionId, PositionFacts
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
@@ -16,13 +15,14 @@ if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
     from krappy.broker.kafka_groups.offsets import KafkaOffsets
     from krappy.broker.kafka_groups.registry import GroupRegistry
+    from krappy.broker.kafka_groups.share import ShareGroups
 
 
 class NativeView:
     """Methods that take a group's name, other than `has`, raise UnknownGroup when there is no such group."""
 
-    def __init__(self, owner: GroupRegistry, offsets: KafkaOffsets, admin: Admin) -> None:
-        self._owner = owner
+    def __init__(self, owner: GroupRegistry, offsets: KafkaOffsets, admin: Admin, share: ShareGroups) -> None:
+        self._owner, self._share = owner, share
         self._offsets = offsets
         self._admin = admin
         self._runtime = owner.runtime
@@ -55,7 +55,7 @@ class NativeView:
 
     def _describe(self, group: KafkaGroup) -> GroupFacts:
         """As `krappy.broker.groups.group.Group.describe` describes a native group."""
-        shared = self._owner.natives.shares.describe(group.name)
+        shared = self._shared(group.name)
         return {
             "group": group.name,
             "kind": group.membership.kind,
@@ -67,7 +67,15 @@ class NativeView:
             ],
         }
 
-    def _position(self, at: At, floor: int) -> PositionFacts:
+    def _shared(self, name: str) -> dict[At, PositionFacts]:
+        """Where a share group is, as far as this broker knows without asking others: what it keeps, and what it
+        leads."""
+        natives = self._owner.natives
+        kept = {at: self._position(at, start, complete) for at, start, complete in natives.keepers.own.positions(name)}
+        return {**kept, **natives.shares.describe(name)}
+
+    def _position(self, at: At, floor: int, complete: int = 0) -> PositionFacts:
+        """`complete`: how many events behind the floor are settled."""
         topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
         end = floor
         if topic is not None and at[1] < topic.count:
@@ -78,14 +86,14 @@ class NativeView:
             "partition": at[1],
             "floor": floor,
             "end": end,
-            "lag": -1 if end < 0 else max(0, end - floor),
+            "lag": -1 if end < 0 else max(0, end - floor - complete),
             "leased": 0,
             "redelivering": 0,
             "dead": 0,
         }
 
     def positions(self, name: str) -> list[tuple[str, int, int]]:
-        shared = self._owner.natives.shares.describe(name)
+        shared = self._shared(name)
         told = {at: each["floor"] for at, each in shared.items()}
         told |= {at: offset.offset for at, offset in self._find(name).offsets.items()}
         return [(*at, offset) for at, offset in sorted(told.items())]
@@ -102,9 +110,8 @@ class NativeView:
         """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
         if name in self._owner.shares:
-            here = [(each, offset) for _, each, offset in moves if not isinstance(each, DistantPartition)]
-            assert len(here) == len(moves), "a broker that is alone has all partitions"
-            await self._owner.natives.shares.alter(name, here)
+            ids = {topic: self._runtime.topics.find(topic).id for topic, _, _ in moves}
+            await self._share.alter(name, {PartitionId(ids[topic], at.index): offset for topic, at, offset in moves})
             return
         now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from krappy.broker.kafka_groups.group import KafkaGroup
+from krappy.broker.kafka_groups.group import EACH_GROUP, KafkaGroup
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.broker.latest.table_topic import table_topic
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Rules
+from krappy.core.kafka.classic_member import Rules, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic
 from krappy.core.kafka.share import ShareGroup
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.share_keepers import ShareKeepers
     from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.kafka_groups.keeper import Keeper
     from krappy.broker.latest.latest import LatestTables
@@ -42,6 +43,8 @@ class Natives(Protocol):
     async def delete(self, name: str) -> None: ...
     @property
     def shares(self) -> SharePartitions: ...
+    @property
+    def keepers(self) -> ShareKeepers: ...
 
 
 class GroupRegistry:
@@ -154,22 +157,32 @@ class GroupRegistry:
         self.check_free(name)
         return self._made(name, ClassicGroup(self.rules))
 
+    def check_share(self, name: str) -> None:
+        """Raises Refused unless it is a share group, or may become one."""
+        check_name(name)
+        if name not in self.shares:
+            self.check_free(name, Fault.GROUP_ID_NOT_FOUND)
+            if name in self.groups:
+                raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a share group.")
+            self._check_more(name)
+
     def make_share(self, name: str) -> KafkaGroup:
         """A new share group of this name. Raises Refused."""
-        check_name(name)
-        self.check_free(name, Fault.GROUP_ID_NOT_FOUND)
-        if name in self.groups:
-            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a share group.")
+        self.check_share(name)
         return self._made(name, ShareGroup(self.settings.rules(name, ShareGroup.kind)))
 
     def _made(self, name: str, membership: ClassicGroup | ShareGroup) -> KafkaGroup:
-        if self.runtime.stopped or len(self.groups) + len(self.shares) >= self.runtime.config.max_groups:
-            raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
+        self._check_more(name)
         group = KafkaGroup(self.rang, name, membership, self.runtime.clock.steady_ms())
-        self.check_room(group.measure())
         self._among(group)[name] = group
         self.count(group)
         return group
+
+    def _check_more(self, name: str) -> None:
+        """Raises Refused when one more group, of this name, is too many."""
+        if self.runtime.stopped or len(self.groups) + len(self.shares) >= self.runtime.config.max_groups:
+            raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
+        self.check_room(EACH_GROUP + taken(name))
 
     def check_room(self, size: int) -> None:
         """Raises Refused when `size` more bytes are more memory than groups and members may take."""

@@ -14,9 +14,7 @@ from krappy.broker.coordinated.internal_tables import InternalTables, Rows
 from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS
 from krappy.core.kafka.offset import Offset
-from krappy.errors import CoordinatorNotAvailable, KrappyError
 from krappy.store.group_offsets import HEAD, GroupChange, GroupOffsets, KeptGroup, kept_groups, name_in
-from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -49,24 +47,6 @@ class ReplicatedKeeper(InternalTables[Groups]):
     def is_behind(self, group: str) -> bool:
         table = self.known_table(group)
         return table is None or table.behind
-
-    def written(self, group: str) -> Later[None]:
-        try:
-            return self.table_of(group).written()
-        except KrappyError as error:
-            later: Later[None] = Later()
-            later.reject(error)
-            return later
-
-    async def sure(self, group: str) -> None:
-        table = self.table_of(group)
-        await table.written().wait()
-        try:
-            await table.partition.until_sure()
-        except KrappyError as error:
-            raise CoordinatorNotAvailable(f"this broker can't be sure of '{group:.100}' now: {error}") from error
-        if self.table_of(group) is not table:
-            raise CoordinatorNotAvailable(f"'{group:.100}' was loaded anew meanwhile")
 
     # --- InternalTables
 

@@ -13,6 +13,7 @@ import trio
 
 from krappy.broker.name_locks import whole
 from krappy.broker.overrides import OverrideStore
+from krappy.core.cluster.paths import GROUP_CONFIG
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.core.kafka.share import ShareGroup, ShareRules
 from krappy.core.kafka.share_start import share_start, start_of
@@ -71,12 +72,28 @@ def _known(config: ServerConfig) -> dict[str, Setting]:
 class GroupSettings:
     def __init__(self, runtime: Runtime, get: Callable[[str], KafkaGroup | None], store: OverrideStore) -> None:
         """`get`: finds a group by name."""
-        self._config = runtime.config
+        self._runtime, self._config = runtime, runtime.config
         self.known: Mapping[str, Setting] = _known(runtime.config)
         self._get = get
         self._store = store
-        self._held = store.load()
+        self._seen = self._held
         self._lock = trio.Lock()
+        runtime.store.changed.subscribe(self._look)
+
+    @property
+    def _held(self) -> Mapping[str, Mapping[str, str]]:
+        """What is set, by group, as the cluster has it: another broker may have changed it."""
+        return self._runtime.image.configs.get(GROUP_CONFIG, {})
+
+    def _look(self) -> None:
+        """Has members stay by the settings that are in force now."""
+        before, self._seen = self._seen, self._held
+        if before is self._seen:
+            return
+        for name in before.keys() | self._seen.keys():
+            found = self._get(name) if before.get(name) is not self._seen.get(name) else None
+            if found is not None and isinstance(found.membership, ModernGroup):
+                found.membership.rules = self.rules(name, found.membership.kind)
 
     def names(self) -> list[str]:
         """The groups that have settings of their own."""
@@ -140,13 +157,6 @@ class GroupSettings:
     async def alter(self, group: str, wanted: Changes) -> None:
         """Changes settings. Durable on return, and in force from the members' next heartbeats on. Raises as `check`,
         StorageError."""
-        async with whole(self._lock):  # threads may overtake each other: what is stored last must be what is in force
+        async with whole(self._lock):
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
             await self._store.save(group, after)
-            if after:
-                self._held[group] = after
-            else:
-                self._held.pop(group, None)
-            found = self._get(group)
-            if found is not None and isinstance(found.membership, ModernGroup):
-                found.membership.rules = self.rules(group, found.membership.kind)

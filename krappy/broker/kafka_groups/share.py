@@ -1,54 +1,84 @@
 """Kafka's share groups (KIP-932): their members, what they are assigned, and what tools ask of them.
 
-Which records a member has acquired is in groups/share_partitions.py.
+Which records a member has acquired is in groups/share_partitions.py. Where a group is in its partitions is kept by
+groups/share_states.py, at a broker that may be another one. It is made there before a member is taken, and deleted
+after the group. So whatever ends a request half-way, no group lacks it; a name whose group is gone is deleted again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
+from krappy.broker.groups.share_keepers import UNKNOWN
 from krappy.broker.kafka_groups.group import KafkaGroup
+from krappy.broker.name_locks import NameLocks
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
 from krappy.core.kafka.share import ShareGroup, check_share_beat
 from krappy.errors import KrappyError
 from krappy.ports import SharePosition
+from krappy.ports.shares import PartitionId
+from krappy.types import TopicPartition
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.share_partitions import SharePartitions
-    from krappy.broker.kafka_groups.registry import GroupRegistry
-    from krappy.broker.partition.partition import Partition
+    from krappy.broker.kafka_groups.registry import GroupRegistry, Natives
     from krappy.core.kafka.offset import At
 
-
 BeatIn = Callable[[str, Beat, Callable[[str, Beat], KafkaGroup]], Later[Beaten | KrappyError]]
+
+
+class _Joins(Exception):
+    """A member may join, once it is sure that its group is kept as a share group."""
 
 
 class ShareGroups:
     def __init__(
         self,
         owner: GroupRegistry,
-        leases: SharePartitions,
+        natives: Natives,
         beat_in: BeatIn,
         after: Callable[[KafkaGroup], KrappyError | None],
     ) -> None:
         """`beat_in`, `after`: as those of `KafkaGroups`."""
         self._owner = owner
-        self._leases = leases
+        self._kept = natives.keepers
         self._beat_in, self._after = beat_in, after
-        leases.is_group = lambda name: name in owner.shares
-        leases.rules_of = owner.settings.share_rules
+        self._locks = NameLocks()  # by group: one that joins or deletes at a time
+        natives.shares.rules_of = owner.settings.share_rules
 
     def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
         """ShareGroupHeartbeat. The Later gives the answer, or the error that refuses it."""
-        return self._beat_in(name, beat, self._for_beat)
+        if beat.epoch != JOINING:
+            return self._beat_in(name, beat, self._for_beat)
+        try:
+            return self._beat_in(name, beat, self._for_join)
+        except _Joins:
+            later: Later[Beaten | KrappyError] = Later()
+            self._owner.runtime.spawn(self._join, name, beat, later)
+            return later
+
+    def _for_join(self, name: str, beat: Beat) -> NoReturn:
+        """Raises `_Joins` if nothing is wrong with a first heartbeat."""
+        check_share_beat(beat)
+        self._owner.check_share(name)
+        raise _Joins
+
+    async def _join(self, name: str, beat: Beat, later: Later[Beaten | KrappyError]) -> None:
+        answer: Beaten | KrappyError
+        try:
+            async with self._locks.of(name):
+                await self._kept.begin(name)
+                answer = await self._beat_in(name, beat, self._for_beat).wait()
+        except KrappyError as error:
+            answer = error
+        later.resolve(answer)
 
     def _for_beat(self, name: str, beat: Beat) -> KafkaGroup:
         """The share group of this name. A first heartbeat makes it; an invalid one makes none."""
         check_share_beat(beat)
-        if beat.epoch != 0 or name in self._owner.shares:
+        if beat.epoch != JOINING or name in self._owner.shares:
             return self.find(name)
         return self._owner.make_share(name)
 
@@ -70,20 +100,40 @@ class ShareGroups:
         """Where the group is in each partition that it has begun to read. Raises as `describe`."""
         await self._owner.store.sure(name)
         self.find(name)
-        return {at: SharePosition(each["floor"], each["lag"]) for at, each in self._leases.describe(name).items()}
+        found: dict[At, SharePosition] = {}
+        names, committed = self._owner.runtime.image.names, self._owner.settings.share_rules(name).committed
+        for id, kept in sorted((await self._kept.kept(name)).items()):
+            if id.topic_id in names:
+                at = names[id.topic_id], id.partition
+                end = await self._kept.end(TopicPartition(*at), committed)
+                lag = UNKNOWN if end == UNKNOWN else max(0, end - kept.start - kept.complete)
+                found[at] = SharePosition(kept.start, kept.leader_epoch, lag)
+        return found
 
-    async def alter(self, name: str, moves: Sequence[tuple[Partition, int]]) -> None:
-        """Moves a group without members, durably; one that is not there is made. Raises Refused: GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP."""
+    async def alter(self, name: str, moves: Mapping[PartitionId, int]) -> None:
+        """Moves a group without members, durably; one that is not there is made. An offset outside a log becomes its
+        nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic."""
         await self._owner.store.sure(name)
         if moves and name not in self._owner.shares:
+            self._owner.check_share(name)
+            await self._kept.begin(name)
             self._make(name)
             await self._owner.store.written(name).wait()
         await self._empty(name)
-        await self._leases.alter(name, moves)
+        if moves:
+            await self._kept.begin(name)
+            await self._kept.move(name, {id: self._inside(id, offset) for id, offset in moves.items()})
+
+    def _inside(self, id: PartitionId, offset: int) -> int:
+        """The nearest offset that the partition has, as far as this broker knows."""
+        topic = self._owner.runtime.topics.by_id.get(id.topic_id)
+        held = None if topic is None else topic.local.get(id.partition)
+        return offset if held is None else min(max(offset, held.start_offset), held.high_watermark)
 
     def _make(self, name: str) -> None:
         """A group without members. Raises Refused, StorageError."""
+        if name in self._owner.shares:
+            return
         group = self._owner.make_share(name)
         assert isinstance(group.membership, ShareGroup)
         group.membership.begin()
@@ -92,21 +142,21 @@ class ShareGroups:
             self._owner.drop(group)
             raise failed
 
-    async def forget(self, name: str, topics: Iterable[str]) -> set[str]:
-        """Deletes the positions of a group without members, durably; the topics that it had any in. Raises as
+    async def forget(self, name: str, topics: Iterable[bytes]) -> None:
+        """Deletes the positions of a group without members in these topics, by their ids; durably. Raises as
         `alter`."""
         await self._empty(name)
-        return await self._leases.forget(name, topics)
+        await self._kept.delete(name, [*topics])
 
     async def delete(self, name: str) -> None:
         """Deletes a group without members, durably. Raises as `alter`."""
-        group = await self._empty(name)
-        await self._leases.delete(name)
-        if not group.gone:
-            if not group.membership.empty:
-                raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members again")
-            self._owner.forget(group)
-            await self._owner.store.written(name).wait()
+        async with self._locks.of(name):
+            if name in self._owner.shares:
+                self._owner.forget(await self._empty(name))
+                await self._owner.store.written(name).wait()
+                await self._kept.delete(name, None)
+            elif not await self._kept.delete(name, None):  # else a deletion was interrupted
+                self._owner.find(name)
 
     async def _empty(self, name: str) -> KafkaGroup:
         await self._owner.store.sure(name)

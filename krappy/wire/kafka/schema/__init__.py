@@ -11,6 +11,7 @@ from krappy.wire.kafka.schema import (
     produce_fetch,
     security,
     share_groups,
+    share_states,
     topics,
     transactions,
 )
@@ -22,6 +23,7 @@ TABLE: dict[ApiKey, Shape] = {
     **groups.TABLE,
     **modern_groups.TABLE,
     **share_groups.TABLE,
+    **share_states.TABLE,
     **topics.TABLE,
     **configs.TABLE,
     **transactions.TABLE,

@@ -1,0 +1,255 @@
+"""What is kept of share groups (KIP-932), and who may change it: the group's coordinator, and the leader of each
+partition. It is kept where native groups are, by the broker that would coordinate a native group of the name. So that
+broker sees that a name is of one kind of group only.
+
+This is the share coordinator of KIP-932. Unlike Kafka's, it is found by the group alone, each write has the whole state
+of a partition, as native groups' writes have, and a state epoch is a new number, not the next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgpack
+import trio
+
+from krappy.broker.groups.group_writer import unpack
+from krappy.broker.groups.shared import SharedSettings
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.share_state import ShareState
+from krappy.core.leases import Leases
+from krappy.errors import CoordinatorNotAvailable, KrappyError, StorageError, UnknownTopic
+from krappy.ports.shares import KeptState, PartitionId, StatesRead, StatesWritten
+from krappy.store.groups import StoredGroup
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.group_keeper import GroupKeeper
+    from krappy.broker.groups.keeping import At, GroupStorage
+    from krappy.broker.runtime import Runtime
+
+KIND = "share"
+SETTINGS: bytes = msgpack.packb(SharedSettings(KIND)._asdict())
+AT_ONCE = 128 << 10  # bytes of states in one write, or one answer; a larger one goes alone
+BETWEEN_TURNS = 50  # states that are unpacked in one turn
+
+
+class _Row(NamedTuple):
+    """`head`: the state without its leases."""
+
+    topic_id: bytes
+    head: ShareState
+    packed: bytes
+
+
+class ShareStates:
+    """Implements `ShareStatesPort`. Its methods raise as `GroupStorage.check_here`, too. `deleted(name)`: called when a
+    group was deleted, for who has it at this broker."""
+
+    def __init__(self, runtime: Runtime, keeper: GroupKeeper, storage: GroupStorage) -> None:
+        self._runtime, self._keeper, self._storage = runtime, keeper, storage
+        self.deleted: Callable[[str], None] = lambda name: None
+        self._groups: dict[str, dict[At, _Row]] = {}
+
+    # --- life
+
+    def take(self, name: str, stored: StoredGroup) -> None:
+        """Goes on with what is stored. Raises StorageError for what can't be read."""
+        rows: dict[At, _Row] = {}
+        lost: list[At] = []
+        for at, packed in stored.states.items():
+            topic = self._runtime.image.topics.get(at[0])
+            if topic is None or at[1] >= len(topic.partitions):
+                lost.append(at)
+            else:
+                rows[at] = _Row(topic.id, _unpacked(name, at, packed)._replace(leases=()), packed)
+        self._groups[name] = rows
+        self._count(1 + len(rows))
+        if lost:
+            self._storage.delete_states(name, lost)
+
+    def give_up(self, is_in: Callable[[str], bool]) -> None:
+        """Forgets the groups with these names, which another broker keeps now."""
+        for name in [name for name in self._groups if is_in(name)]:
+            self._drop(name)
+
+    def remove(self, topic: str) -> None:
+        """Forgets a deleted topic, once `delete_states` was called for what groups have `in_topic`."""
+        for rows in self._groups.values():
+            gone = [at for at in rows if at[0] == topic]
+            for at in gone:
+                del rows[at]
+            self._count(-len(gone))
+
+    def in_topic(self, topic: str) -> list[tuple[str, list[At]]]:
+        """The groups that have anything in a topic, and where."""
+        found = [(name, [at for at in rows if at[0] == topic]) for name, rows in self._groups.items()]
+        return [(name, some) for name, some in found if some]
+
+    def keeps(self, name: str) -> bool:
+        """Whether the name is that of a share group that is kept here."""
+        return name in self._groups
+
+    def _drop(self, name: str) -> None:
+        self._count(-1 - len(self._groups.pop(name)))
+
+    def _count(self, more: int) -> None:
+        self._keeper.held_positions += more  # a group counts as one
+
+    # --- for the group's coordinator
+
+    async def begin(self, name: str) -> None:
+        self._storage.check_here(name)
+        if name not in self._groups:
+            if self._keeper.has(name):
+                text = f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
+                raise Refused(Fault.GROUP_ID_NOT_FOUND, text)
+            self._keeper.check_share_room()
+            self._storage.put(name, SETTINGS, {})
+            self._groups[name] = {}
+            self._count(1)
+        await self._storage.written(name).wait()
+
+    async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
+        rows = self._find(name)
+        states = {
+            self._at(id): (id.topic_id, ShareState(_new_epoch(), leases=Leases(offset, max_deliveries=1).dump()))
+            for id, offset in moves.items()
+        }
+        self._put(name, rows, states)
+        await self._storage.written(name).wait()
+
+    async def delete(self, name: str, topics: Collection[bytes] | None) -> bool:
+        self._storage.check_here(name)
+        rows = self._groups.get(name)
+        if rows is None:
+            return False
+        if topics is None:
+            self._storage.delete(name)
+            self._drop(name)
+            self.deleted(name)
+        else:
+            gone = [at for at, row in rows.items() if row.topic_id in topics]
+            self._storage.delete_states(name, gone)
+            for at in gone:
+                del rows[at]
+            self._count(-len(gone))
+        await self._storage.written(name).wait()
+        return True
+
+    async def kept(self, name: str) -> dict[PartitionId, KeptState]:
+        self._find(name)
+        await self._storage.sure(name)
+        found = {}
+        for number, (at, row) in enumerate([*self._find(name).items()], 1):
+            state = _unpacked(name, at, row.packed)
+            if state.leases:
+                id = PartitionId(row.topic_id, at[1])
+                found[id] = KeptState(state.state_epoch, state.leader_epoch, state.start, state.complete)
+            if number % BETWEEN_TURNS == 0:
+                await trio.lowlevel.checkpoint()
+        return found
+
+    def positions(self, name: str) -> Iterator[tuple[At, int, int]]:
+        """(where, start, how many events behind it are settled), as memory has it; nothing of what others keep."""
+        for at, row in sorted(self._groups.get(name, {}).items()):
+            state = _unpacked(name, at, row.packed)
+            if state.leases:
+                yield at, state.start, state.complete
+
+    # --- for leaders
+
+    def read(self, name: str, asked: Mapping[PartitionId, int]) -> Later[StatesRead]:
+        rows = self._find(name)
+        found: StatesRead = {}
+        changed: dict[At, tuple[bytes, ShareState]] = {}
+        room = AT_ONCE
+        for id, leader_epoch in asked.items():
+            try:
+                at = self._at(id)
+                row = rows.get(at)
+                room -= 0 if row is None else len(row.packed)
+                if room < 0 and found:
+                    raise CoordinatorNotAvailable("the states are too large for one answer: ask for this one again")
+                if row is None or row.topic_id != id.topic_id:
+                    self._keeper.check_share_room()
+                    state = ShareState(_new_epoch())
+                else:
+                    state = _unpacked(name, at, row.packed)
+                state._replace(leader_epoch=leader_epoch).check_after(state)
+            except KrappyError as error:
+                found[id] = error
+                continue
+            if leader_epoch != state.leader_epoch:  # leaders of before may not write any more
+                state = state._replace(leader_epoch=leader_epoch)
+                changed[at] = id.topic_id, state
+            found[id] = state
+        self._put(name, rows, changed)
+        return self._storage.written(name).map(lambda _: found)
+
+    def write(self, name: str, states: Mapping[PartitionId, ShareState]) -> Later[StatesWritten]:
+        rows = self._find(name)
+        refused: StatesWritten = {}
+        changed: dict[At, tuple[bytes, ShareState]] = {}
+        for id, state in states.items():
+            try:
+                at = self._at(id)
+                row = rows.get(at)
+                if row is None or row.topic_id != id.topic_id:
+                    raise Refused(Fault.FENCED_STATE_EPOCH, "what was kept of the group there was deleted")
+                state.check_after(row.head)
+            except KrappyError as error:
+                refused[id] = error
+                continue
+            if not state.is_late(row.head):
+                changed[at] = id.topic_id, state
+        self._put(name, rows, changed)
+        return self._storage.written(name).map(lambda _: refused)
+
+    def _find(self, name: str) -> dict[At, _Row]:
+        self._storage.check_here(name)
+        found = self._groups.get(name)
+        if found is None:
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a share group.")
+        return found
+
+    def _at(self, id: PartitionId) -> At:
+        """Raises UnknownTopic."""
+        topic = self._runtime.topics.by_id.get(id.topic_id)
+        if topic is None or not 0 <= id.partition < topic.count:
+            raise UnknownTopic("there is no topic with this id, or not this partition")
+        return topic.name, id.partition
+
+    def _put(self, name: str, rows: dict[At, _Row], states: Mapping[At, tuple[bytes, ShareState]]) -> None:
+        """Writes these, several in one write. Memory never has what could not be written."""
+        part: dict[At, _Row] = {}
+        room = AT_ONCE
+        for at, (topic_id, state) in states.items():
+            packed: bytes = msgpack.packb(state.dump())
+            room -= len(packed)
+            if room < 0 and part:
+                self._write(name, rows, part)
+                part, room = {}, AT_ONCE - len(packed)
+            part[at] = _Row(topic_id, state._replace(leases=()), packed)
+        if part:
+            self._write(name, rows, part)
+
+    def _write(self, name: str, rows: dict[At, _Row], part: dict[At, _Row]) -> None:
+        self._storage.put(name, None, {at: row.packed for at, row in part.items()})
+        self._count(sum(at not in rows for at in part))
+        rows |= part
+
+
+def _new_epoch() -> int:
+    """A number that no state had before, as good as surely."""
+    return random.randrange(1, 2**31)
+
+
+def _unpacked(name: str, at: At, packed: bytes) -> ShareState:
+    what = f"the state of share group '{name}' in {at[0]}-{at[1]}"
+    try:
+        return ShareState.load(unpack(what, packed))
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"{what} can't be read: {error}") from error

@@ -1,0 +1,323 @@
+"""Share groups (KIP-932) in a cluster: three brokers have a part in each: the group's coordinator, the broker that
+keeps its states, and the leader of the partition. Whichever dies, nothing that was acknowledged is delivered again, and
+what was acquired is delivered again with its count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES
+from krappy.core.cluster.coordinators import partition_of
+from krappy.errors import WrongGroupKind
+from krappy.records import batch
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.kafka.raw import Raw
+from tests.kafka.shares import ACCEPT, RELEASE, Member, beat
+from tests.process import wait_until
+
+LONG = 60.0
+MOVED = {Code.NOT_LEADER_OR_FOLLOWER, Code.INVALID_RECORD_STATE}
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    """Tests start again what they kill."""
+    with brokers(tmp_path_factory.mktemp("share-groups"), shared=shared_processes) as made:
+        for kind, key in ((0, "any"), (2, "any:x:0")):
+            with made.asked(1) as raw:
+                ask = partial(raw.ask, ApiKey.FIND_COORDINATOR, {"key_type": kind, "coordinator_keys": [key]})
+                wait_until(lambda ask=ask: ask()["coordinators"][0]["error_code"] == 0, "there is one")  # type: ignore[misc]
+        for topic in (OFFSETS, SHARES):
+            made.until_in_sync(topic)
+        yield made
+        for id in made.brokers:
+            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+def leader_of(cluster: ClusterProcesses, internal: str, group: str) -> int:
+    """The broker that coordinates a group (OFFSETS), or keeps its states (SHARES); -1: nobody."""
+    found = cluster.partitions(internal)
+    return found[partition_of(group, len(found))].leader
+
+
+def _is_led(cluster: ClusterProcesses, internal: str, group: str) -> bool:
+    return leader_of(cluster, internal, group) in cluster.running
+
+
+class Scene:
+    """A group and a topic of one partition. `others`: of the leader; a broker each for what the group needs, unless one
+    broker is to have both."""
+
+    def __init__(self, cluster: ClusterProcesses, records: int = 10, *, keeper_leads: bool = False) -> None:
+        self.cluster = cluster
+        number = next(_numbers)
+        self.topic = f"t{number}"
+        states = cluster.partitions(SHARES)
+        self.group = next(
+            name
+            for each in count()
+            for name in (f"g{number}-{each}",)
+            if states[partition_of(name, len(states))].leader != leader_of(cluster, OFFSETS, name)
+        )
+        self.keeper, self.coordinator = leader_of(cluster, SHARES, self.group), leader_of(cluster, OFFSETS, self.group)
+        third = next(id for id in cluster.brokers if id not in (self.keeper, self.coordinator))
+        self.leader = self.keeper if keeper_leads else third
+        replicas = [self.leader, *(id for id in cluster.brokers if id != self.leader)]
+        [made] = cluster.admin.create_topics([NewTopic(self.topic, 1, replica_assignment=[replicas])]).values()
+        made.result(30)
+        wait_until(lambda: self.led_by() == self.leader, "the topic is led")
+        self.fill(records)
+        with cluster.asked(self.coordinator) as raw:
+            self.set(raw, share_auto_offset_reset="earliest")
+
+    def led_by(self) -> int:
+        found = self.cluster.topic(self.topic)
+        return -1 if found is None else found.partitions[0].leader
+
+    def fill(self, records: int) -> None:
+        data = batch.encode([None] * records, [b"%d" % n for n in range(records)], timestamps=1_700_000_000_000)
+        with self.cluster.asked(self.led_by()) as raw:
+            assert raw.produce(self.topic, data)["error_code"] == 0
+
+    def set(self, raw: Raw, **settings: str) -> None:
+        configs = [
+            {"name": name.replace("_", "."), "value": value, "config_operation": 0} for name, value in settings.items()
+        ]
+        body = {"resources": [{"resource_type": 32, "resource_name": self.group, "configs": configs}]}
+        assert raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"][0]["error_code"] == 0
+
+    def joined(self, stack: ExitStack, name: str = "one") -> Member:
+        """A member with a connection to the leader of now, once there is a coordinator that takes it."""
+        raw = stack.enter_context(self.cluster.asked(self.led_by()))
+        with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as coordinator:
+            wait_until(
+                lambda: beat(coordinator, self.group, name, 0, [self.topic])["error_code"] == 0, "it is a member", LONG
+            )
+            return Member(raw, self.group, name, self.topic, coordinator=coordinator)
+
+    def acquire(self, member: Member, records: int, **more: Any) -> list[tuple[int, int, int]]:
+        """What a member gets, once it gets something: it gets nothing while the broker that keeps the state is away."""
+        found: list[tuple[int, int, int]] = []
+
+        def look() -> bool:
+            found.extend(member.acquired(max_records=records, **more))
+            return bool(found)
+
+        wait_until(look, "records", LONG)
+        return found
+
+    def until_written(self, deliveries: int) -> None:
+        """Until the broker that keeps the state has a record that was delivered so often."""
+
+        def look() -> bool:
+            with self.cluster.asked(leader_of(self.cluster, SHARES, self.group)) as raw:
+                row = self.read(raw, -1)
+            return any(each["delivery_count"] == deliveries for each in row["state_batches"])
+
+        wait_until(look, "the state is kept")
+
+    def read(self, raw: Raw, leader_epoch: int) -> dict[str, Any]:
+        """What is kept, as the leader of the partition asks for it."""
+        epoch = self.cluster.partitions(self.topic)[0].epoch if leader_epoch < 0 else leader_epoch
+        topic = {"topic_id": raw.topic_id(self.topic), "partitions": [{"partition": 0, "leader_epoch": epoch}]}
+        answer = raw.ask(ApiKey.READ_SHARE_GROUP_STATE, {"group_id": self.group, "topics": [topic]})
+        assert answer["error_code"] == 0, answer
+        (row,) = answer["results"][0]["partitions"]
+        assert row["error_code"] == 0, row
+        return dict(row)
+
+    def position(self) -> tuple[int, int]:
+        """(start offset, lag)."""
+        asked = {"group_id": self.group, "topics": [{"topic_name": self.topic, "partitions": [0]}]}
+        with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as raw:
+            (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
+        assert told["error_code"] == 0, told
+        (part,) = told["topics"][0]["partitions"]
+        assert part["error_code"] == 0, part
+        return part["start_offset"], part["lag"]
+
+    def restart(self, id: int) -> None:
+        self.cluster.brokers[id].start()
+        self.cluster.until_known()
+        for topic in (OFFSETS, SHARES, self.topic):
+            self.cluster.until_in_sync(topic)
+
+
+def test_a_member_reads_where_the_leader_is(cluster: ClusterProcesses) -> None:
+    scene = Scene(cluster)
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired(max_records=4) == [(0, 3, 1)]
+        assert one.acquired((0, 1, [ACCEPT]), (2, 3, [RELEASE, ACCEPT]), max_records=4) == [(2, 2, 2), (4, 6, 1)]
+        assert one.acknowledge((2, 2, [ACCEPT]), (4, 6, [ACCEPT])) == 0
+        assert scene.position() == (7, 3)
+        with cluster.asked(scene.coordinator) as raw:
+            (group,) = raw.ask(ApiKey.SHARE_GROUP_DESCRIBE, {"group_ids": [scene.group]})["groups"]
+            assert (group["group_state"], len(group["members"])) == ("Stable", 1)
+            features = raw.ask(ApiKey.API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
+            assert "share.version" in {each["name"] for each in features["finalized_features"]}
+        with cluster.asked(scene.keeper) as raw:
+            one.raw, right = raw, one.raw
+            answer = one.ask_fetch(epoch=0)
+            (part,) = answer["responses"][0]["partitions"]
+            assert part["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
+            assert part["current_leader"]["leader_id"] == scene.leader
+            assert [each["node_id"] for each in answer["node_endpoints"]] == [scene.leader]
+            one.raw = right
+
+
+@pytest.mark.parametrize("who", ["leader", "keeper", "leader and keeper", "coordinator"])
+def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses, who: str) -> None:
+    scene = Scene(cluster, keeper_leads=who == "leader and keeper")
+    killed = scene.coordinator if who == "coordinator" else scene.keeper if "keeper" in who else scene.leader
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired(max_records=6) == [(0, 5, 1)]
+        assert one.acquired((0, 2, [ACCEPT, RELEASE, ACCEPT]), max_records=1) == [(1, 1, 2)]
+        scene.until_written(2)
+        cluster.brokers[killed].kill()
+        for internal in (OFFSETS, SHARES):
+            alive = partial(_is_led, cluster, internal, scene.group)
+            wait_until(alive, f"another broker leads {internal}", LONG)
+        wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+        if "leader" not in who:
+            assert one.acknowledge((3, 3, [ACCEPT])) == 0  # the leader goes on, and so does its session
+            assert one.acquired((1, 1, [RELEASE]), max_records=1) == [(1, 1, 3)]
+            assert scene.position() == (1, 7)
+        else:
+            two = scene.joined(stack, "two")
+            assert scene.acquire(two, 100) == [(1, 1, 3), (3, 5, 2), (6, 9, 1)]
+            assert two.acknowledge((1, 1, [ACCEPT])) == 0
+            assert scene.position() == (3, 7)
+        with cluster.asked(leader_of(cluster, OFFSETS, scene.group)) as raw:
+            assert beat(raw, scene.group, "one", 1)["error_code"] == 0
+    scene.restart(killed)
+
+
+def test_a_leader_that_wakes_up_acknowledges_nothing(cluster: ClusterProcesses) -> None:
+    """It has its member's connection and leases, and a request that came while it was stopped."""
+    scene = Scene(cluster)
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired(max_records=6) == [(0, 5, 1)]
+        assert one.acknowledge((5, 5, [ACCEPT])) == 0
+        with cluster.paused(scene.leader):
+            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            two = scene.joined(stack, "two")
+            assert scene.acquire(two, 2) == [(0, 1, 2)]
+            assert two.acknowledge((0, 1, [ACCEPT, RELEASE])) == 0
+            one.raw.send(ApiKey.SHARE_ACKNOWLEDGE, one.body([(0, 4, [ACCEPT])]))
+            one.epoch += 1
+        told = one.raw.receive()
+        codes = {part["error_code"] for topic in told["responses"] for part in topic["partitions"]}
+        assert codes, told
+        assert codes <= MOVED, told
+        assert two.acquired() == [(1, 1, 3), (2, 4, 2), (6, 9, 1)]
+    cluster.until_in_sync(scene.topic)
+
+
+def test_a_fetch_that_waits_is_told_when_the_leader_is_another(cluster: ClusterProcesses) -> None:
+    scene = Scene(cluster, 1)
+    first = [scene.coordinator, *(id for id in cluster.brokers if id != scene.coordinator)]
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired() == [(0, 0, 1)]
+        limits = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100}
+        one.raw.send(ApiKey.SHARE_FETCH, one.body([], **limits))
+        with cluster.asked(scene.keeper) as raw:
+            partitions = [{"partition_index": 0, "replicas": first}]
+            body = {"topics": [{"name": scene.topic, "partitions": partitions}]}
+            raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
+            topics = [{"topic": scene.topic, "partitions": [0]}]
+            elect = {"election_type": 0, "topic_partitions": topics, "timeout_ms": 30_000}
+            wait_until(lambda: raw.ask(ApiKey.ELECT_LEADERS, elect) is not None and scene.led_by() == first[0], "it is")
+        answer = one.raw.receive()
+        (part,) = answer["responses"][0]["partitions"]
+        assert part["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
+        assert part["current_leader"]["leader_id"] == first[0]
+        two = scene.joined(stack, "two")
+        assert scene.acquire(two, 100) == [(0, 0, 2)]
+
+
+def test_a_name_belongs_to_one_kind_of_group_whichever_brokers_coordinate(cluster: ClusterProcesses) -> None:
+    scene = Scene(cluster)
+    assert scene.coordinator != scene.keeper
+    with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG) as client:
+        scene.joined(stack)
+        with pytest.raises(WrongGroupKind), client.consumer(scene.topic, group=scene.group) as consumer:
+            consumer.poll(LONG)
+        other = Scene(cluster)
+        with client.consumer(other.topic, group=other.group) as consumer, cluster.asked(other.coordinator) as raw:
+            assert consumer.poll(LONG)
+            assert beat(raw, other.group, "one", 0, [other.topic])["error_code"] == Code.GROUP_ID_NOT_FOUND
+        client.delete_group(other.group)
+        other.joined(stack)
+
+
+def test_settings_of_groups_reach_all_brokers_at_once(cluster: ClusterProcesses) -> None:
+    scene = Scene(cluster)
+    with ExitStack() as stack, cluster.asked(scene.keeper) as other, cluster.asked(scene.coordinator) as coordinator:
+        one = scene.joined(stack)
+        scene.set(other, share_record_lock_duration_ms="1234", share_heartbeat_interval_ms="777")
+
+        def lock() -> int:
+            one.epoch += 1
+            answer = one.ask_fetch(epoch=one.epoch - 1)
+            return int(answer["acquisition_lock_timeout_ms"])
+
+        wait_until(lambda: lock() == 1234, "the leader knows")
+        wait_until(
+            lambda: beat(coordinator, scene.group, "one", 1)["heartbeat_interval_ms"] == 777, "the coordinator knows"
+        )
+
+
+def test_a_group_is_moved_deleted_and_made_anew_while_a_session_stays(cluster: ClusterProcesses) -> None:
+    """The member has left the group, but its connection to the leader stays, and with it what was read there."""
+    scene = Scene(cluster)
+    with ExitStack() as stack, cluster.asked(scene.coordinator) as coordinator:
+        one = scene.joined(stack)
+        assert one.acquired(max_records=6) == [(0, 5, 1)]
+        assert one.acknowledge((0, 2, [ACCEPT])) == 0
+        assert beat(coordinator, scene.group, "one", -1)["error_code"] == 0
+        move = [{"topic_name": scene.topic, "partitions": [{"partition_index": 0, "start_offset": 8}]}]
+        moved = coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": scene.group, "topics": move})
+        assert moved["error_code"] == moved["responses"][0]["partitions"][0]["error_code"] == 0, moved
+        assert one.acknowledge((3, 3, [ACCEPT])) == Code.NOT_LEADER_OR_FOLLOWER  # what it has read is outdated
+        assert scene.position() == (8, 2)
+        assert one.acquired(max_records=1) == [(8, 8, 1)]  # the session goes on where the group is now
+        assert coordinator.ask(ApiKey.DELETE_GROUPS, {"groups_names": [scene.group]})["results"][0]["error_code"] == 0
+        assert one.acknowledge((8, 8, [ACCEPT])) in (Code.GROUP_ID_NOT_FOUND, Code.NOT_LEADER_OR_FOLLOWER)
+        gone = one.ask_fetch()
+        assert gone["error_code"] in (Code.GROUP_ID_NOT_FOUND, Code.SHARE_SESSION_NOT_FOUND)
+        two = scene.joined(stack, "two")
+        assert two.acquired() == [(0, 9, 1)]  # nothing is left of the deleted one
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_start(cluster: ClusterProcesses) -> None:
+    scene = Scene(cluster)
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired() == [(0, 9, 1)]
+        assert one.acknowledge((0, 9, [ACCEPT])) == 0
+        with cluster.asked(scene.coordinator) as raw:
+            raw.ask(ApiKey.DELETE_TOPICS, {"topics": [{"name": scene.topic}], "timeout_ms": 10_000})
+        wait_until(lambda: cluster.topic(scene.topic) is None, "it is gone")
+        assert one.fetch()["error_code"] == Code.UNKNOWN_TOPIC_ID
+        replicas = [scene.keeper, *(id for id in cluster.brokers if id != scene.keeper)]
+        [made] = cluster.admin.create_topics([NewTopic(scene.topic, 1, replica_assignment=[replicas])]).values()
+        made.result(30)
+        wait_until(lambda: scene.led_by() == scene.keeper, "it is led")
+        scene.fill(3)
+        two = scene.joined(stack, "two")
+        assert scene.acquire(two, 100) == [(0, 2, 1)]
+        assert scene.position() == (0, 3)
