@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from krappy.broker.local_store import LocalStore
+from krappy.broker.topics.catalog import Catalog
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Operation, RefusedMulti
 from krappy.core.cluster.znodes import PRODUCER_BLOCK
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic_table import GENERATION
@@ -23,7 +28,7 @@ from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 from krappy.store.view_numbers import NEXT_NUMBER, NUMBERS
 from krappy.types import text_id
-from tests.broker.catalogs import SyncCatalog
+from tests.broker.catalogs import SyncCatalog, inline
 
 
 @pytest.fixture
@@ -276,3 +281,50 @@ class CatalogHistory(RuleBasedStateMachine):
 
 CatalogHistory.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
 TestCatalogHistory = CatalogHistory.TestCase
+
+
+class Lagging(LocalStore):
+    """Another broker's: its image is that of `seen` until a write of it was refused."""
+
+    seen: Image | None = None
+
+    @property
+    def image(self) -> Image:
+        return self.seen or self.tree.image
+
+    async def multi(self, operations: Sequence[Operation]) -> Image:
+        try:
+            return await super().multi(operations)
+        except RefusedMulti:
+            self.seen = None
+            raise
+
+
+def lagging(catalog: SyncCatalog) -> Catalog:
+    store = Lagging(catalog.tree, inline)
+    store.seen = catalog.tree.image
+    return Catalog(store, catalog.numbers, inline, 2)
+
+
+def settings_of(catalog: SyncCatalog) -> dict[str, str]:
+    found = catalog.get("t")
+    assert found is not None
+    return dict(found.config)
+
+
+def test_two_brokers_change_settings_at_once(catalog: SyncCatalog) -> None:
+    catalog.create("t", 1, {"retention.ms": "1000", "segment.ms": "5000"})
+    other = lagging(catalog)
+    catalog.alter("t", {"retention.ms": None, "max.message.bytes": "2000"})
+    trio.run(other.alter, "t", {"segment.ms": "7000"})
+    assert settings_of(catalog) == {"max.message.bytes": "2000", "segment.ms": "7000"}
+
+
+def test_settings_of_a_deleted_topic_do_not_come_to_one_that_was_made_anew(catalog: SyncCatalog) -> None:
+    catalog.create("t", 1, {"retention.ms": "1000"})
+    other = lagging(catalog)
+    catalog.delete("t")
+    catalog.create("t", 1, {"segment.ms": "5000"})
+    with pytest.raises(UnknownTopic, match="was deleted meanwhile"):
+        trio.run(other.alter, "t", {"max.message.bytes": "2000"})
+    assert settings_of(catalog) == {"segment.ms": "5000"}

@@ -163,13 +163,19 @@ class Catalog(StoredTopics):
         return self._find(name)
 
     async def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
-        """Changes settings, durably; None resets one to its default. Raises UnknownTopic, InvalidConfig,
-        StorageError."""
+        """Changes settings, durably; None resets one to its default. Other brokers may change others meanwhile. Raises
+        UnknownTopic, InvalidConfig, StorageError."""
+        id = self._find(name).id
+        path = paths.config("topics", name)
 
         async def made() -> list[Operation]:
-            config = merge(self._find(name).config, changes)
-            path = paths.config("topics", name)
-            return config_change(path, await self._store.read(path), config)
+            if self._find(name).id != id:
+                raise UnknownTopic(f"the topic '{name!s:.249}' was deleted meanwhile")
+            fence = self.image(name).unless_deleted()
+            before = await self._store.read(path)
+            with reading(path):
+                held = {} if before is None else znodes.settings(before.data)
+            return [*fence, *config_change(path, before, merge(held, changes))]
 
         await change(self._store, made)
         return self._find(name)

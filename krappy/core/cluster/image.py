@@ -197,7 +197,7 @@ class _Fold:
         kind, _, name = path[len(_CONFIG) :].partition("/")
         if not name or kind not in KINDS:
             return
-        settings = None if znode is None else Document.of(znode.data).texts("config")
+        settings = None if znode is None else znodes.settings(znode.data)
         configs = self._map("configs")
         if kind not in self._configs:
             self._configs[kind] = dict(configs.get(kind, {}))

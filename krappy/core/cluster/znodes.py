@@ -54,6 +54,11 @@ def config(settings: Mapping[str, str], before: bytes = b"{}") -> bytes:
     return Document.of(before).with_fields({"version": 1, "config": dict(settings)})
 
 
+def settings(data: bytes) -> Mapping[str, str]:
+    """What `config` was given. Raises ValueError."""
+    return Document.of(data).texts("config")
+
+
 def deleted(name: str, replicas: Sequence[int]) -> bytes:
     """A topic whose files these brokers have still to remove."""
     return Document({}).with_fields({"version": 1, "topic": name, "replicas": list(replicas)})
