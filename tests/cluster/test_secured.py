@@ -18,10 +18,10 @@ from krappy.errors import AuthorizationFailed
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from krappy.wire.mistaken import TLS_ALERT
-from tests.cluster.brokers import SharedProcesses
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses
 from tests.cluster.secured import HOST, PASSWORDS, SecuredProcesses
 from tests.kafka.raw import Raw
-from tests.process import wait_until
+from tests.process import free_ports, wait_until
 from tests.security.authority import Authority
 
 TOPIC = "t"
@@ -188,3 +188,41 @@ def test_a_cold_start_with_a_user_of_the_tree(secured: SecuredProcesses) -> None
         producer.produce(TOPIC, b"w%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None)
     assert producer.flush(60) == 0
     assert not failed
+
+
+def test_certificates_in_place_of_passwords(tmp_path: Path, shared_processes: SharedProcesses) -> None:
+    """At a listener of its own, for brokers, whose certificate says who they are; others know nobody (mTLS)."""
+    authority = Authority(tmp_path)
+    cluster = ClusterProcesses(
+        *(tmp_path, shared_processes.zookeeper, 2, shared_processes.launch),
+        tls_client_ca=authority.ca,
+        ssl_client_auth="required",
+        ssl_principal_mapping_rules="RULE:^CN=([^,]+).*$/$1/",
+        super_users="User:broker;User:ANONYMOUS",
+        inter_broker_listener_name="BROKERS",
+        listener_security_protocol_map="BROKERS:SSL",
+    )
+    ports = dict(zip(cluster.brokers, free_ports(2), strict=True))
+    plain = {id: str(each.settings["listen_kafka"]) for id, each in cluster.brokers.items()}
+    for id, each in cluster.brokers.items():
+        each.settings["tls_certificate"] = authority.issue(HOST, subject="broker")
+        each.settings["listen_kafka"] = f"{plain[id]},BROKERS://{HOST}:{ports[id]}"
+    cluster.asked = lambda id: Raw(plain[id])  # type: ignore[method-assign]
+    try:
+        cluster.start()
+        with Raw(plain[1]) as raw:
+            topic = {"name": "t", "num_partitions": 2, "replication_factor": 2}
+            [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 30_000})["topics"]
+            assert made["error_code"] == 0, made
+        cluster.until_in_sync("t")
+        known = cluster.topic("t")
+        assert known is not None
+        fetch = {"replica_state": {"replica_id": 2, "replica_epoch": 1}, "max_wait_ms": 0, "topics": []}
+        for subject, code in (("broker", 0), ("eve", Code.CLUSTER_AUTHORIZATION_FAILED)):
+            with Raw(f"{HOST}:{ports[1]}") as raw:
+                own = authority.context(authority.issue(HOST, subject=subject))
+                raw.socket = own.wrap_socket(raw.socket, server_hostname=HOST)
+                assert raw.ask(ApiKey.FETCH, fetch)["error_code"] == code
+        assert not [each for id in cluster.brokers for each in cluster.events(id, "leader_unreachable")]
+    finally:
+        cluster.kill()
