@@ -4,12 +4,13 @@ Each runs `krappy serve` on a free port of 127.0.0.1, and surely ends: it ends w
 process, however that dies), a watchdog kills it after `LIFETIME` seconds, and leaving the `with` kills it by its pid.
 All waiting is for a condition, with a generous limit.
 
-`Launcher` starts them by forking a process that has imported everything already. That takes some 50 ms instead of half
-a second, so a test can kill ten times as many brokers in the same time.
+They are forked from a process that has imported everything already (`Launcher`; each process of tests has one). That
+takes some 50 ms instead of half a second, so a test can kill ten times as many brokers in the same time.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -41,11 +42,16 @@ class Died(AssertionError):
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once the condition holds. Raises AssertionError after `seconds`."""
+    """Returns once the condition holds. Raises AssertionError after `seconds`. After a look that took long it waits
+    longer: a look may keep brokers from what is waited for."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"still not so after {seconds:.0f} s: {what}"
-        time.sleep(0.005)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < end, f"still not so after {seconds:.0f} s: {what}"
+        time.sleep(min(max(0.005, 3 * (now - began)), 0.1))
 
 
 @cache
@@ -116,38 +122,15 @@ def kept_off(thread: Path) -> float:
     return int((thread / "schedstat").read_text().split()[1]) / 1e9
 
 
-class Interpreter:
-    """Starts each broker in a new interpreter. `module`: what it runs."""
-
-    def __init__(self, module: str = "krappy") -> None:
-        self._module = module
-
-    def __call__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
-        return _Popen([sys.executable, "-m", self._module, *arguments], stdin, stdout, stderr)
-
-
-INTERPRETER = Interpreter()
-
-
-class _Popen:
-    def __init__(self, command: list[str], stdin: int, stdout: int, stderr: int) -> None:
-        self._process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=_environ())
-        self.pid = self._process.pid
-
-    def wait(self, seconds: float) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        return None
-
-
 class Launcher:
-    """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: more environment variables."""
+    """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: more environment variables.
+    `module`: whose `run` gets the arguments."""
 
-    def __init__(self, more: Mapping[str, str] | None = None) -> None:
+    def __init__(self, more: Mapping[str, str] | None = None, module: str = "krappy.cli.main") -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._zygote = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "zygote.py"), str(theirs.fileno())],
+                [sys.executable, str(ROOT / "tests" / "zygote.py"), str(theirs.fileno()), module],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**_environ(), **(more or {})},
@@ -190,6 +173,19 @@ class Launcher:
             self._zygote.wait(PATIENCE)
 
 
+@cache
+def launcher(module: str = "krappy.cli.main") -> Launcher:
+    """That of this process, which ends with it."""
+    made = Launcher(module=module)
+    atexit.register(made.close)
+    return made
+
+
+def forked(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
+    """Starts `krappy ARGUMENTS` by the launcher of this process."""
+    return launcher()(arguments, stdin, stdout, stderr)
+
+
 class _Forked:
     """A child of the launcher's process: a zombie until it is reaped through it, so its pid stays its own."""
 
@@ -209,15 +205,13 @@ class _Forked:
 class BrokerProcess:
     """One data folder and, most of the time, a running broker on it.
 
-    `settings`: of the broker, by their names in the configuration. `launch`: starts it (a `Launcher`; by default a new
-    interpreter). `log`: the file for its output; by default beside the folder.
+    `settings`: of the broker, by their names in the configuration. `launch`: starts it (by default this process's
+    `launcher`). `log`: the file for its output; by default beside the folder.
     """
 
     lifetime = LIFETIME  # seconds after which it is killed, whatever its test does
 
-    def __init__(
-        self, data: Path, *, launch: Launch = INTERPRETER, log: Path | None = None, **settings: object
-    ) -> None:
+    def __init__(self, data: Path, *, launch: Launch = forked, log: Path | None = None, **settings: object) -> None:
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
         listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0", "listen_http": "none"}
@@ -391,7 +385,7 @@ class BrokerProcess:
 
 @contextmanager
 def broker_process(
-    data: Path, *, launch: Launch = INTERPRETER, log: Path | None = None, **settings: object
+    data: Path, *, launch: Launch = forked, log: Path | None = None, **settings: object
 ) -> Iterator[BrokerProcess]:
     """A running broker, killed at the end if it still runs."""
     with BrokerProcess(data, launch=launch, log=log, **settings) as broker:

@@ -25,7 +25,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Raw, fetch
 from tests.peer import Peer
-from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, kept_off, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, kept_off, launcher, wait_until
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KRAPPY_LONG"), reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)"
@@ -39,9 +39,8 @@ MOST = 10_000  # max_connections
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.fixture(scope="module", autouse=True)

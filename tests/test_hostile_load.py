@@ -29,7 +29,7 @@ from krappy.wire import messages as m
 from krappy.wire.frames import frame
 from tests.neighbour import Neighbour, undisturbed
 from tests.peer import Gone, Peer
-from tests.process import BrokerProcess, Launcher, broker_process, wait_until
+from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KRAPPY_LONG"), reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)"
@@ -47,9 +47,8 @@ def bound(connections: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """The process from which `tests.process.Launcher` forks brokers: everything is imported, nothing runs.
 
-Its argument is the number of a socket, from which it takes one JSON line at a time. {"start": [arguments]} comes with
-three file descriptors, stdin, stdout and stderr of `krappy ARGUMENTS`; the answer is its pid. The answer to {"reap":
-pid} is the exit status of a child that has ended. When the socket ends, it kills its remaining children.
+Its first argument is the number of a socket, from which it takes one JSON line at a time. {"start": [arguments]} comes
+with three file descriptors, stdin, stdout and stderr of a child that runs `krappy ARGUMENTS`; the answer is its pid.
+The answer to {"reap": pid} is the exit status of a child that has ended. When the socket ends, it kills its remaining
+children. Its second argument is the module whose `run` is `krappy`: krappy.cli.main, or one that stands in its place.
 """
 
 from __future__ import annotations
@@ -10,24 +11,34 @@ from __future__ import annotations
 import array
 import contextlib
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
-import trio  # noqa: F401  # imported for the children
-
-import krappy.app
-import krappy.logs  # noqa: F401
-from krappy.cli.main import run
 from krappy.memory import keep_freed_memory
+
+# What a broker imports at its start or later, in part by the names of modules.
+PACKAGES = ("krappy.broker", "krappy.cluster", "krappy.console", "krappy.handlers", "krappy.server", "krappy.store")
+MODULES = ("krappy.app", "krappy.logs", "krappy.cli.commands.serve", "krappy.cli.serving", "krappy.settings.described")
 
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    run = importlib.import_module(sys.argv[2]).run
+    for name in MODULES:
+        importlib.import_module(name)
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
     keep_freed_memory()
     gc.collect()
     gc.freeze()
@@ -42,7 +53,7 @@ def main() -> None:
                 pid = os.fork()
                 if not pid:
                     control.close()
-                    _run(asked["start"], array.array("i", fds))
+                    _child(run, asked["start"], array.array("i", fds))
                 children.add(pid)
                 for fd in fds:
                     os.close(fd)
@@ -59,7 +70,7 @@ def main() -> None:
             os.waitpid(pid, 0)
 
 
-def _run(arguments: list[str], fds: array.array[int]) -> NoReturn:
+def _child(run: Callable[[list[str]], int], arguments: list[str], fds: array.array[int]) -> NoReturn:
     status = 1
     try:
         for number, fd in enumerate(fds):

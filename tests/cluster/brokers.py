@@ -21,7 +21,7 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Closed, Raw
-from tests.process import PATIENCE, BrokerProcess, Launch, Launcher, free_ports, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launch, forked, free_ports, wait_until
 
 
 class SharedProcesses(NamedTuple):
@@ -204,6 +204,22 @@ class ClusterProcesses:
             f"all replicas of {topic} are in sync",
         )
 
+    def spread(self, topic: str) -> None:
+        """Each broker leads partitions of the topic again: the first replica of each partition, which is in sync."""
+        partitions = self.partitions(topic)
+        body = {
+            "election_type": 0,
+            "topic_partitions": [{"topic": topic, "partitions": list(partitions)}],
+            "timeout_ms": 30_000,
+        }
+        assert {each.replicas[0] for each in partitions.values()} == set(self.brokers)
+        with self.asked(1) as raw:
+            raw.ask(ApiKey.ELECT_LEADERS, body)
+        wait_until(
+            lambda: all(each.leader == each.replicas[0] for each in self.partitions(topic).values()),
+            f"the preferred replicas of {topic} lead",
+        )
+
     def kill(self) -> None:
         for each in self.brokers.values():
             each.kill()
@@ -217,7 +233,7 @@ def brokers(
     with contextlib.ExitStack() as own:
         if shared is None:
             [zookeeper] = own.enter_context(zookeepers(folder / "zookeeper"))
-            shared = SharedProcesses(zookeeper, own.enter_context(Launcher()))
+            shared = SharedProcesses(zookeeper, forked)
         cluster = ClusterProcesses(folder, shared.zookeeper, count, shared.launch, **settings)
         try:
             cluster.start()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.zookeeper import Missing, ZooKeeperServer, zookeepers
-from tests.process import Launcher
+from tests.process import forked
 
 _numbers = count(1)
 
@@ -24,9 +24,8 @@ def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 
 @pytest.fixture(scope="session")
-def shared_processes(shared_zookeeper: ZooKeeperServer) -> Iterator[SharedProcesses]:
-    with Launcher() as launch:
-        yield SharedProcesses(shared_zookeeper, launch)
+def shared_processes(shared_zookeeper: ZooKeeperServer) -> SharedProcesses:
+    return SharedProcesses(shared_zookeeper, forked)
 
 
 @pytest.fixture

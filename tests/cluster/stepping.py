@@ -1,7 +1,7 @@
 """A broker that stops itself at a step of a transaction, or of a staged job.
 
-`python -m tests.cluster.stepping serve --data FOLDER …` is `krappy serve`, until its test writes into the file
-FOLDER.step at which step, the how manyth time, by which signal.
+What `stepping` starts is `krappy serve --data FOLDER …`, until its test writes into the file FOLDER.step at which step,
+the how manyth time, by which signal.
 
 What a coordinator does, in this order:   and what a leader does, that of any partition:
     writes PrepareCommit                      takes marker
@@ -27,7 +27,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -35,10 +34,13 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, cast
 
-from tests.process import PATIENCE, BrokerProcess, Interpreter, wait_until
+from tests.process import PATIENCE, BrokerProcess, Child, launcher, wait_until
 
-LAUNCH = Interpreter("tests.cluster.stepping")
 _step_file = Path()
+
+
+def stepping(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
+    return launcher(__name__)(arguments, stdin, stdout, stderr)
 
 
 def _file(data: Path) -> Path:
@@ -139,10 +141,11 @@ def _add_steps() -> None:
     cast("Any", TransactionEnds)._end = end
 
 
-if __name__ == "__main__":
+def run(arguments: list[str]) -> int:
+    """`krappy ARGUMENTS`, with the steps."""
     from krappy.cli.main import run
 
-    arguments = sys.argv[1:]
+    global _step_file
     _step_file = _file(Path(arguments[arguments.index("--data") + 1]))
     _add_steps()
-    sys.exit(run(arguments))
+    return run(arguments)

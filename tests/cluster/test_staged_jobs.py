@@ -17,10 +17,9 @@ from krappy.broker.topics.internal_topics import JOBS
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import StagingCommitted, StagingExpired, StagingFenced, UnknownStaging
-from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.scattered_transactions import leader_of
-from tests.cluster.stepping import LAUNCH, stopping_at
+from tests.cluster.stepping import stepping, stopping_at
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.test_transactions import check_nothing_is_open, values
 from tests.cluster.transfers import PARTITIONS
@@ -44,7 +43,7 @@ AT_LEADER = ["appends batch", "takes marker", "queued marker", "wrote marker"]
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, LAUNCH)) as made:
+    with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, stepping)) as made:
         make_topic(made, "t")
         yield made
 
@@ -133,21 +132,6 @@ class Driver:
         return self.job
 
 
-def spread(cluster: ClusterProcesses) -> None:
-    """Each broker leads some partitions again."""
-    body = {
-        "election_type": 0,
-        "topic_partitions": [{"topic": "t", "partitions": list(range(PARTITIONS))}],
-        "timeout_ms": 30_000,
-    }
-    with cluster.asked(1) as raw:
-        raw.ask(ApiKey.ELECT_LEADERS, body)
-    wait_until(
-        lambda: all(each.leader == each.replicas[0] for each in cluster.partitions("t").values()),
-        "the preferred replicas lead",
-    )
-
-
 def check(cluster: ClusterProcesses, jobs: list[str], step: str) -> None:
     """Readers of committed events see each of these jobs whole and once, and nothing else."""
     for topic in ("t", JOBS):
@@ -164,7 +148,7 @@ def test_the_coordinator_dies_between_any_two_steps(
 ) -> None:
     done: list[str] = []
     for number, (step, times) in enumerate(AT_COORDINATOR[when]):
-        spread(cluster)
+        cluster.spread("t")
         name = f"job-{number}"
         client.commit_staged(f"{name}-first", [])  # so that the topic of jobs is there
         broker = cluster.brokers[coordinator(cluster, name)]
@@ -181,7 +165,7 @@ def test_the_coordinator_dies_between_any_two_steps(
 def test_a_leader_dies_at_any_step(cluster: ClusterProcesses, client: blocking.Client) -> None:
     done: list[str] = []
     for number, step in enumerate(AT_LEADER):
-        spread(cluster)
+        cluster.spread("t")
         name = f"job-{number}"
         client.commit_staged(f"{name}-first", [])
         leaders = {leader_of(cluster, "t", index) for index in range(PARTITIONS)}

@@ -20,7 +20,7 @@ from tests.cluster.scattered_transactions import (
     group_coordinator_of,
     leader_of,
 )
-from tests.cluster.stepping import LAUNCH, stopping_at
+from tests.cluster.stepping import stepping, stopping_at
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.test_transactions import check_nothing_is_open, values
 from tests.cluster.transfers import PARTITIONS
@@ -38,7 +38,7 @@ AT_LEADER = ["takes marker", "queued marker", "wrote marker"]
 
 @pytest.fixture
 def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, LAUNCH)) as made:
+    with brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, stepping)) as made:
         yield made
 
 
@@ -52,19 +52,6 @@ class Work:
         self.committed: list[bytes] = []
         self.offset = -1  # of the group
         self._number = 0
-
-    def spread(self) -> None:
-        """Each broker leads some partitions again, so that there are markers for two others."""
-        indexes = list(range(PARTITIONS))
-        body = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": indexes}], "timeout_ms": 30_000}
-        with self.cluster.asked(1) as raw:
-            raw.ask(ApiKey.ELECT_LEADERS, body)
-        preferred = {each.replicas[0] for each in self.cluster.partitions("t").values()}
-        assert preferred == set(self.cluster.brokers)
-        wait_until(
-            lambda: all(each.leader == each.replicas[0] for each in self.cluster.partitions("t").values()),
-            "the preferred replicas lead",
-        )
 
     def do(self) -> bytes:
         """All of the next transaction but its end. Gives its value."""
@@ -121,7 +108,7 @@ def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, c
     make_topic(cluster, "t")
     work = Work(cluster, bumps=bumps)
     for step, times in AT_COORDINATOR:
-        work.spread()
+        cluster.spread("t")  # so that there are markers for two others
         value = work.do()
         broker = cluster.brokers[coordinator_of(cluster, "x")]
         decided, done = ("PrepareCommit", "CompleteCommit") if commit else ("PrepareAbort", "CompleteAbort")
@@ -139,7 +126,7 @@ def test_a_leader_dies_at_any_step_of_a_marker(cluster: ClusterProcesses, commit
     make_topic(cluster, "t")
     work = Work(cluster, bumps=bumps)
     for step in AT_LEADER:
-        work.spread()
+        cluster.spread("t")
         value = work.do()
         coordinator = coordinator_of(cluster, "x")
         leaders = {leader_of(cluster, "t", index) for index in range(PARTITIONS)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -20,15 +19,14 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored
-from tests.process import BrokerProcess, Launcher, broker_process
+from tests.process import BrokerProcess, Launcher, broker_process, launcher
 
 TOPIC = "t"
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 def publish(peer: Peer, handle: int, *pairs: tuple[bytes | None, bytes | None]) -> int:

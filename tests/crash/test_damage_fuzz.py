@@ -20,7 +20,6 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored
-from tests.process import PATIENCE, BrokerProcess, Died, Launcher, broker_process, wait_until
+from tests.process import PATIENCE, BrokerProcess, Died, Launcher, broker_process, launcher, wait_until
 
 TOPICS: dict[str, tuple[int, dict[str, object]]] = {
     "plain": (2, {}),
@@ -86,9 +85,8 @@ def snapshot(broker: BrokerProcess) -> tuple[dict[Place, list[Stored]], dict[Pla
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -16,7 +15,7 @@ from krappy.errors import KrappyError, LeaseLost
 from krappy.records import batch
 from krappy.wire import messages as m
 from tests.peer import Gone, Peer
-from tests.process import BrokerProcess, Launcher, wait_until
+from tests.process import BrokerProcess, Launcher, launcher, wait_until
 
 CYCLES = 12
 ENOUGH = 100
@@ -24,9 +23,8 @@ Place = tuple[int, int]  # partition, offset
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 class Work:

@@ -6,22 +6,20 @@ Each life has a data folder of its own and random settings. `tests/crash/soak.py
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.crash.life import Life
-from tests.process import Launcher
+from tests.process import Launcher, launcher
 
 LIVES, CYCLES = 6, 16
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.mark.parametrize("number", range(LIVES))

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -23,7 +22,7 @@ from krappy.blocking import Client, connect
 from krappy.cli import checkup
 from krappy.clients.staging import StagedCommit
 from krappy.errors import KrappyError, StagingFenced
-from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, launcher, wait_until
 
 CYCLES = 60 if os.environ.get("KRAPPY_LONG") else 4
 DRIVERS = 2
@@ -34,9 +33,8 @@ Row = tuple[str, str]  # topic, key: JOB TASK.ATTEMPT NUMBER
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 class Job:

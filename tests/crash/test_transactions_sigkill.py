@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -22,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
-from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, wait_until
+from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, launcher, wait_until
 
 CYCLES = 60 if os.environ.get("KRAPPY_LONG") else 4
 WORKERS = 2
@@ -33,9 +32,8 @@ Written = tuple[str, str, str]  # topic, key, value
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 class Worker:

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import process
 from tests.kafka.raw import Raw
 from tests.process import BrokerProcess, Launcher, broker_process
 
 
 @pytest.fixture(scope="session")
-def launcher() -> Iterator[Launcher]:
-    with Launcher() as found:
-        yield found
+def launcher() -> Launcher:
+    return process.launcher()
 
 
 @pytest.fixture(scope="module")

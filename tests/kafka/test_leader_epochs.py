@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,14 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
 from tests.peer import Peer
-from tests.process import BrokerProcess, Launcher, broker_process
+from tests.process import BrokerProcess, Launcher, broker_process, launcher
 
 LATEST, EARLIEST = -1, -2
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 def publish(broker: BrokerProcess, count: int) -> None:

@@ -28,16 +28,15 @@ from tests.power.promises import Window, check_backups, check_broker
 from tests.power.record import Entry, Kind, Record
 from tests.power.replay import PLACE, how_to, keep, replay
 from tests.power.workload import BACKUPS, NEVER, Workload
-from tests.process import PATIENCE, BrokerProcess, Launcher
+from tests.process import PATIENCE, BrokerProcess, Launcher, launcher
 
 LONG = bool(os.environ.get("KRAPPY_LONG"))
 MEMORY = Path("/dev/shm")  # for the files that are left: thousands of small files take a disk long
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as launcher:
-        yield launcher
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ the restore can be run again on the files that are left."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -18,7 +17,7 @@ from krappy.testing.running import run_broker
 from tests.power.disk import MOODS, Disk
 from tests.power.record import Kind, Record
 from tests.power.replay import how_to, keep
-from tests.process import PATIENCE, Launcher
+from tests.process import PATIENCE, Launcher, launcher
 
 LONG = bool(os.environ.get("KRAPPY_LONG"))
 BEFORE, HALF, WHOLE = "before", "half", "whole"
@@ -49,9 +48,8 @@ def run(launch: Launcher, *arguments: object) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def launch() -> Iterator[Launcher]:
-    with Launcher() as made:
-        yield made
+def launch() -> Launcher:
+    return launcher()
 
 
 @pytest.fixture

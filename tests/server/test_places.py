@@ -22,7 +22,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.handlers.raw import Raw
 from tests.kafka.raw import Raw as KafkaRaw
-from tests.process import BrokerProcess, Launcher, broker_process, wait_until
+from tests.process import BrokerProcess, broker_process, wait_until
 from tests.server.test_leaving import until
 
 SLOW_HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
@@ -213,7 +213,7 @@ def at_work(broker: krappy.Broker) -> int:
 
 def test_probes_are_answered_although_descriptors_are_short(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"listen_http": "127.0.0.1:0", "durability": "os"}
-    with Launcher() as launch, broker_process(tmp_path / "data", launch=launch, **settings) as broker:
+    with broker_process(tmp_path / "data", **settings) as broker:
         probe(broker.http)
         broker.allow_fds(256)
         with ExitStack() as stack:
