@@ -19,6 +19,7 @@ from tests.cluster.brokers import ClusterProcesses
 from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
+AT_ONCE = 5  # events of a partition: as many events in fewer requests
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -61,7 +62,8 @@ class Writer:
     def _write(self) -> None:
         number = 0
         while not self._stop.is_set():
-            for partition in range(PARTITIONS):
+            for index in range(PARTITIONS * AT_ONCE):
+                partition = index // AT_ONCE
                 self._producer.produce(
                     self._topic,
                     str(number).encode(),

@@ -143,6 +143,7 @@ async def test_an_event_is_acknowledged_once_the_copy_has_it(tmp_path: Path, dur
         assert it.copy.log.synced_offset >= 2 or durability == "os"
         assert it.copy.end_offset == 2
         await it.check()
+        assert await it.copy.applier.caught_up(2, 20)
         assert it.copy.look_up(b"k1") is not None
         it.fetcher.set([])
         await trio.sleep(0.1)

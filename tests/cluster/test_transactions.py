@@ -94,6 +94,7 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
     with Mover(cluster.kafka, "mover") as mover:
         for _ in range(2):
             for kind in ("coordinator", "leader", "both"):
+                cluster.spread(ACCOUNTS)  # so that others lead, too, than the coordinator
                 place_orders(cluster, placed, EACH_ROUND)
                 placed += EACH_ROUND
                 before = mover.done
@@ -131,7 +132,9 @@ def ends(reader: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, i
 
 def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     """What a reader of committed events sees of a partition, up to its end as of now; it waits until all is decided."""
-    reader = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "r", "isolation.level": "read_committed"})
+    # Behind a fetch that waits, it would be told no end.
+    settings = {"group.id": "r", "isolation.level": "read_committed", "fetch.wait.max.ms": 10}
+    reader = Consumer({"bootstrap.servers": cluster.kafka, **settings})
     at = TopicPartition(topic, index, 0)
     reader.assign([at])
     found: list[bytes] = []
@@ -139,7 +142,7 @@ def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     try:
         stop = ends(reader, topic, [index])[index]
         while reader.position([at])[0].offset < stop:
-            found += [each.value() for each in reader.consume(100, 0.2) if each.error() is None]
+            found += [each.value() for each in reader.consume(100, 0.02) if each.error() is None]
             assert time.monotonic() < end, f"{topic}-{index} is not decided up to {stop}"
     finally:
         reader.close()

@@ -138,7 +138,7 @@ def read_moves(address: str, topic: str = ACCOUNTS) -> Counter[tuple[int, int]]:
     consumer.assign(parts)
     end = time.monotonic() + 60
     while True:
-        for message in consumer.consume(500, 0.2):
+        for message in consumer.consume(500, 0.02):
             assert message.error() is None, message.error()
             number, amount = json.loads(message.value())
             found[number, amount] += 1

@@ -31,7 +31,9 @@ def test_librdkafka_there_and_back(broker: BrokerProcess, acks: str, codec: str)
         )
     assert producer.flush(30) == 0
     assert not failed
-    consumer = confluent.Consumer({"bootstrap.servers": broker.kafka, "group.id": "none", "enable.auto.commit": False})
+    # Behind a fetch that waits for more, it would be told nothing else.
+    settings = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    consumer = confluent.Consumer({"bootstrap.servers": broker.kafka, **settings})
     try:
         consumer.assign([confluent.TopicPartition(topic, 0, 0)])
         got: list[Any] = []
