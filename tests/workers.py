@@ -7,12 +7,40 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 # All files of such a folder go to one worker, which starts what they share once: a Java and a Spark session.
 TOGETHER = ("tests/spark",)
-# They take longest, by minutes or by tens of seconds, and begin first: a worker that began with one of them last would
-# work alone at the end. The others follow by their number of tests.
+# They take longest, by minutes or by tens of seconds, and begin first, in this order: a worker that began with one of
+# them last would work alone at the end. Those that mostly wait, for elections and the ends of sessions, stand between
+# those that compute. The others follow by their number of tests.
 FIRST = (
     "tests/spark",
+    "tests/cluster/test_transaction_steps.py",
+    "tests/core/cluster/test_simulation.py",
+    "tests/cluster/test_staged_jobs.py",
     "tests/power/test_power_loss.py",
+    "tests/chaos/test_chaos.py",
     "tests/crash/test_damage_fuzz.py",
+    "tests/cluster/test_transactions.py",
+    "tests/kafka/test_turns.py",
+    "tests/cluster/test_cluster.py",
+    "tests/console/test_pages.py",
+    "tests/cluster/test_moves.py",
+    "tests/console/test_pages_data.py",
+    "tests/cluster/test_native_groups.py",
+    "tests/cli/test_process.py",
+    "tests/cluster/test_groups.py",
+    "tests/cli/test_backup_trouble.py",
+    "tests/cluster/test_groups_kept.py",
+    "tests/cli/test_backup.py",
+    "tests/cluster/test_replicas.py",
+    "tests/cli/test_backup_incremental.py",
+    "tests/cluster/test_http.py",
+    "tests/broker/test_hung_up.py",
+    "tests/cluster/test_native.py",
+    "tests/console/test_pages_admin.py",
+    "tests/console/test_pages_cluster.py",
+    "tests/console/test_pages_live.py",
+    "tests/handlers/test_turns.py",
+    "tests/console/test_large.py",
+    "tests/clients/test_several.py",
 )
 
 
