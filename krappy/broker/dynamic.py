@@ -207,7 +207,7 @@ class DynamicSettings:
         for topic in topics:
             await topic.prepare(topic.given, defaults)
         if save:
-            await self._store.save(name, after)
+            await self._store.save(name, self.held(name), after)
         self._held[name] = after
         self._apply()
         for topic in topics:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgpack
 
 from krappy.broker.tree_changes import change, config_change
-from krappy.core.cluster import paths
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.paths import Kind
 from krappy.core.cluster.tree import Operation
 from krappy.ports.store import Store
@@ -46,17 +46,23 @@ class OverrideStore:
                 found[STATIC] = dict(msgpack.unpackb(static))
         return found
 
-    async def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Replaces the stored settings of one broker or group, durably. Raises StorageError: then nothing has
-        changed."""
+    async def save(self, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Changes the stored settings of one broker or group from `before` to `after`, durably. What another broker has
+        changed meanwhile stays. Raises StorageError: then nothing has changed."""
         if self._kind == paths.BROKER_CONFIG and name == STATIC:
-            puts = {STATIC_KEY: msgpack.packb(dict(settings))} if settings else {}
-            await self._in_thread(lambda: self._meta.change_durably(puts, [] if settings else [STATIC_KEY]))
+            puts = {STATIC_KEY: msgpack.packb(dict(after))} if after else {}
+            await self._in_thread(lambda: self._meta.change_durably(puts, [] if after else [STATIC_KEY]))
             return
         path = paths.config(self._kind, self._entity(name))
+        changed = {setting: value for setting, value in after.items() if before.get(setting) != value}
+        gone = before.keys() - after.keys()
 
         async def made() -> list[Operation]:
-            return config_change(path, await self._store.read(path), settings)
+            found = await self._store.read(path)
+            with reading(path):
+                held = {} if found is None else znodes.settings(found.data)
+            kept = {setting: value for setting, value in held.items() if setting not in gone}
+            return config_change(path, found, kept | changed)
 
         await change(self._store, made)
 

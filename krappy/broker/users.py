@@ -90,13 +90,14 @@ class Users:
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
         if not user or len(user) > LONGEST_NAME or not user.isprintable():
             raise InvalidRequest(f"'{user:.80}' can't be the name of a user")
-        held = dict(self._store.load().get(user, {}))
+        before = self._store.load().get(user, {})
+        held = dict(before)
         for mechanism, credential in changes.items():
             if credential is not None:
                 held[mechanism] = credential.text()
             elif held.pop(mechanism, None) is None:
                 raise UnknownUser(f"the user '{user:.80}' has no credential for {mechanism}", user=user)
-        await self._store.save(user, held)
+        await self._store.save(user, before, held)
 
     # --- files
 

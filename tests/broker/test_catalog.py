@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from krappy.broker.local_store import LocalStore
+from krappy.broker.overrides import FOR_ALL, OverrideStore
 from krappy.broker.topics.catalog import Catalog
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Operation, RefusedMulti
@@ -300,10 +301,14 @@ class Lagging(LocalStore):
             raise
 
 
-def lagging(catalog: SyncCatalog) -> Catalog:
+def lagging_store(catalog: SyncCatalog) -> Lagging:
     store = Lagging(catalog.tree, inline)
     store.seen = catalog.tree.image
-    return Catalog(store, catalog.numbers, inline, 2)
+    return store
+
+
+def lagging(catalog: SyncCatalog) -> Catalog:
+    return Catalog(lagging_store(catalog), catalog.numbers, inline, 2)
 
 
 def settings_of(catalog: SyncCatalog) -> dict[str, str]:
@@ -328,3 +333,16 @@ def test_settings_of_a_deleted_topic_do_not_come_to_one_that_was_made_anew(catal
     with pytest.raises(UnknownTopic, match="was deleted meanwhile"):
         trio.run(other.alter, "t", {"max.message.bytes": "2000"})
     assert settings_of(catalog) == {"segment.ms": "5000"}
+
+
+def test_two_brokers_change_settings_of_all_brokers_at_once(catalog: SyncCatalog) -> None:
+    """So do users and groups."""
+    first = catalog.overrides("brokers")
+    trio.run(first.save, FOR_ALL, {}, {"log.retention.ms": "1000", "log.segment.bytes": "5000"})
+    other = OverrideStore(lagging_store(catalog), catalog.meta, inline, "brokers")
+    known = other.load()[FOR_ALL]
+    trio.run(first.save, FOR_ALL, first.load()[FOR_ALL], {"log.segment.bytes": "5000", "message.max.bytes": "2000"})
+    trio.run(other.save, FOR_ALL, known, {"log.retention.ms": "1000", "log.segment.bytes": "7000"})
+    assert first.load()[FOR_ALL] == {"message.max.bytes": "2000", "log.segment.bytes": "7000"}
+    trio.run(other.save, FOR_ALL, first.load()[FOR_ALL], {})
+    assert FOR_ALL not in first.load()

@@ -89,10 +89,10 @@ async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
 
         return killed_before_and_after
 
-    async def killing_at_save(store: OverrideStore, name: str, settings: Mapping[str, str]) -> None:
+    async def killing_at_save(store: OverrideStore, name: str, *settings: Mapping[str, str]) -> None:
         nonlocal killed
         as_killed(data, tmp_path / f"killed-{killed}")
-        await save(store, name, settings)
+        await save(store, name, *settings)
         as_killed(data, tmp_path / f"killed-{killed + 1}")
         killed += 2
 

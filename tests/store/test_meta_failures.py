@@ -253,10 +253,10 @@ def test_what_the_catalog_refused_is_as_it_was_on_disk_too(meta: Meta, faults: F
 
 def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Faults) -> None:
     store = SyncCatalog(meta).overrides(paths.BROKER_CONFIG)
-    trio.run(store.save, "", {"a": "1"})
+    trio.run(store.save, "", {}, {"a": "1"})
     for settings in ({"a": "2"}, {}):
         faults.at = faults.count + 1
         with pytest.raises(StorageError):
-            trio.run(partial(store.save, "", settings))
+            trio.run(partial(store.save, "", {"a": "1"}, settings))
         meta.reopen()
         assert store.load() == {"": {"a": "1"}}

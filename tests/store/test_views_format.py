@@ -52,9 +52,9 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     jobs = staging.StagingStore(meta)
     jobs.put(Job("j"), StagedTask("id", "a", b"", "task", "attempt"))
     jobs.end(Job("k", JobState.COMMITTED, touched_ms=1_000), [])
-    trio.run(made.overrides(paths.BROKER_CONFIG).save, STATIC, {"num.partitions": "3"})
-    trio.run(made.overrides(paths.BROKER_CONFIG).save, "5", {"num.partitions": "4"})
-    trio.run(made.overrides(paths.GROUP_CONFIG).save, "k/2", {"consumer.heartbeat.interval.ms": "5000"})
+    trio.run(made.overrides(paths.BROKER_CONFIG).save, STATIC, {}, {"num.partitions": "3"})
+    trio.run(made.overrides(paths.BROKER_CONFIG).save, "5", {}, {"num.partitions": "4"})
+    trio.run(made.overrides(paths.GROUP_CONFIG).save, "k/2", {}, {"consumer.heartbeat.interval.ms": "5000"})
     keys = [key for key, _ in meta.items(b"")]
     holding = [path for path, znode in made.tree.under("/") if znode.data and not znode.owner]
     meta.close()

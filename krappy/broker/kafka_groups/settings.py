@@ -159,4 +159,4 @@ class GroupSettings:
         StorageError."""
         async with whole(self._lock):
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
-            await self._store.save(group, after)
+            await self._store.save(group, self.held(group), after)
