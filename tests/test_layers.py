@@ -38,6 +38,7 @@ VALUES = [
     "settings.units",
     "settings.topic_table",
     "measures",
+    "steps",
 ]
 
 

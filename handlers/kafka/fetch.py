@@ -8,6 +8,8 @@
 - There are no fetch sessions (KIP-227). The answer's session id is 0, which tells the client to name all its partitions
   each time. A request with session epoch 0 or -1 names them all, and is served. Any other epoch continues a session:
   FETCH_SESSION_ID_NOT_FOUND.
+- A consumer that is over its quota is answered without partitions (KIP-219). One that has a quota gets what it may have
+  in a second, or one batch.
 - A replica, which names its broker id, reads differently: replica_fetch.py.
 """
 
@@ -33,6 +35,7 @@ HINTS_SINCE = 16  # the version from which an answer has leaders and their addre
 READ_COMMITTED = 1
 DEBUGGING = -2  # as a replica's id: of kafka-replica-verification.sh, which reads from followers, too
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
+NOTHING = {"error_code": 0, "session_id": 0, "responses": [], "node_endpoints": []}
 MANY = 500  # partitions that are read in one turn
 LARGE = 2000  # a request that names more partitions takes much memory, so it waits at most
 LARGE_SECONDS = 1.0  # this long, and then its client asks again
@@ -91,6 +94,7 @@ class Fetch:
         self._read = 0  # bytes of records in the answer
         self._access = session.access.version
         self._hints = LeaderHints(session, version >= HINTS_SINCE)
+        self._share = session.fetch_share()
 
     def find(self) -> Iterator[None]:
         """Finds the partitions asked for; yields after each `MANY`, so that others have their turn."""
@@ -135,7 +139,7 @@ class Fetch:
 
     @property
     def at_once(self) -> bool:
-        return self.failed or not self.wanted or self.request["max_wait_ms"] <= 0
+        return self._share == 0 or self.failed or not self.wanted or self.request["max_wait_ms"] <= 0
 
     def enough(self) -> bool:
         """Whether there are min_bytes to read, or another reason to answer now.
@@ -179,12 +183,19 @@ class Fetch:
 
     # --- the answer
 
+    @property
+    def _room(self) -> int:
+        room = room_of(self.request)
+        return room if self._share is None else min(room, self._share)
+
     def now(self) -> Message | None:
         """The answer from memory; None if the request has to wait for more bytes.
 
         Raises BlockingIOError when it would have to wait for the disk.
         """
-        found = read_now(self._reads(min(room_of(self.request), self.session.answer_bytes), never_late))
+        if self._share == 0:
+            return NOTHING
+        found = read_now(self._reads(min(self._room, self.session.answer_bytes), never_late))
         return self._answer(found) if self.at_once or self._read >= self.request["min_bytes"] else None
 
     async def wait(self) -> Message:
@@ -195,7 +206,10 @@ class Fetch:
                 self.topics, self.wanted = [], []
                 for _ in self.find():
                     await self.session.pause()
-        async with self.session.answering(room_of(self.request)) as room:
+        if (share := self.session.fetch_share()) == 0:
+            return NOTHING
+        self._share = share
+        async with self.session.answering(self._room) as room:
             return self._answer(await read_all(self.session, room, self._reads))
 
     def _reads(self, room: int, late: Callable[[int], bool]) -> Reads[list[Message]]:

@@ -85,6 +85,7 @@ class Work:
         self.is_staged = transactional_id == PUBLISHER
         if self.is_staged:
             self.denied = not session.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+            session.is_broker = session.broker.in_cluster and not self.denied
         else:
             self.denied = transactional_id is not None and not session.access.may(
                 Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE

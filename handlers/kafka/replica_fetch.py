@@ -423,6 +423,7 @@ def fetch_for_replica(
 ) -> Message | Coroutine[Any, Any, Message]:
     if (denied := denied_on_cluster(session, Op.CLUSTER_ACTION)) is not None:
         return {**denied, "session_id": 0, "responses": []}
+    session.is_broker = session.broker.in_cluster
     watch = watch_of(session, request)
     if watch is None:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}

@@ -248,7 +248,8 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
         return _refused(error)
     refused = await asked.acknowledge()
     rows: dict[At, Message] = {}
-    room = min(request["max_bytes"], MAX_BYTES)
+    share = session.fetch_share()
+    room = min(request["max_bytes"], MAX_BYTES if share is None else min(share, MAX_BYTES))  # 0: over its quota
     try:
         if asked.epoch == FINAL:
             asked.end()

@@ -6,6 +6,8 @@ One request creates at most `MAX_PARTITIONS` partitions of a topic, as in Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from krappy.core.cluster.placement import Placement
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
@@ -24,10 +26,13 @@ from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)
 AT_ONCE = 10  # topics of one request that are made, extended or deleted at the same time
 DEFAULT = -1
+# The version from which an answer may refuse a change because of a quota (KIP-599).
+QUOTA_SINCE: Mapping[int, int] = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
 
 
 @serves(ApiKey.CREATE_TOPICS, needs=needs.topic(Op.CREATE, Op.DESCRIBE_CONFIGS) + needs.cluster(Op.CREATE))
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    session.knows_quotas = version >= QUOTA_SINCE[ApiKey.CREATE_TOPICS]
     deadline = _deadline(session, request)
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
@@ -123,6 +128,7 @@ def _count(session: KafkaSessionPort, topic: Message) -> int:
 
 @serves(ApiKey.CREATE_PARTITIONS, needs=needs.topic(Op.ALTER))
 async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    session.knows_quotas = version >= QUOTA_SINCE[ApiKey.CREATE_PARTITIONS]
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
 
@@ -173,6 +179,7 @@ BY_ID_SINCE = 6
 
 @serves(ApiKey.DELETE_TOPICS, needs=needs.topic(Op.DELETE, Op.DESCRIBE))
 async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    session.knows_quotas = version >= QUOTA_SINCE[ApiKey.DELETE_TOPICS]
     if version < BY_ID_SINCE:
         asked = [{"name": name, "topic_id": UUID_ZERO} for name in request["topic_names"]]
     else:

@@ -90,6 +90,7 @@ async def add_partitions_to_txn(session: KafkaSessionPort, request: Message, ver
         return {"results_by_topic_v3_and_below": await asked.added()}
     try:
         session.access.cluster(Op.CLUSTER_ACTION)
+        session.is_broker = session.broker.in_cluster
     except KrappyError as error:
         return {"error_code": code_for(error), "results_by_transaction": []}
     results = []
@@ -184,6 +185,7 @@ def write_txn_markers(
     ends = EndsAsked(session, request["markers"])
     if denied_on_cluster(session, Op.CLUSTER_ACTION) is not None:
         return ends.denied()
+    session.is_broker = session.broker.in_cluster
     if ends.count > FEW:
         return ends.in_turns()
     for _ in ends.begin():

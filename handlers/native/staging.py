@@ -16,6 +16,7 @@ from krappy.wire import messages
 async def stage(session: SessionPort, request: messages.Stage) -> messages.Staged:
     if session.access.find_topic(request.topic, Op.WRITE) is None:
         session.access.check(Resource.TOPIC, request.topic, Op.CREATE)
+        session.access.mutate(session.broker.config.default_partitions)
     job = session.access.job(request.job, Op.WRITE)
     opened = await job.stage(request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage)
     handle, topic = 0, opened.attempt.topic

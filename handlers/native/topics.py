@@ -80,6 +80,7 @@ def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
         max(1, len(broker.image.brokers)),
         None if login is None else list(login.mechanisms),
         str(session.principal),
+        int(1000 * session.throttled),
     )
 
 

@@ -25,6 +25,7 @@ from krappy.settings.topic_table import Changes
 if TYPE_CHECKING:
     from krappy.broker.authorizer import Authorizer, PrincipalGuard
     from krappy.broker.broker import LocalBroker
+    from krappy.broker.client_quotas import ClientQuotas
     from krappy.broker.groups.groups import GroupCoordinator
     from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.groups.share_states import ShareStates
@@ -36,16 +37,18 @@ if TYPE_CHECKING:
     from krappy.broker.topics.topic import Topic
     from krappy.broker.transactions.participant import TransactionParticipant
     from krappy.broker.transactions.transactions import TransactionCoordinator
+    from krappy.ports.quotas import PayerPort
 
 
 class Access:
     """The door for one connection. A method raises AuthorizationFailed unless it says what else it does."""
 
-    def __init__(self, broker: LocalBroker, guard: PrincipalGuard | None) -> None:
-        """`guard`: None: everything is allowed."""
+    def __init__(self, broker: LocalBroker, guard: PrincipalGuard | None, payer: PayerPort | None = None) -> None:
+        """`guard`: None: everything is allowed. `payer`: who pays for what has a quota; None: nobody."""
         self._broker = broker
         self._topics = broker.topics
         self._guard = guard
+        self._payer = payer
 
     @property
     def version(self) -> int:
@@ -104,6 +107,15 @@ class Access:
             raise SecurityDisabled("No Authorizer is configured on the broker")
         return self._broker.authorizer
 
+    def quotas(self, op: Op) -> ClientQuotas:
+        self._check_cluster(op)
+        return self._broker.client_quotas
+
+    def mutate(self, partitions: int) -> None:
+        """Counts partitions that are about to be created or deleted. Raises Overloaded (controller_mutation_rate)."""
+        if self._payer is not None and self._broker.client_quotas.on:
+            self._payer.mutate(partitions)
+
     # --- topics
 
     def topic(self, name: str, op: Op) -> Topic:
@@ -148,6 +160,7 @@ class Access:
         self.check(Resource.TOPIC, name, op)
         if name not in self._topics and self._broker.config.auto_create_topics:
             self.check(Resource.TOPIC, name, Op.CREATE)
+            self.mutate(self._broker.config.default_partitions)
         found = await self._broker.topic_for_producer(name)
         if op is Op.WRITE:
             _check_not_internal(found)
@@ -165,6 +178,8 @@ class Access:
         """CREATE. The topic, and whether it was created now. `replicas`: the brokers of each partition; None: as
         `place` has it. Raises TopicExists, InvalidTopic, …"""
         self.check(Resource.TOPIC, name, Op.CREATE)
+        if name not in self._topics:
+            self.mutate(max(1, partitions))
         return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
     def creating(self, name: str) -> LocalBroker:
@@ -186,13 +201,19 @@ class Access:
         if partitions is not None:
             self.check(Resource.TOPIC, name, Op.ALTER)
         if partitions is not None:  # it would change who coordinates what
-            _check_not_internal(self._topics.get(name))
+            there = self._topics.get(name)
+            _check_not_internal(there)
+            if there is not None and partitions > there.count:
+                self.mutate(partitions - there.count)
         await self._broker.alter_topic(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
         self.check(Resource.TOPIC, name, Op.DELETE)
-        _check_not_internal(self._topics.get(name))
+        there = self._topics.get(name)
+        _check_not_internal(there)
+        if there is not None:
+            self.mutate(there.count)
         await self._broker.delete_topic(name, id)
 
     # --- what Kafka's clients read as if it were a topic

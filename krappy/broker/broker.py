@@ -59,7 +59,7 @@ from krappy.broker.users import Users
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.principal import Principal
 from krappy.errors import UnknownTopic
-from krappy.ports import Bound, BrokerSetting, MovingPort, TransactionalSender
+from krappy.ports import Bound, BrokerSetting, MovingPort, PayerPort, TransactionalSender
 from krappy.ports.cluster import FetcherPort, LogPeersPort, MembershipPort
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes
@@ -285,6 +285,7 @@ class LocalBroker(Runtime):
             self.report("views_damaged", error=damaged)
 
     def _open_settings(self) -> None:
+        self.client_quotas.open()
         self.dynamic = DynamicSettings(
             self, OverrideStore(self.store, self.meta, self.in_thread, "brokers"), self.changes.locks
         )
@@ -361,9 +362,9 @@ class LocalBroker(Runtime):
         (`__transaction_state`); −1: it is away. From now on that internal topic is listed."""
         return await self.coordinators.find(topic, key)
 
-    def access(self, principal: Principal | None = None) -> Access:
-        """The door for a principal; None: for the broker itself."""
-        return Access(self, self.authorizer.guard(principal))
+    def access(self, principal: Principal | None = None, payer: PayerPort | None = None) -> Access:
+        """The door for a principal; None: for the broker itself. `payer`: who pays for what has a quota."""
+        return Access(self, self.authorizer.guard(principal), payer)
 
     async def _forget_positions(self, topic: str, id: bytes) -> None:
         """Deletes all groups' positions in this topic, durably. Raises StorageError."""

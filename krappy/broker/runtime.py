@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 import trio
 
 from krappy.broker.authorizer import Authorizer
+from krappy.broker.client_quotas import ClientQuotas
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
@@ -74,6 +75,7 @@ class Runtime:
         self.store: Store
         self.catalog: Catalog
         self.authorizer = Authorizer(self)
+        self.client_quotas = ClientQuotas(self)
         self.scans: set[OpenScan] = set()
         self.dropped_views: list[int] = []  # their numbers; housekeeping frees their disk space
         self._meta_sync: MetaSync

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from time import thread_time
 
 import trio
 
@@ -25,7 +26,7 @@ from krappy.broker.runtime import Runtime
 from krappy.core.security.sasl import LONGEST_NAME
 from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
 from krappy.errors import ConfigError, InvalidRequest, UnknownUser
-from krappy.ports.users import Credentials
+from krappy.ports.users import Credentials, Took, untold
 
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # passwords that proved right, whose hashes are kept
@@ -73,14 +74,15 @@ class Users:
     def stamp(self, user: str) -> bytes:
         return b"".join(each.stored_key for each in self._find(user).values())
 
-    async def check(self, user: str, password: str) -> bool:
+    async def check(self, user: str, password: str, took: Took = untold) -> bool:
         credentials = self._find(user)
         credential = next(iter(credentials.values()), None) or self._unknown(user, "SCRAM-SHA-512")
         proof = hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
         if proof in self._right:
             self._right.move_to_end(proof)
             return True
-        right = await trio.to_thread.run_sync(credential.fits, password, limiter=self._checking)
+        right, seconds = await trio.to_thread.run_sync(_timed_check, credential, password, limiter=self._checking)
+        took(seconds)
         if right and credentials:
             self._right[proof] = None
             if len(self._right) > KEPT:
@@ -139,6 +141,11 @@ class Users:
             for name, password in found
         }
         self._seen = seen
+
+
+def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:
+    began = thread_time()
+    return credential.fits(password), thread_time() - began
 
 
 def _password(file: Path) -> str:

@@ -336,6 +336,29 @@ async def alter_user(link: Link, user: str, credentials: Mapping[str, str | None
     await link.ask(messages.AlterUser(user, dict(credentials)), messages.UserAltered, again=False)
 
 
+class QuotaInfo(NamedTuple):
+    """How much somebody may use. `rates`: by what they limit, such as "producer_byte_rate". None: that does not matter;
+    "": all that have no quota of their own."""
+
+    user: str | None
+    client_id: str | None
+    ip: str | None
+    rates: dict[str, float]
+
+
+async def quotas(link: Link, user: str | None, client_id: str | None, ip: str | None) -> list[QuotaInfo]:
+    """The quotas whose entity has all the names that are given."""
+    answer = await link.ask(messages.DescribeQuotas(user, client_id, ip), messages.QuotasFound)
+    return [QuotaInfo(**_known(QuotaInfo, each)) for each in answer.quotas]
+
+
+async def alter_quotas(
+    link: Link, rates: Mapping[str, float | None], user: str | None, client_id: str | None, ip: str | None
+) -> None:
+    """Sets or removes (None) quotas of one entity."""
+    await link.ask(messages.AlterQuotas(dict(rates), user, client_id, ip), messages.QuotasAltered)
+
+
 async def ping(link: Link) -> messages.Pong:
     return await link.ask(messages.Ping(), messages.Pong)
 

@@ -23,6 +23,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
@@ -146,13 +147,15 @@ def principal_of(scope: Mapping[str, Any]) -> Principal:
 class Call:
     """One request, as its handler sees it."""
 
-    def __init__(self, console: Any, request: Request, binary: bool) -> None:
+    def __init__(self, console: Any, request: Request, binary: bool, needs: tuple[Need, ...] = ()) -> None:
+        """`needs`: of the operation."""
         self.console = console
         self.request = request
         self.binary = binary  # the answer will be msgpack
         self.packed = False  # the body is msgpack
         self._cookie: str | None = None
         self._taken = 0
+        self.payer = HttpPayer(console.broker.client_quotas, self.principal.name, needs=needs)
 
     @property
     def broker(self) -> BrokerPort:
@@ -165,7 +168,7 @@ class Call:
 
     @property
     def access(self) -> AccessPort:
-        return self.broker.access(self.principal)
+        return self.broker.access(self.principal, self.payer)
 
     @property
     def lookout(self) -> LookoutPort:
@@ -301,6 +304,7 @@ async def _read_body(operation: ApiOperation, call: Call) -> Any:
         raise HttpError(
             408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close"
         )
+    call.payer.wrote(len(data))
     call.packed = media != JSON
     try:
         if len(data) > MAX_BODY:

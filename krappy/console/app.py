@@ -39,6 +39,7 @@ from krappy.console.api import SLASH, ApiOperation, Call, read_arguments, respon
 from krappy.console.attempts import Attempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
+from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
@@ -141,7 +142,9 @@ class PathOperations:
             )
         if not self._console.broker.opened and operation.path not in EARLY:
             raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
-        call = Call(self._console, request, wants_binary(request.headers.get("accept", "")))
+        call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
+        if operation.path not in EARLY:
+            call.payer.check()
         began = perf_counter()
         try:
             arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
@@ -149,13 +152,14 @@ class PathOperations:
                 await call.room()
             # Probes take no turn: they must be answered whatever other requests do.
             async with nullcontext() if operation.path in EARLY else self._console.turns:
-                found = await operation.handler(call, **arguments)
+                found = await call.payer.timed(operation.handler(call, **arguments))
         finally:
             call.release()
         if operation.live:
             await self._stream(call, _grants(operation, arguments), found, scope, receive, send)
             return
         response = await respond(operation, call, found)
+        call.payer.read(len(response.body))
         del found, arguments  # the peer may be slow, and these take several times as much memory as the answer
         self._console.took(operation.name, began)
         await response(scope, receive, send)
@@ -176,7 +180,8 @@ class PathOperations:
                 return guard.is_session(headers, cookies, now) and guard.stamp(who) == stamp
 
             hold = partial(call.access.hold, grants)
-            await EventStream(found, console.pacer, allowed, hold, binary=call.binary)(scope, receive, send)
+            stream = EventStream(found, console.pacer, allowed, hold, call.payer.pause, binary=call.binary)
+            await stream(scope, receive, send)
         finally:
             console.live -= 1
 
@@ -245,7 +250,9 @@ class App:
         if guard.needs_login(path):
             if not self._console.broker.opened:
                 raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
-            who = await guard.identify(request.headers, cookies, now)
+            payer = HttpPayer(self._console.broker.client_quotas, "", scope["client"][0])
+            payer.check()
+            who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
         guard.check(request.method, path, request.headers, cookies, now, who)

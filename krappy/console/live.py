@@ -6,7 +6,7 @@ is bounded by the application (`app.MOST_LIVE`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any
 
@@ -57,10 +57,21 @@ class EventStream:
 
     `binary`: the same as msgpack maps, one after the other. `allowed`: called every KEEP_ALIVE_SECONDS; the view ends
     when it returns False. `hold`: as `AccessPort.hold` for what the view shows; the view ends when it is not allowed.
+    `pause(size)`: waits after each part of so many bytes.
     """
 
-    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool], hold: Hold, *, binary: bool) -> None:
+    def __init__(
+        self,
+        live: Live,
+        pacer: Pacer,
+        allowed: Callable[[], bool],
+        hold: Hold,
+        pause: Callable[[int], Awaitable[None]],
+        *,
+        binary: bool,
+    ) -> None:
         self._live = live
+        self._pause = pause
         self._binary = binary
         self._allowed = allowed
         self._hold = hold
@@ -77,6 +88,7 @@ class EventStream:
                 body = make(event, data, id)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._pause(len(body))
 
         async with trio.open_nursery() as nursery:
             revoked = Revocation()

@@ -19,6 +19,7 @@ from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
 from krappy.core.security.operations import Op
+from krappy.core.security.quota_entities import QuotaKey
 
 P = "krappy_"
 TOPICS = 2000  # topics, and pairs of a group and a topic, that have lines of their own by default
@@ -44,7 +45,8 @@ class Metrics:
             access = self._console.broker.access(principal_of(scope))
             access.cluster(Op.DESCRIBE)
             numbers = await gather(self._console.broker, access, self._console.server)
-            told = MetricsSnapshot(numbers, self._console.broker.version, self._console.live, most)
+            throttled = self._console.broker.client_quotas.throttled()
+            told = MetricsSnapshot(numbers, throttled, self._console.broker.version, self._console.live, most)
             cluster = await gather_cluster(self._console.broker, access, self._console.lookout)
             parts = await in_slices(_written(chain(told.collect(), cluster_families(cluster)), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
@@ -92,7 +94,10 @@ def _parts(family: Callable[[], Any], rows: Iterable[tuple[list[str], float]]) -
 class MetricsSnapshot:
     """All families at one moment, large ones in parts."""
 
-    def __init__(self, numbers: Numbers, version: str, live: int, most: int) -> None:
+    def __init__(
+        self, numbers: Numbers, throttled: Mapping[QuotaKey, tuple[int, float]], version: str, live: int, most: int
+    ) -> None:
+        self._throttled = throttled
         self._totals, topics, self._groups = numbers
         self._topics = sorted(topics)[:most]  # by name, so that the same topics are listed each time
         self._left_out = len(topics) - len(self._topics)
@@ -103,6 +108,7 @@ class MetricsSnapshot:
     def collect(self) -> Iterator[Metric]:
         yield from self._plain()
         yield from self._by_protocol()
+        yield from self._by_quota()
         yield from self._latencies()
         yield from self._by_topic()
         lags = sorted(self._lags())
@@ -189,6 +195,15 @@ class MetricsSnapshot:
             for protocol, value in values.items():
                 family.add_metric([protocol], value)
             yield family
+
+    def _by_quota(self) -> Iterator[Metric]:
+        times = CounterMetricFamily(P + "throttled", "Times that a client was over a quota", labels=["quota"])
+        about = "Seconds for which clients were silenced because of quotas"
+        seconds = CounterMetricFamily(P + "throttled_seconds", about, labels=["quota"])
+        for key, (count, waited) in self._throttled.items():
+            times.add_metric([key], count)
+            seconds.add_metric([key], waited)
+        yield from (times, seconds)
 
     def _latencies(self) -> Iterator[Metric]:
         t = self._totals

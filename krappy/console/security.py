@@ -25,7 +25,7 @@ from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
 from krappy.console.sessions import ConsoleSession, Sessions
 from krappy.core.security.principal import Principal
-from krappy.ports.users import UsersPort
+from krappy.ports.users import Took, UsersPort, untold
 
 COOKIE = "krappy_session"
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
@@ -77,8 +77,11 @@ class Guard:
     def needs_login(self, path: str) -> bool:
         return self.asks and path.startswith(GUARDED) and path not in OPEN
 
-    async def identify(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> Principal | None:
-        """Who sends a request; None: somebody who has not logged in. Raises WrongToken."""
+    async def identify(
+        self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int, took: Took = untold
+    ) -> Principal | None:
+        """Who sends a request; None: somebody who has not logged in. `took`: as for `UsersPort.check`. Raises
+        WrongToken."""
         given = headers.get("authorization", "")
         if not given:
             found = self._session(cookies, now)
@@ -86,14 +89,14 @@ class Guard:
         kind, _, secret = given.partition(" ")
         if kind.lower() == "basic" and self._users is not None:
             user, _, password = _decoded(secret).partition(":")
-            return await self.user(user, password)
+            return await self.user(user, password, took)
         if kind.lower() != "bearer" or not self.is_token(secret.strip()):
             raise WrongToken
         return CONSOLE
 
-    async def user(self, name: str, password: str) -> Principal:
+    async def user(self, name: str, password: str, took: Took = untold) -> Principal:
         """Raises WrongToken unless it is that user's password."""
-        if self._users is None or not await self._users().check(name, password):
+        if self._users is None or not await self._users().check(name, password, took):
             raise WrongToken("the user or the password is wrong")
         return Principal(name=name, mechanism="PLAIN", listener="HTTP")
 

@@ -48,6 +48,7 @@ from krappy.ports.partitions import StoredAt as StoredAt
 from krappy.ports.partitions import TopicPort as TopicPort
 from krappy.ports.partitions import TransactionalSender as TransactionalSender
 from krappy.ports.partitions import TransactionEnd as TransactionEnd
+from krappy.ports.quotas import PayerPort as PayerPort
 from krappy.ports.registrations import Registered as Registered
 from krappy.ports.registrations import RegistrationFacts as RegistrationFacts
 from krappy.ports.replication import FollowerPort as FollowerPort

@@ -12,6 +12,7 @@ from krappy.core.cluster.placement import Placement
 from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
 from krappy.measures import StoreMeasures
+from krappy.ports.quotas import PayerPort, UsePort
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import BrokerSetting, DynamicPort
 from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, WatchPort
@@ -110,7 +111,9 @@ class BrokerPort(Protocol):
     config: ServerConfig
     measures: StoreMeasures
 
-    def access(self, principal: Principal | None = None) -> AccessPort: ...
+    def access(self, principal: Principal | None = None, payer: PayerPort | None = None) -> AccessPort: ...
+    @property
+    def client_quotas(self) -> UsePort: ...
     @property
     def machine(self) -> MachinePort: ...
     @property

@@ -79,6 +79,13 @@ class PacedPort(Protocol):
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
 
+    @property
+    def throttled(self) -> float:
+        """Seconds for which `throttle` has kept it silent, over its life."""
+
+    def throttle(self, seconds: float) -> None:
+        """Begins no further request of the peer for so long: it is over a quota."""
+
 
 class SessionPort(PacedPort, Protocol):
     """`address`: HOST:PORT of this broker as the peer is told it, which is the one that it used unless another one is
@@ -170,9 +177,14 @@ class KafkaSessionPort(PacedPort, Protocol):
     login: LoginPort | None
     access: AccessPort
     on_close: list[Callable[[], None]]  # called once when it ends
+    knows_quotas: bool  # the answer that is being made may refuse a change of topics because of a quota
+    is_broker: bool  # it is another broker, which no quota limits
 
     @property
     def broker(self) -> BrokerPort: ...
+    def fetch_share(self) -> int | None:
+        """How many bytes a Fetch should bring; 0: the client is over its quota; None: there is none."""
+
     def nodes(self) -> Mapping[int, NodeInfo]:
         """The live brokers, by id."""
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from krappy.core.security.scram import ScramCredential
 
 Credentials = Mapping[str, ScramCredential]  # by mechanism
+Took = Callable[[float], None]  # is told for how many seconds a core was busy
+
+
+def untold(seconds: float) -> None:
+    """Nobody pays for it."""
 
 
 class UsersPort(Protocol):
@@ -20,8 +25,8 @@ class UsersPort(Protocol):
     def credential(self, user: str, mechanism: str) -> ScramCredential:
         """That of the user; for an unknown one one that no password fits, always the same."""
 
-    async def check(self, user: str, password: str) -> bool:
-        """Whether this is the user's password. It takes some ms, whether there is the user or not."""
+    async def check(self, user: str, password: str, took: Took = untold) -> bool:
+        """Whether this is the user's password. It takes some ms, whether there is the user or not; `took` is told."""
 
     def stamp(self, user: str) -> bytes:
         """Another one after each change of the user's password; empty: there is no such user."""

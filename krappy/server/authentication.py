@@ -25,7 +25,7 @@ import trio
 from krappy.core.security.name_rules import NameRules
 from krappy.core.security.sasl import Challenge, PasswordGiven, SaslExchange, SaslRefused, read_mechanisms
 from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
-from krappy.ports.users import UsersPort
+from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
 from krappy.server.tls import PeerCertificate
 from krappy.settings.security import SecuritySettings
@@ -59,7 +59,9 @@ class Authenticator:
             raise UnsupportedMechanism(f"the mechanisms here are {', '.join(self.mechanisms)}")
         return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
 
-    async def step(self, exchange: SaslExchange, data: bytes, client: str) -> tuple[bytes, str | None]:
+    async def step(
+        self, exchange: SaslExchange, data: bytes, client: str, took: Took = untold
+    ) -> tuple[bytes, str | None]:
         """(what the peer is sent, the user that it has proved to be; None: it is not yet known). Raises
         AuthenticationFailed."""
         try:
@@ -69,13 +71,13 @@ class Authenticator:
         if isinstance(found, Challenge):
             return found.data, None
         if isinstance(found, PasswordGiven):
-            await self.check(found.user, found.password, client, exchange.mechanism)
+            await self.check(found.user, found.password, client, exchange.mechanism, took)
             return b"", found.user
         return found.data, found.user
 
-    async def check(self, user: str, password: str, client: str, mechanism: str) -> None:
+    async def check(self, user: str, password: str, client: str, mechanism: str, took: Took = untold) -> None:
         """Raises AuthenticationFailed if it is not the user's password."""
-        if not await self._users().check(user, password):
+        if not await self._users().check(user, password, took):
             raise await self._refused(mechanism, user, "a wrong password", client)
 
     async def _refused(self, mechanism: str, user: str, why: str, client: str) -> AuthenticationFailed:
@@ -91,8 +93,15 @@ class ServerLogin:
     mechanism, `ended` when the connection has to end."""
 
     def __init__(
-        self, shared: Authenticator, client: str, proved: Callable[[str, str], None], ended: Callable[[], None]
+        self,
+        shared: Authenticator,
+        client: str,
+        proved: Callable[[str, str], None],
+        ended: Callable[[], None],
+        took: Took = untold,
     ) -> None:
+        """`took`: is told of the time that checks of passwords take."""
+        self._took = took
         self._shared = shared
         self._client = client
         self._proved = proved
@@ -128,7 +137,7 @@ class ServerLogin:
         self._steps += 1
         self._stepping = True
         try:
-            answer, user = await self._shared.step(exchange, data, self._client)
+            answer, user = await self._shared.step(exchange, data, self._client, self._took)
             if user is not None:
                 self._exchange = None
                 if self.user not in (None, user):
@@ -172,6 +181,9 @@ class Entrance:
     def finish(self) -> None:
         raise NotImplementedError
 
+    def _checked(self, seconds: float) -> None:
+        """Called when the peer's password was checked, or a step of its handshake made, which took so long."""
+
     def _enter(self, admission: Admission, session: Identified) -> None:
         """Called once the session is there."""
         self._admission, self._peer = admission, session
@@ -179,7 +191,7 @@ class Entrance:
         if shared is not None:
             self._locked = True
             self._until = trio.current_time() + shared.timeout
-            self._peer.login = ServerLogin(shared, self.client, self._proved, self.finish)
+            self._peer.login = ServerLogin(shared, self.client, self._proved, self.finish, self._checked)
 
     def _limit(self) -> int:
         """The size of the largest frame that it takes now."""

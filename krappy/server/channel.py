@@ -20,19 +20,19 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.errors import KrappyError, ProtocolError, RequestTimeout
-from krappy.server.authentication import Entrance
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import OUTBOX, PROOF, SMALL, TURN, Pace
+from krappy.server.pace import PROOF, SMALL, TURN
 from krappy.server.sockets import has_left, readable
+from krappy.server.throttled import Throttled
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
 from krappy.wire.frames import SIZE, refusal
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 LARGE = 128 << 10  # a larger frame gets a buffer of its own, once the budget has room for it
 BEGIN = 1 << 20  # bytes of that buffer at first
-IN_FLIGHT = 48 << 20  # bytes of unanswered requests of one connection
 TASK = 4 << 10  # bytes that a waiting request adds to its own when it has a task
 FEW = 100  # waiting requests that are cancelled without waiting for a turn
 LATER = 1 << 10  # bytes that a waiting request adds to its own when it has no task
@@ -51,9 +50,10 @@ SLOWEST = 4 << 20  # bytes per second at which a large frame has to come then, a
 SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 
 
-class Channel(DescribedConnection, Entrance, Pace):
+class Channel(DescribedConnection, Throttled):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
+        self._quotas = server.broker.client_quotas
         self._sock = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
         self.client = client
@@ -163,7 +163,8 @@ class Channel(DescribedConnection, Entrance, Pace):
     async def _greet(self, sock: TlsSocket) -> bool:
         """The handshake of TLS; whether it was done."""
         with self._life:
-            return await self._server.handshakes.greet(sock, self.client) and self._take_certificate(sock)
+            greeted = await self._server.handshakes.greet(sock, self.client, self._checked)
+            return greeted and self._take_certificate(sock)
         return False
 
     def finish(self) -> None:
@@ -212,7 +213,11 @@ class Channel(DescribedConnection, Entrance, Pace):
                 self._since = perf_counter()
             if large is not None and self._filled + count == self._wanted:
                 self._due = self._weigh(memoryview(large)[4 : self._wanted])
-                while not self._may_begin() or (turns.contended and not its_turn):
+                while (
+                    not self._may_begin()
+                    or (self._quotas.on and self._is_held(memoryview(large)[4 : self._wanted]))
+                    or (turns.contended and not its_turn)
+                ):
                     await self._room(self._may_begin)
                     await turns.next()
                     its_turn = True
@@ -258,6 +263,8 @@ class Channel(DescribedConnection, Entrance, Pace):
             self._time_is_over()
         if self._blocked_since < now and not self._left and has_left(self._sock):
             self._leave()
+        if self._left and self._leaves_silently(now):
+            self._life.cancel()
         if self._silent_since == math.inf:
             return
         halfway = bool(self._rest) or self._large is not None
@@ -309,7 +316,7 @@ class Channel(DescribedConnection, Entrance, Pace):
             return
         view, size = memoryview(large), self._wanted
         self._drop_large()
-        self._dispatch(view[4:size], size, False)
+        (self._metered if self._quotas.on else self._dispatch)(view[4:size], size, False)
 
     async def _make_room(self) -> None:
         """Makes a buffer for a large frame. It reserves the whole frame in the budget; but the buffer grows as bytes
@@ -346,7 +353,7 @@ class Channel(DescribedConnection, Entrance, Pace):
             data = memoryview(self._rest)
         else:
             data = chunk
-        position, held = 0, len(data)
+        position, held, quotas = 0, len(data), self._quotas
         least, limit = self._least, self._limit()
         large = FAIR if self._server.budget.spent else LARGE
         turn = perf_counter() + seconds
@@ -365,7 +372,13 @@ class Channel(DescribedConnection, Entrance, Pace):
             if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
                 self._turn_over, self._held_back = over, True
                 break
-            self._dispatch(data[position + 4 : end], size, True)
+            if not quotas.on:
+                self._dispatch(data[position + 4 : end], size, True)
+            elif self._is_held(data[position + 4 : end]):
+                self._held_back = True
+                break
+            else:
+                self._metered(data[position + 4 : end], size, True)
             position = end
         if position or not begun:
             self._rest = bytearray(data[position:])
@@ -373,31 +386,6 @@ class Channel(DescribedConnection, Entrance, Pace):
                 self._frame_since = trio.current_time()
         if len(self._rest) != self._kept:
             self._keep(len(self._rest))
-
-    async def _room(self, enough: Callable[[], bool]) -> None:
-        """Back-pressure: returns when `enough()` is true."""
-        if enough():
-            await trio.lowlevel.checkpoint()
-            return
-        self._server.budget.stalls += 1
-        self._blocked_since = trio.current_time()
-        await wait_any([self.changed, self._server.budget.freed], enough)
-        self._blocked_since = math.inf
-        self._frame_since = trio.current_time()
-
-    def _may_begin(self) -> bool:
-        """Whether the next request may begin. If not, reading goes on until a whole request has come."""
-        if self._keeping_back and not self._left:
-            return self._finishing
-        return self._may_read()
-
-    def _may_read(self) -> bool:
-        budget = self._server.budget
-        return self._finishing or (
-            self._outbox.size <= OUTBOX
-            and self.in_flight <= IN_FLIGHT
-            and (budget.used < budget.total or self._is_small)
-        )
 
     # --- out
 

@@ -6,6 +6,7 @@ poll delays no other request.
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections.abc import Coroutine
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.core.security.operations import Need, Op, Resource
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import AuthenticationFailed, InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
 from krappy.ports import SessionFacts
@@ -21,8 +25,9 @@ from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
+from krappy.server.throttled import HELD
 from krappy.settings.listeners import NATIVE
-from krappy.waiting import Later
+from krappy.waiting import Later, wait_any
 from krappy.wire import mistaken
 from krappy.wire.messages import REQUESTS, Answer, Authenticate, Ping, Request, error_frame, parse, take_id
 from krappy.wire.schema import unpack_request
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
+NO_FRAME = memoryview(b"")
 LOGGING_IN = (Ping, Authenticate)
 FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
@@ -45,12 +51,17 @@ class Native:
 
     def __init__(self, registry: Registry, advertised: str = "", admission: Admission | None = None) -> None:
         """`advertised`: HOST:PORT that clients are told; empty: the one that they used."""
-        self._registry = registry
-        self._advertised = advertised
-        self._admission = admission or Admission(NATIVE)
+        self.registry = registry
+        self.advertised = advertised
+        self.admission = admission or Admission(NATIVE)
+
+        self.reads, self.writes = (
+            frozenset(cls.kind for cls, each in registry.served.items() if Need(Resource.TOPIC, op) in each.needs)
+            for op in (Op.READ, Op.WRITE)
+        )  # types of messages that count for consumer_byte_rate and for producer_byte_rate
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
-        return Connection(server, sock, client, self._registry, self._advertised or _used(sock), self._admission)
+        return Connection(server, sock, client, self)
 
     def refusal(self, error: KrappyError) -> bytes:
         return error_frame(0, error)
@@ -60,14 +71,15 @@ class Connection(Channel):
     protocol = "native"
     _least = 4  # the message type
     _endless = True
+    _longest = HELD  # a client that hears nothing takes the broker for dead
 
-    def __init__(
-        self, server: Server, sock: socket.socket, client: str, registry: Registry, address: str, admission: Admission
-    ) -> None:
+    def __init__(self, server: Server, sock: socket.socket, client: str, speech: Native) -> None:
         super().__init__(server, sock, client)
-        self._served = registry.served
+        self._speech = speech
+        self._served = speech.registry.served
+        address = speech.advertised or _used(sock)
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance, address)
-        self._enter(admission, self.session)
+        self._enter(speech.admission, self.session)
         self._tasks = 0
         self._beginning = trio.Lock()  # held by the one of its tasks that waits for its turn to begin
 
@@ -112,7 +124,7 @@ class Connection(Channel):
             self._send(error_frame(id, self._server.fault(error, kind)))
             return
         if isinstance(answer, Answer):
-            self._send(answer.frame(id))
+            self._reply(answer, id)
             counted = self._answered_at_once
             counted[kind] = counted.get(kind, 0) + 1
             return
@@ -131,7 +143,7 @@ class Connection(Channel):
             self._park(cost)
             self._tasks += 1
             assert self._nursery is not None
-            self._nursery.start_soon(self._wait_for, id, cost, kind, since, answer)
+            self._nursery.start_soon(self._wait_for, id, cost, kind, since, self._timed(answer))
 
     def _too_much(self, cost: int) -> bool:
         """Whether there is no room for a request of `cost` bytes to wait."""
@@ -171,10 +183,35 @@ class Connection(Channel):
     def _answered(self, id: int, size: int, value: Answer | None, error: Exception | None) -> None:
         self.in_flight -= size
         if value is not None:
-            self._send(value.frame(id))
+            self._reply(value, id)
         elif isinstance(error, KrappyError):
             self._send(error_frame(id, error))
         self.changed.fire()
+
+    def _reply(self, answer: Answer, id: int) -> None:
+        frame = answer.frame(id)
+        if self._quotas.on and answer.kind in self._speech.reads:
+            self._spend(QuotaKey.CONSUME, self._payer(), len(frame))
+        self._send(frame)
+
+    # --- quotas
+
+    def _payer(self, frame: memoryview = NO_FRAME) -> Payer:
+        principal = self.session.principal
+        return Payer(host=principal.host) if self._locked else Payer(principal.name)
+
+    def _limit_of(self, frame: memoryview) -> QuotaKey | None:
+        return QuotaKey.PRODUCE if KIND.unpack_from(frame)[0] in self._speech.writes else None
+
+    @property
+    def ready(self) -> bool:
+        """Not while its client is over a quota: polls wait, and so do streams."""
+        return not (self._throttled_until and self._silence() < math.inf) and super().ready
+
+    async def writable(self) -> None:
+        signals = [self.changed, self._server.budget.freed, self._quotas.changed]
+        while not await wait_any(signals, lambda: self.ready, self._silence()):
+            pass
 
 
 def _used(sock: socket.socket) -> str:
@@ -199,6 +236,6 @@ class AnswerStream:
 
     async def send(self, answer: Answer) -> None:
         """Sends one answer. Returns when the next one may be made."""
-        self._connection._send(answer.frame(self._id))
+        self._connection._reply(answer, self._id)
         await trio.lowlevel.checkpoint()
         await self._connection.writable()

@@ -13,15 +13,19 @@ Rules, kept here:
 
 from __future__ import annotations
 
+import math
 import socket
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
+from krappy.handlers.kafka.topics import QUOTA_SINCE
 from krappy.ports import NodeInfo, SessionFacts
 from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
@@ -34,6 +38,7 @@ from krappy.waiting import Later
 from krappy.wire import mistaken
 from krappy.wire.kafka import encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
+from krappy.wire.kafka.codec import LONGEST_CLIENT_ID
 from krappy.wire.kafka.codes import Code
 
 if TYPE_CHECKING:
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 
 ELEMENT = 600  # about how many bytes an element of a request's arrays takes until the request is answered
 PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # the first bytes of a Produce request, whose records are not decoded
+READS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)  # whose answers count for consumer_byte_rate
 LOGGING_IN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 MAX_PLAIN = 16 << 20  # bytes of any other request: decoded it takes many times as much memory
 
@@ -79,13 +85,16 @@ class Kafka:
 class AnswerSlot:
     """The place of one request's answer among those of its connection."""
 
-    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "since", "size", "version")
+    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "payer", "since", "size", "version")
 
-    def __init__(self, key: ApiKey, version: int, correlation_id: int, since: float) -> None:
+    def __init__(
+        self, key: ApiKey, version: int, correlation_id: int, since: float, payer: Payer | None = None
+    ) -> None:
         self.key = key
         self.version = version
         self.correlation_id = correlation_id
         self.since = since  # when the request came, on perf_counter
+        self.payer = payer  # if there are quotas
         self.size = 0  # bytes that the request counts for until it is answered
         self.done = False
         self.parts: Sequence[Part] = ()
@@ -158,7 +167,7 @@ class KafkaConnection(Channel):
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
         handler = self._speech.registry.find(key, version)
-        slot = AnswerSlot(key, version, header.correlation_id, self._since)
+        slot = AnswerSlot(key, version, header.correlation_id, self._since, self._paying)
         if handler is None:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"version {version} of API {key} is not served")
@@ -168,6 +177,8 @@ class KafkaConnection(Channel):
             return
         request, elements = read_request(key, version, frame[header.body_at :])
         self.session.client_id = header.client_id
+        if self._paying is not None:
+            self.session.knows_quotas = True  # unless the handler finds that the version does not
         try:
             answer = handler(self.session, request, version)
         except KrappyError:
@@ -194,7 +205,7 @@ class KafkaConnection(Channel):
             self._hold()
             assert self._nursery is not None
             assert isinstance(answer, Coroutine)
-            self._nursery.start_soon(self._wait_for, slot, answer)
+            self._nursery.start_soon(self._wait_for, slot, self._timed(answer))
 
     async def _wait_for(self, slot: AnswerSlot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
         with self._until_it_leaves():
@@ -247,7 +258,8 @@ class KafkaConnection(Channel):
         if self._ended or self._dropped:
             return
         try:
-            slot.parts = encode_response(slot.key, slot.version, slot.correlation_id, value)
+            parts = encode_response(slot.key, slot.version, slot.correlation_id, value)
+            slot.parts = parts if slot.payer is None else self._paid(slot, slot.payer, value, parts)
         except Exception as error:
             self._fail(slot, error)
             return
@@ -259,6 +271,34 @@ class KafkaConnection(Channel):
             self._server.budget.charge(slot.charged)
             self._early += slot.charged
             self._hold()
+
+    def _paid(self, slot: AnswerSlot, payer: Payer, value: dict[str, Any], parts: Sequence[Part]) -> Sequence[Part]:
+        """Counts an answer in quotas. Returns it with the time for which its client is to be silent."""
+        if self.session.is_broker:
+            return parts
+        if slot.key in READS:
+            self._spend(QuotaKey.CONSUME, payer, sum(map(len, parts)))
+        self._spend_time()
+        if self._throttled_until and (silence := self._silence()) < math.inf:
+            told = {**value, "throttle_time_ms": min(int(1000 * silence) + 1, 2**31 - 1)}
+            return encode_response(slot.key, slot.version, slot.correlation_id, told)
+        return parts
+
+    def _payer(self, frame: memoryview) -> Payer:
+        size = int.from_bytes(frame[8:10], "big", signed=True)
+        client_id = str(frame[10 : 10 + size], "utf-8", "replace")[:LONGEST_CLIENT_ID] if size > 0 else ""
+        principal = self.session.principal
+        return Payer("", client_id, principal.host) if self._locked else Payer(principal.name, client_id)
+
+    def _limit_of(self, frame: memoryview) -> QuotaKey | None:
+        if self.session.is_broker:
+            return None
+        if frame[:2] == PRODUCE:
+            return QuotaKey.PRODUCE
+        # Those who know no refusal by a quota wait instead.
+        first = QUOTA_SINCE.get(int.from_bytes(frame[:2], "big"))
+        old = first is not None and int.from_bytes(frame[2:4], "big") < first
+        return QuotaKey.MUTATION if old else None
 
     def _pass_on(self) -> None:
         """Sends the answers at the head of `_slots` that are done."""

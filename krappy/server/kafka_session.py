@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from krappy.core.cluster.image import Registration
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.ports import BrokerPort, NodeInfo, PacedPort, SessionFacts
 from krappy.server.session import Identified
 from krappy.waiting import Later
@@ -30,6 +32,19 @@ class KafkaSession(Identified):
         self.state: dict[str, Any] = {}
         self.on_close: list[Callable[[], None]] = []
         self.closed = False
+        self.knows_quotas = True
+        self.is_broker = False
+
+    @property
+    def payer(self) -> Payer:
+        return Payer(self.principal.name, self.client_id or "")
+
+    def mutate(self, partitions: int) -> None:
+        self._mutate(partitions, strict=self.knows_quotas)
+
+    def fetch_share(self) -> int | None:
+        quotas = self.broker.client_quotas
+        return quotas.share(QuotaKey.CONSUME, self.payer) if quotas.on and not self.is_broker else None
 
     def nodes(self) -> Mapping[int, NodeInfo]:
         """The registered brokers that have a listener of the same name as the peer's, by their ids."""

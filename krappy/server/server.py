@@ -11,12 +11,12 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from krappy.errors import KrappyError, Unavailable
+from krappy.errors import KrappyError, Overloaded, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.server.budget import Budget
 from krappy.server.pace import Turns
-from krappy.server.places import HTTP, Places
+from krappy.server.places import HTTP, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
 from krappy.server.tls import Handshakes, ServerTls
@@ -238,7 +238,7 @@ class Server:
         prepare(sock)
         host, port = address[0].removeprefix("::ffff:"), address[1]
         client = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        refusal = self.places.refusal(speech.protocol, host, sock.fileno(), trio.current_time())
+        refusal = self._refusal(speech.protocol, host, sock.fileno())
         if refusal is not None:
             self.refused += 1
             self.report("connection_refused", client=client, protocol=speech.protocol, reason=refusal.text)
@@ -254,6 +254,12 @@ class Server:
         self.connections.add(connection)
         self.places.take(connection, speech.protocol, host)
         self._nursery.start_soon(self._run, connection, host)
+
+    def _refusal(self, protocol: str, host: str, descriptor: int) -> KrappyError | None:
+        """Why a new connection has no place."""
+        if protocol != HTTP and not self.broker.client_quotas.connect(host, local=is_local(host)):
+            return Overloaded(f"{host} opens connections faster than one address may")
+        return self.places.refusal(protocol, host, descriptor, trio.current_time())
 
     async def _run(self, connection: Connected, host: str) -> None:
         try:

@@ -11,6 +11,7 @@ import trio
 
 from krappy.core.security.operations import Grant
 from krappy.core.security.principal import Principal
+from krappy.core.security.quota import Payer
 from krappy.errors import AuthorizationFailed, Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership, Revoked
 from krappy.ports import AccessPort, BrokerPort, LoginPort, PacedPort, Registered, SessionFacts
@@ -39,10 +40,15 @@ class Paced:
     def __init__(self, peer: PacedPort) -> None:
         self._peer = peer
         self.writable, self.answering, self.pause = peer.writable, peer.answering, peer.pause
+        self.throttle = peer.throttle
 
     @property
     def ready(self) -> bool:
         return self._peer.ready
+
+    @property
+    def throttled(self) -> float:
+        return self._peer.throttled
 
     @property
     def answer_bytes(self) -> int:
@@ -68,7 +74,26 @@ class Identified(Paced):
     def principal(self, principal: Principal) -> None:
         """Set once the peer has proved who it is."""
         self._principal = principal
-        self.access = self.broker.access(principal)
+        self.access = self.broker.access(principal, self)
+
+    @property
+    def payer(self) -> Payer:
+        """Who pays for the request that is being handled."""
+        return Payer(self.principal.name)
+
+    def mutate(self, partitions: int) -> None:
+        """See PayerPort."""
+        self._mutate(partitions, strict=True)
+
+    def _mutate(self, partitions: int, *, strict: bool) -> None:
+        """Raises Overloaded if that is `strict`."""
+        try:
+            wait = self.broker.client_quotas.mutate(self.payer, partitions, strict=strict)
+        except Overloaded as error:
+            self.throttle(error.seconds)
+            raise
+        if wait:
+            self.throttle(wait)
 
 
 class Session(Identified):

@@ -26,6 +26,7 @@ import trio
 from krappy.core.security.certificates import distinguished_name, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
+from krappy.ports.users import Took, untold
 from krappy.settings.security import SecuritySettings
 from krappy.settings.server import ServerConfig
 from krappy.settings.zookeeper import ZooKeeperSettings
@@ -176,18 +177,21 @@ class PeerCertificate(NamedTuple):
 class HandshakeStep:
     """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`."""
 
-    __slots__ = ("done", "error", "sock")
+    __slots__ = ("done", "error", "seconds", "sock")
 
     def __init__(self, sock: TlsSocket) -> None:
         self.sock = sock
         self.done = trio.Event()
         self.error: OSError | ValueError | None = None
+        self.seconds = 0.0
 
     def make(self) -> None:
+        began = perf_counter()
         try:
             self.sock.do_handshake()
         except (OSError, ValueError) as error:
             self.error = error
+        self.seconds = perf_counter() - began
         self.done.set()
 
 
@@ -217,12 +221,12 @@ class Handshakes:
         if len(self._steps) >= MOST:
             await wait_any([self._changed], lambda: len(self._steps) < MOST)
 
-    async def greet(self, sock: TlsSocket, client: str) -> bool:
-        """Whether the handshake was done."""
+    async def greet(self, sock: TlsSocket, client: str, took: Took = untold) -> bool:
+        """Whether the handshake was done. `took`: is told of the time of its steps."""
         why = f"it was not done within {SECONDS:g} s, or gave way to others"
         with trio.move_on_after(SECONDS) as scope:
             try:
-                await self._shake_hands(sock, scope)
+                await self._shake_hands(sock, scope, took)
                 return True
             except (OSError, ValueError) as error:
                 why = _reason(error)
@@ -231,7 +235,7 @@ class Handshakes:
         self._report("tls_handshake_failed", client=client, reason=why)
         return False
 
-    async def _shake_hands(self, sock: TlsSocket, scope: trio.CancelScope) -> None:
+    async def _shake_hands(self, sock: TlsSocket, scope: trio.CancelScope, took: Took) -> None:
         """Raises OSError, ValueError."""
         wait = trio.lowlevel.wait_readable  # the peer speaks first
         while True:
@@ -246,6 +250,7 @@ class Handshakes:
             self._steps.append(step)
             self._changed.fire()
             await step.done.wait()
+            took(step.seconds)
             if step.error is None:
                 return
             if isinstance(step.error, ssl.SSLWantWriteError):

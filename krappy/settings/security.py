@@ -62,6 +62,13 @@ class SecuritySettings(AuthorizationSettings):
     )
     failed_authentication_delay_ms: int = number(100, "ms until a wrong password is answered", 0, 60_000)
     authentication_timeout_ms: int = number(10_000, "ms that a client may take to log in", 100, 600_000)
+    max_connection_rate_per_ip: int = number(
+        100,
+        "most connections a second from one address, in bursts of a second's; this machine's own are not limited; "
+        "0: no limit",
+        0,
+        1_000_000,
+    )
     insecure_listeners: str = setting(
         "refuse",
         "what becomes of listeners that other machines reach and where nobody has to show who they are",

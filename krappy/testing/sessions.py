@@ -21,12 +21,16 @@ class WillingPeer:
 
     ready = True
     answer_bytes = 32 << 20
+    throttled = 0.0
 
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()
 
     async def writable(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    def throttle(self, seconds: float) -> None:
+        pass
 
     @asynccontextmanager
     async def answering(self, limit: int) -> AsyncIterator[int]:

@@ -17,7 +17,7 @@ import trio
 
 import krappy
 from krappy.records import batch
-from krappy.server import channel, http, server, sockets
+from krappy.server import channel, http, server, sockets, throttled
 from krappy.server.channel import Channel
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
@@ -136,7 +136,7 @@ def test_a_native_client_that_leaves_while_it_is_not_read_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Its polls take all that one connection may have in flight, so that nothing more of it is read."""
-    monkeypatch.setattr(channel, "IN_FLIGHT", 3 * channel.TASK)
+    monkeypatch.setattr(throttled, "IN_FLIGHT", 3 * channel.TASK)
 
     async def main() -> None:
         async with topic(tmp_path) as broker:
@@ -144,7 +144,7 @@ def test_a_native_client_that_leaves_while_it_is_not_read_from(
             await stream.send_all(m.ConsumerRegistration(["t"]).frame(1))
             await stream.receive_some()
             await stream.send_all(b"".join(m.Poll(1, max_wait=3_600_000).frame(id) for id in range(2, 20)))
-            await until(lambda: connection.in_flight > channel.IN_FLIGHT, "nothing more is read")
+            await until(lambda: connection.in_flight > throttled.IN_FLIGHT, "nothing more is read")
             leave(stream, how)
             await until(lambda: not broker.server.connections, "the connection has ended")
             assert broker.server.budget.used == broker.server.budget.parked == 0

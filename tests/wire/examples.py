@@ -469,6 +469,22 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("AclsDeleted", {"id": 1, "acls": [("topic", "prefixed", "orders-", "User:ada", "*", "read", "allow")]}),
+    ("DescribeQuotas", {"id": 1, "user": "ada", "client_id": None, "ip": None}),
+    (
+        "QuotasFound",
+        {
+            "id": 1,
+            "quotas": [{"user": "ada", "client_id": None, "ip": None, "rates": {"producer_byte_rate": 1048576.0}}],
+        },
+    ),
+    (
+        "AlterQuotas",
+        {
+            **{"id": 1, "rates": {"producer_byte_rate": 1048576.0, "request_percentage": None}},
+            **{"user": "ada", "client_id": None, "ip": None},
+        },
+    ),
+    ("QuotasAltered", {"id": 1}),
     ("HoldBackup", {"id": 1}),
     (
         "BackupHeld",
@@ -487,6 +503,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "brokers": 3,
             "mechanisms": ["SCRAM-SHA-512"],
             "principal": "User:ada",
+            "throttled": 0,
         },
     ),
     ("Authenticate", {"id": 1, "mechanism": "SCRAM-SHA-512", "data": b"n,,n=ada,r=rOprNGfwEbeRWgbNEkqO"}),

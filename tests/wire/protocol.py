@@ -36,6 +36,7 @@ CHAPTERS = {
     "staging": "Staged writes",
     "topics": "Topics",
     "acls": "ACLs",
+    "quotas": "Quotas",
     "server": "The broker, and any connection",
 }
 TYPES = {

@@ -89,6 +89,7 @@ ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
             "brokers": 1,
             "mechanisms": None,
             "principal": None,
+            "throttled": 0,
         },
     ),
 ]

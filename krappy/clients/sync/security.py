@@ -1,14 +1,14 @@
 # Written by tests/clients/mirror.py from krappy/clients/aio/security.py: change that one, and run `make generate`.
 
-"""Who may log in: users and their passwords."""
+"""Who may log in, and how much clients may use: users and their passwords, quotas."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from krappy.clients import admin
-from krappy.clients.admin import UserInfo
+from krappy.clients.admin import QuotaInfo, UserInfo
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
 from krappy.core.security.scram import HASHES, SALT, ScramCredential
@@ -34,3 +34,21 @@ class Security:
         known = {each.name: each.iterations for each in self.users()}
         mechanisms = known.get(user) or dict.fromkeys(HASHES)
         run(admin.alter_user(self._connection.link, user, dict.fromkeys(mechanisms)))
+
+    def quotas(self, user: str | None = None, client_id: str | None = None, ip: str | None = None) -> list[QuotaInfo]:
+        """The quotas of those who have all the names that are given; "" is the default."""
+        return run(admin.quotas(self._connection.link, user, client_id, ip))
+
+    def alter_quotas(
+        self,
+        rates: Mapping[str, float | None],
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+        ip: str | None = None,
+    ) -> None:
+        """Sets or removes (None) quotas of a user, a client id, both, or an address; "" is the default: all that have
+        none of their own. `rates`: producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of
+        one core), controller_mutation_rate (partitions a second); of an address connection_creation_rate. Raises
+        InvalidRequest."""
+        run(admin.alter_quotas(self._connection.link, rates, user, client_id, ip))

@@ -18,13 +18,14 @@ DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
 LEASES = "/leases"
 ACLS = "/security/acls"
-Kind = Literal["topics", "brokers", "groups", "clients", "users"]
+Kind = Literal["topics", "brokers", "groups", "clients", "users", "quotas"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
 TOPIC_CONFIG: Kind = "topics"
 USER_CONFIG: Kind = "users"
+QUOTA_CONFIG: Kind = "quotas"
 DEFAULT = "<default>"  # Kafka's name for the settings of all brokers
-KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users")
+KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients", "users", "quotas")
 ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED, "/security", ACLS),

@@ -23,6 +23,7 @@ from krappy.wire.messages.columns import *
 from krappy.wire.messages.consume import *
 from krappy.wire.messages.groups import *
 from krappy.wire.messages.publish import *
+from krappy.wire.messages.quotas import *
 from krappy.wire.messages.server import *
 from krappy.wire.messages.staging import *
 from krappy.wire.messages.table import *

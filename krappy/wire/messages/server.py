@@ -22,6 +22,7 @@ class Pong(Answer, kind=22):
     brokers: int = 1  # how many the cluster has. Ask for Metadata when there are several
     mechanisms: list[str] | None = None  # of SASL, by which clients log in; null: nobody logs in at this listener
     principal: str | None = None  # who the client is; null: it has to log in
+    throttled: int = 0  # ms for which nothing was read from this connection so far, because of quotas
 
 
 class Authenticate(Request, kind=64):

@@ -1,0 +1,160 @@
+"""Client quotas: those in the cluster's tree, and what clients use of them at this broker.
+
+    /config/quotas/<entity>     {"version":1,"config":{"producer_byte_rate":"1048576.0"}}
+
+An entity is written as `user=ada&client-id=web`, where an empty name means the default one. All brokers follow the
+tree, so a change is in force on each of them as soon as it sees it. As in Kafka each broker counts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import trio
+
+from krappy.broker.tree_changes import change, config_change
+from krappy.core.cluster import paths
+from krappy.core.cluster.document import Document
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import Operation
+from krappy.core.security.quota import Payer, QuotaSet, QuotaUse
+from krappy.core.security.quota_entities import (
+    QuotaEntity,
+    QuotaFilter,
+    QuotaKey,
+    Rates,
+    check_rate,
+    key_of,
+    read_name,
+    stored_name,
+)
+from krappy.errors import InvalidRequest, Overloaded, PolicyViolation
+from krappy.ports.store import Store
+from krappy.settings.server import ServerConfig
+from krappy.waiting import Signal
+
+MOST = 10_000  # entities that have quotas
+
+
+class QuotaTree(Protocol):
+    """What a broker lends: its settings, and the tree."""
+
+    config: ServerConfig
+    store: Store
+
+    @property
+    def image(self) -> Image: ...
+
+
+class ClientQuotas:
+    """`on`: there are quotas of users or client ids. `timed`: there is a request_percentage. `changed`: fired after
+    each change, which makes the `version` rise."""
+
+    def __init__(self, runtime: QuotaTree) -> None:
+        self.on = False
+        self.timed = False
+        self.version = 0
+        self.changed = Signal()
+        self._runtime = runtime
+        self._use = QuotaUse()
+        self._seen: object = None  # of the image: the quotas that are in force
+        self._throttled: dict[QuotaKey, tuple[int, float]] = {}
+
+    def open(self) -> None:
+        """Puts in force what the tree has, from now on."""
+        self._runtime.store.changed.subscribe(self._take)
+        self._take()
+
+    def _take(self) -> None:
+        held = self._runtime.image.configs.get(paths.QUOTA_CONFIG)
+        if held is self._seen:
+            return
+        self._seen = held
+        quotas = QuotaSet(dict(filter(None, map(_read, (held or {}).items()))))
+        self._use.take(quotas)
+        self.on = not quotas.keys <= {QuotaKey.CONNECTION}
+        self.timed = QuotaKey.REQUEST in quotas.keys
+        self.version += 1
+        self.changed.fire()
+
+    # --- what is used
+
+    def spend(self, key: QuotaKey, payer: Payer, amount: float) -> float:
+        wait = self._use.spend(key, payer, amount, trio.current_time())
+        if wait:
+            self._note(key, wait)
+        return wait
+
+    def wait(self, key: QuotaKey, payer: Payer) -> float:
+        return self._use.wait(key, payer, trio.current_time())
+
+    def share(self, key: QuotaKey, payer: Payer) -> int | None:
+        return self._use.share(key, payer, trio.current_time())
+
+    def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
+        if strict and (wait := self.wait(QuotaKey.MUTATION, payer)):
+            self._note(QuotaKey.MUTATION, wait)
+            text = "The throttling quota has been exceeded: controller_mutation_rate"
+            raise Overloaded(f"{text}; try again in {wait:.1f} s", seconds=wait)
+        # The burst is part of the quota: who has begun within it is told to wait only when he comes again.
+        found = self._use.spend(QuotaKey.MUTATION, payer, partitions, trio.current_time())
+        if strict or not found:
+            return 0.0
+        self._note(QuotaKey.MUTATION, found)
+        return found
+
+    def connect(self, host: str, *, local: bool) -> bool:
+        most = self._runtime.config.max_connection_rate_per_ip or None
+        may = self._use.connect(host, most, trio.current_time(), exempt=local)
+        if not may:
+            self._note(QuotaKey.CONNECTION, 0.0)
+        return may
+
+    def _note(self, key: QuotaKey, seconds: float) -> None:
+        times, before = self._throttled.get(key, (0, 0.0))
+        self._throttled[key] = times + 1, before + seconds
+
+    def throttled(self) -> Mapping[QuotaKey, tuple[int, float]]:
+        return {key: self._throttled.get(key, (0, 0.0)) for key in QuotaKey}
+
+    # --- the quotas
+
+    def find(self, wanted: QuotaFilter) -> Mapping[QuotaEntity, Rates]:
+        self._take()
+        return {entity: rates for entity, rates in self._use.quotas.all.items() if wanted.matches(entity)}
+
+    async def alter(self, entity: QuotaEntity, changes: Mapping[QuotaKey, float | None]) -> None:
+        store, path = self._runtime.store, paths.config(paths.QUOTA_CONFIG, stored_name(entity))
+
+        async def made() -> list[Operation]:
+            before = await store.read(path)
+            rates = {} if before is None else Document.of(before.data).texts("config")
+            for key, rate in changes.items():
+                if rate is None:
+                    rates.pop(key, None)
+                else:
+                    rates[key] = repr(rate)
+            if before is None and rates and len(self._runtime.image.configs.get(paths.QUOTA_CONFIG, ())) >= MOST:
+                raise PolicyViolation(f"at most {MOST} users, client ids and addresses have quotas")
+            return config_change(path, before, rates)
+
+        await change(store, made)
+        self._take()
+
+
+def _read(stored: tuple[str, Mapping[str, str]]) -> tuple[QuotaEntity, Rates] | None:
+    """What can be read of a znode."""
+    name, texts = stored
+    try:
+        entity = read_name(name)
+    except InvalidRequest:
+        return None
+    rates = {}
+    for key, text in texts.items():
+        try:
+            found = key_of(entity, key)
+            rates[found] = check_rate(found, float(text))
+        except (ValueError, InvalidRequest):
+            continue
+    return entity, rates

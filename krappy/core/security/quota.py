@@ -1,0 +1,201 @@
+"""Client quotas: how much a user, a client id or an address may use, and how much of it was used.
+
+Kafka's, by its names (KIP-13, KIP-55, KIP-124, KIP-546, KIP-599, KIP-612). There is no clock here: each call is told
+the time, in seconds of one clock.
+
+Rules, kept here:
+
+- Of the quotas that concern a request the most precise one counts, for each key by itself, in the order of Kafka's
+  ClientQuotaManager (`QuotaSet.find`). One for a user is shared by all that the user's connections do; one for a client
+  id by all who give that id; one for both by those who have both.
+- Who has used less than allowed has credit, of at most `BURST` seconds. Who has used more waits until the average is
+  within the rate again.
+- However many names peers make up, memory is bounded, and nobody's debt is forgotten for it: what was used is forgotten
+  only once it makes no difference. While that is not enough, new names share what one of them may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from krappy.core.security.quota_entities import DEFAULT, QuotaEntity, QuotaKey, Rates
+
+MOST_BUCKETS = 10_000
+LEAST_WAIT = 0.001  # s; less is none
+BURST: Mapping[QuotaKey, float] = {key: 11.0 if key is QuotaKey.MUTATION else 1.0 for key in QuotaKey}
+
+
+class Payer(NamedTuple):
+    """Who sends a request. `host`: the address of one who has not logged in; else empty."""
+
+    user: str = DEFAULT
+    client_id: str = DEFAULT
+    host: str = ""
+
+
+_Shared = tuple[str | None, str | None]
+
+
+class QuotaLimit(NamedTuple):
+    """The quota that counts. `shared`: the user, the client id, or both, which all who share it have."""
+
+    entity: QuotaEntity
+    rate: float
+    shared: _Shared
+
+
+class QuotaSet:
+    """All quotas at one time; immutable. `keys`: those that somebody has a quota of."""
+
+    def __init__(self, quotas: Mapping[QuotaEntity, Rates] | None = None) -> None:
+        self.all: Mapping[QuotaEntity, Rates] = dict(quotas or {})
+        self._by_key: dict[QuotaKey, dict[QuotaEntity, float]] = {}
+        for entity, rates in self.all.items():
+            for key, rate in rates.items():
+                self._by_key.setdefault(key, {})[entity] = rate
+        self.keys = frozenset(self._by_key)
+
+    def find(self, key: QuotaKey, user: str, client_id: str) -> QuotaLimit | None:
+        """The quota that counts; None: there is no limit."""
+        rates = self._by_key.get(key)
+        if not rates:
+            return None
+        for entity, shared in _precedence(user, client_id):
+            if (rate := rates.get(entity)) is not None:
+                return QuotaLimit(entity, rate, shared)
+        return None
+
+    def of_ip(self, host: str) -> QuotaLimit | None:
+        """How many connections a second an address may open; None: there is no quota."""
+        rates = self._by_key.get(QuotaKey.CONNECTION, {})
+        for name in (host, DEFAULT):
+            if (rate := rates.get(QuotaEntity(ip=name))) is not None:
+                return QuotaLimit(QuotaEntity(ip=name), rate, (None, None))
+        return None
+
+
+def _precedence(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, _Shared]]:
+    yield QuotaEntity(user, client_id), (user, client_id)
+    yield QuotaEntity(user, DEFAULT), (user, client_id)
+    yield QuotaEntity(user), (user, None)
+    yield QuotaEntity(DEFAULT, client_id), (user, client_id)
+    yield QuotaEntity(DEFAULT, DEFAULT), (user, client_id)
+    yield QuotaEntity(DEFAULT), (user, None)
+    yield QuotaEntity(None, client_id), (None, client_id)
+    yield QuotaEntity(None, DEFAULT), (None, client_id)
+
+
+class Bucket:
+    """What was used of one quota. `rate`: units a second; `burst`: seconds of credit at most."""
+
+    __slots__ = ("_paid", "burst", "rate")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self._paid = now - burst  # when what was used is within the rate
+
+    def spend(self, amount: float, now: float) -> float:
+        """Notes that so much was used. Returns how many seconds its user is to wait now."""
+        self._paid = max(self._paid, now - self.burst) + amount / self.rate
+        return self.wait(now)
+
+    def wait(self, now: float) -> float:
+        left = self._paid - now
+        return left if left >= LEAST_WAIT else 0.0
+
+    def is_full(self, now: float) -> bool:
+        """Whether it is as if nothing had been used."""
+        return self._paid <= now - self.burst
+
+
+class QuotaUse:
+    """What everybody has used. `quotas`: those in force; a rate that changes forgets what was used of it."""
+
+    def __init__(self, most: int = MOST_BUCKETS) -> None:
+        self._most = most
+        self.quotas = QuotaSet()
+        self._buckets: dict[tuple[object, ...], Bucket] = {}
+        self._known: dict[tuple[QuotaKey, Payer], Bucket | None] = {}  # the bucket of each that was looked for
+        self._swept = 0.0
+
+    def take(self, quotas: QuotaSet) -> None:
+        self.quotas = quotas
+        self._known.clear()
+
+    @property
+    def size(self) -> int:
+        return max(len(self._buckets), len(self._known))
+
+    def spend(self, key: QuotaKey, payer: Payer, amount: float, now: float) -> float:
+        """Notes that so much was used. Returns for how many seconds its user is to be silent; 0: he is within his
+        quota."""
+        bucket = self._of(key, payer, now)
+        return 0.0 if bucket is None else bucket.spend(amount, now)
+
+    def wait(self, key: QuotaKey, payer: Payer, now: float) -> float:
+        """For how many seconds he is over his quota; 0: he is not."""
+        bucket = self._of(key, payer, now)
+        return 0.0 if bucket is None else bucket.wait(now)
+
+    def share(self, key: QuotaKey, payer: Payer, now: float) -> int | None:
+        """How much he should use at once: as much as is allowed in a second; 0: he is over his quota; None: there is no
+        limit."""
+        bucket = self._of(key, payer, now)
+        if bucket is None:
+            return None
+        return 0 if bucket.wait(now) else max(1, int(bucket.rate))
+
+    def connect(self, host: str, otherwise: float | None, now: float, *, exempt: bool = False) -> bool:
+        """Whether an address may open one more connection now, which then counts. `otherwise`: how many a second, where
+        no quota says it; None: any number. `exempt`: only a quota for just this address counts."""
+        limit = self.quotas.of_ip(host)
+        rate = otherwise if limit is None else limit.rate
+        if rate is None or (exempt and (limit is None or limit.entity.ip != host)):
+            return True
+        key = QuotaKey.CONNECTION
+        bucket = self._made((key, host), (key, rate), key, rate, now)
+        if bucket.wait(now):
+            return False
+        bucket.spend(1, now)
+        return True
+
+    def _of(self, key: QuotaKey, payer: Payer, now: float) -> Bucket | None:
+        known = (key, payer)
+        if known in self._known:
+            return self._known[known]
+        if len(self._known) >= self._most:
+            self._known.clear()
+        limit = self.quotas.find(key, payer.user, payer.client_id)
+        if limit is None:
+            self._known[known] = None
+            return None
+        who = (payer.host,) if payer.host else limit.shared
+        bucket = self._made((key, *who), (key, limit.entity), key, limit.rate, now)
+        self._known[known] = bucket
+        return bucket
+
+    def _made(
+        self, name: tuple[object, ...], overflow: tuple[object, ...], key: QuotaKey, rate: float, now: float
+    ) -> Bucket:
+        """The bucket of this name, or the one that all share for whom there is no room: also as long as something is
+        used of that, for this may be his."""
+        found = self._buckets.get(name)
+        if found is None:
+            if len(self._buckets) >= self._most or overflow in self._buckets:
+                self._sweep(now)
+            if len(self._buckets) >= self._most or overflow in self._buckets:
+                name = overflow
+                found = self._buckets.get(name)
+        if found is None or found.rate != rate:
+            found = self._buckets[name] = Bucket(rate, BURST[key], now)
+        return found
+
+    def _sweep(self, now: float) -> None:
+        """Forgets what makes no difference, once in a second at most: it looks at all."""
+        if now - self._swept < 1.0:
+            return
+        self._swept = now
+        self._known.clear()
+        self._buckets = {name: bucket for name, bucket in self._buckets.items() if not bucket.is_full(now)}

@@ -1,0 +1,56 @@
+"""The port to client quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaEntity, QuotaFilter, QuotaKey, Rates
+from krappy.waiting import Signal
+
+
+class PayerPort(Protocol):
+    """Who asks for something that a quota limits, as his connection knows him."""
+
+    def mutate(self, partitions: int) -> None:
+        """Counts partitions that are about to be created or deleted (controller_mutation_rate). Raises Overloaded."""
+
+
+class UsePort(Protocol):
+    """What clients use. `on`: some quota limits it. `timed`: request_percentage does. `changed`: fired after each
+    change, which makes the `version` rise."""
+
+    on: bool
+    timed: bool
+    changed: Signal
+    version: int
+
+    def spend(self, key: QuotaKey, payer: Payer, amount: float) -> float:
+        """Notes that so much was used. Returns for how many seconds the client is to be silent."""
+
+    def wait(self, key: QuotaKey, payer: Payer) -> float:
+        """For how many seconds the client is over this quota."""
+
+    def share(self, key: QuotaKey, payer: Payer) -> int | None:
+        """How much the client should use at once; 0: it is over this quota; None: there is no limit."""
+
+    def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
+        """As `spend`, for controller_mutation_rate. `strict`: who is over the quota may not (KIP-599). Raises
+        Overloaded, with `seconds`."""
+
+    def connect(self, host: str, *, local: bool) -> bool:
+        """Whether one more connection may come from this address now. `local`: it is this machine's own, for which
+        only quotas of just this address count."""
+
+    def throttled(self) -> Mapping[QuotaKey, tuple[int, float]]:
+        """How often clients were told to be silent since the start, and for how many seconds together."""
+
+
+class QuotasPort(Protocol):
+    """The quotas of the cluster, for whoever may see (DESCRIBE_CONFIGS) or change (ALTER_CONFIGS) them."""
+
+    def find(self, wanted: QuotaFilter) -> Mapping[QuotaEntity, Rates]: ...
+    async def alter(self, entity: QuotaEntity, changes: Mapping[QuotaKey, float | None]) -> None:
+        """Sets or removes (None) quotas of one entity, durably. On return they are in force on this broker. Raises
+        PolicyViolation when there would be too many, StorageError, ConnectionLost."""

@@ -1,0 +1,92 @@
+"""Quotas over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from krappy.testing.running import RunningBroker
+from tests.quotas.quotas import Quotas
+
+KB = 1000
+
+
+@pytest.fixture
+def web(broker: RunningBroker) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://{broker.http_address}/api/v1", timeout=60, trust_env=False) as found:
+        yield found
+
+
+def write(web: httpx.Client, topic: str, size: int) -> httpx.Response:
+    return web.post(f"/topics/{topic}/events", json={"value": "x" * size}, headers={"Krappy-Request": "1"})
+
+
+def check_refused(answer: httpx.Response, quota: str, at_least: int) -> None:
+    assert answer.status_code == 429
+    assert answer.json()["code"] == "THROTTLING_QUOTA_EXCEEDED"
+    assert quota in answer.json()["detail"]
+    assert int(answer.headers["retry-after"]) >= at_least
+
+
+def test_writes_and_reads_beyond_the_quota_are_refused(
+    broker: RunningBroker, web: httpx.Client, quotas: Quotas
+) -> None:
+    with broker.connect() as client:
+        client.create_topic("h-written")
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
+    assert write(web, "h-written", 55 * KB).status_code == 201
+    check_refused(write(web, "h-written", 1), "producer_byte_rate", 3)
+    read = "/topics/h-written/events?start=earliest"
+    assert web.get(read).status_code == 200, web.get(read).text
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=10.0 * KB)
+    assert web.get(read).status_code == 200
+    check_refused(web.get(read), "consumer_byte_rate", 3)
+    assert web.get("/topics").status_code == 200
+
+
+def test_topics_are_refused_beyond_their_rate(web: httpx.Client, quotas: Quotas) -> None:
+    quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.2)
+
+    def make(name: str) -> httpx.Response:
+        return web.post("/topics", json={"name": name, "partitions": 3}, headers={"Krappy-Request": "1"})
+
+    assert make("h-made-0").status_code == 201
+    check_refused(make("h-made-1"), "controller_mutation_rate", 3)
+
+
+def test_time_is_counted(web: httpx.Client, quotas: Quotas) -> None:
+    quotas.set({"user": "ANONYMOUS"}, request_percentage=1.0)
+    began = time.monotonic()
+    while (answer := web.get("/overview")).status_code == 200:
+        assert time.monotonic() - began < 20
+    check_refused(answer, "request_percentage", 1)
+    assert web.get(f"http://{web.base_url.host}:{web.base_url.port}/healthz").status_code == 200
+
+
+def test_a_live_view_is_slowed_down(broker: RunningBroker, web: httpx.Client, quotas: Quotas) -> None:
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=40.0 * KB)
+    with broker.connect() as client:
+        client.create_topic("h-live")
+        with (
+            client.producer("h-live") as producer,
+            web.stream("GET", "/topics/h-live/watch?value_bytes=10000") as answer,
+        ):
+            chunks = answer.iter_raw()
+            assert next(chunks)  # it has begun
+            before, got = time.monotonic(), 0
+            for number in range(7):
+                producer.send(b"x" * 10 * KB, key=str(number)).result()
+            while got < 70 * KB:
+                got += len(next(chunks))
+            producer.send(b"one more", key="more").result()
+            assert next(chunks)
+    assert time.monotonic() - before > 0.6  # of 70 KB 40 KB may come at once
+
+
+def test_throttling_is_told_to_prometheus(broker: RunningBroker, quotas: Quotas) -> None:
+    text = httpx.get(f"http://{broker.http_address}/metrics", timeout=60, trust_env=False).text
+    assert 'krappy_throttled_total{quota="producer_byte_rate"}' in text
+    assert 'krappy_throttled_seconds_total{quota="request_percentage"}' in text

@@ -1,0 +1,261 @@
+"""Quotas in Kafka's protocol: how they are set, and what they do to who is over them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire.kafka import ApiKey, Code
+from tests.batches import Row, encode_rows
+from tests.kafka.raw import Raw, fetch, produce
+from tests.quotas.quotas import Quotas
+
+EXACT, DEFAULT, ANY = 0, 1, 2
+KB = 1000
+NAMED = 12  # the last version of Produce that has names
+
+
+def batch_of(value: bytes) -> bytes:
+    return encode_rows([Row(b"k", value)])
+
+
+# --- how they are set (KIP-546)
+
+
+def test_what_is_set_is_described(quotas: Quotas) -> None:
+    quotas.set({"user": "set-ada"}, producer_byte_rate=1024.0, request_percentage=12.5)
+    quotas.set({"user": "set-ada", "client-id": "set web&é%"}, consumer_byte_rate=5.0)
+    quotas.set({"user": None, "client-id": "set web&é%"}, controller_mutation_rate=0.5)
+    quotas.set({"ip": "10.1.2.3"}, connection_creation_rate=7.0)
+    ada = ({"user": "set-ada"}, {"producer_byte_rate": 1024.0, "request_percentage": 12.5})
+    both = ({"user": "set-ada", "client-id": "set web&é%"}, {"consumer_byte_rate": 5.0})
+    default = ({"user": None, "client-id": "set web&é%"}, {"controller_mutation_rate": 0.5})
+    ip = ({"ip": "10.1.2.3"}, {"connection_creation_rate": 7.0})
+    assert quotas.found(("user", EXACT, "set-ada")) == [ada, both]
+    assert quotas.found(("user", EXACT, "set-ada"), strict=True) == [ada]
+    assert quotas.found(("user", DEFAULT, None)) == [default]
+    assert quotas.found(("client-id", EXACT, "set web&é%"), ("user", ANY, None)) == [both, default]
+    assert quotas.found(("ip", ANY, None)) == [ip]
+    assert [each for each in quotas.found() if each in (ada, both, default, ip)] == [ada, both, default, ip]
+    quotas.alter({"user": "set-ada"}, producer_byte_rate=None, consumer_byte_rate=3.0)
+    assert quotas.found(("user", EXACT, "set-ada"), strict=True) == [
+        ({"user": "set-ada"}, {"request_percentage": 12.5, "consumer_byte_rate": 3.0})
+    ]
+    quotas.alter({"user": "set-ada"}, request_percentage=None, consumer_byte_rate=None)
+    assert quotas.found(("user", EXACT, "set-ada"), strict=True) == []
+
+
+def test_what_is_only_checked_is_not_set(quotas: Quotas) -> None:
+    assert quotas.alter({"user": "eve"}, True, producer_byte_rate=1.0)["error_code"] == 0
+    assert quotas.found(("user", EXACT, "eve")) == []
+
+
+def test_what_there_is_not_is_refused(quotas: Quotas) -> None:
+    for parts, rates in (
+        ({}, {"producer_byte_rate": 1.0}),
+        ({"planet": "mars"}, {"producer_byte_rate": 1.0}),
+        ({"user": ""}, {"producer_byte_rate": 1.0}),
+        ({"ip": "10.0.0.1", "user": "ada"}, {"connection_creation_rate": 1.0}),
+        ({"ip": "10.0.0.1"}, {"producer_byte_rate": 1.0}),
+        ({"user": "ada"}, {"connection_creation_rate": 1.0}),
+        ({"user": "ada"}, {"producer_byte_rate": 0.0}),
+        ({"user": "ada"}, {"producer_byte_rate": float("nan")}),
+        ({"user": "ada"}, {"producer_byte_rate": 0.5}),
+        ({"user": "a" * 256}, {"producer_byte_rate": 1.0}),
+        ({"client-id": "a" * 250}, {"producer_byte_rate": 1.0}),
+    ):
+        answer = quotas.alter(parts, **rates)  # type: ignore[arg-type]
+        assert answer["error_code"] == Code.INVALID_REQUEST, (parts, rates)
+        assert 0 < len(answer["error_message"]) < 1000
+    for component, code in (
+        (("", EXACT, "x"), Code.INVALID_REQUEST),
+        (("planet", EXACT, "mars"), Code.UNSUPPORTED_VERSION),
+        (("user", EXACT, None), Code.INVALID_REQUEST),
+        (("user", DEFAULT, "x"), Code.INVALID_REQUEST),
+        (("user", 3, None), Code.INVALID_REQUEST),
+    ):
+        answer = quotas.describe(component)
+        assert (answer["error_code"], answer["entries"]) == (code, None)
+    twice = quotas.describe(("user", EXACT, "ada"), ("user", EXACT, "bob"))
+    assert twice["error_code"] == Code.INVALID_REQUEST
+    assert quotas.describe(("user", EXACT, "ada"), ("ip", ANY, None))["error_code"] == Code.INVALID_REQUEST
+
+
+def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
+    for _ in range(2):
+        with run_broker(tmp_path, durability="os") as broker:
+            quotas = Quotas(broker.kafka_address)
+            if not quotas.found():
+                assert quotas.alter({"client-id": "kept"}, producer_byte_rate=1.0)["error_code"] == 0
+                kept = quotas.found()
+            quotas.raw.close()
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.kafka_address, client_id="kept") as raw:
+        raw.make("t")
+        assert raw.ask(ApiKey.PRODUCE, produce("t", batch_of(b"x" * 100)), NAMED)["throttle_time_ms"] > 10_000
+    assert kept == [({"client-id": "kept"}, {"producer_byte_rate": 1.0})]
+
+
+# --- what they do (KIP-219)
+
+
+def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "writer"}, producer_byte_rate=100.0 * KB)
+    with Raw(broker.kafka_address, client_id="writer") as raw:
+        raw.make("written")
+        before = time.monotonic()
+        answer = raw.ask(ApiKey.PRODUCE, produce("written", batch_of(bytes(150 * KB))), NAMED)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        assert time.monotonic() - before < 0.4
+        assert 300 < answer["throttle_time_ms"] < 600  # 150 KB, of which 100 KB may come at once
+        asked = time.monotonic()
+        assert raw.ask(ApiKey.DESCRIBE_CLUSTER)["error_code"] == 0
+        assert time.monotonic() - before >= 0.4
+        assert time.monotonic() - asked < 0.7
+
+
+def test_one_who_has_no_quota_is_not_throttled(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "writer"}, producer_byte_rate=1.0)
+    with Raw(broker.kafka_address, client_id="another") as raw:
+        raw.make("free")
+        before = time.monotonic()
+        for _ in range(3):
+            assert raw.ask(ApiKey.PRODUCE, produce("free", batch_of(bytes(150 * KB))), NAMED)["throttle_time_ms"] == 0
+        assert time.monotonic() - before < 2
+
+
+def test_who_is_silenced_goes_on_when_the_quota_is_taken_away(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "freed"}, producer_byte_rate=1.0)
+    with Raw(broker.kafka_address, client_id="freed") as raw:
+        raw.make("freed")
+        assert raw.ask(ApiKey.PRODUCE, produce("freed", batch_of(bytes(KB))), NAMED)["throttle_time_ms"] > 500_000
+        raw.send(ApiKey.DESCRIBE_CLUSTER)
+        raw.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            raw.receive_frame()
+        raw.socket.settimeout(30)
+        quotas.alter({"client-id": "freed"}, producer_byte_rate=None)
+        assert raw.receive_frame()
+
+
+def test_acks_0_counts_too(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "unanswered"}, producer_byte_rate=100.0 * KB)
+    with Raw(broker.kafka_address, client_id="unanswered") as raw:
+        raw.make("unanswered")
+        before = time.monotonic()
+        raw.send(ApiKey.PRODUCE, produce("unanswered", batch_of(bytes(150 * KB)), acks=0), NAMED)
+        raw._asked.clear()
+        raw.ask(ApiKey.DESCRIBE_CLUSTER)
+        assert time.monotonic() - before >= 0.4
+
+
+def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas: Quotas) -> None:
+    with Raw(broker.kafka_address, client_id="reader") as raw, Raw(broker.kafka_address, client_id="reader") as other:
+        id = raw.make("read")
+        for _ in range(4):
+            raw.produce("read", batch_of(bytes(50 * KB)))
+        quotas.set({"client-id": "reader"}, consumer_byte_rate=40.0 * KB)
+        wanted = fetch([(id, 0, 0)])
+        first = raw.ask(ApiKey.FETCH, wanted)
+        [records] = [each["records"] for topic in first["responses"] for each in topic["partitions"]]
+        assert 50 * KB <= len(records) < 100 * KB  # one batch, although it is more than that of a second
+        assert first["throttle_time_ms"] > 100
+        before = time.monotonic()
+        second = other.ask(ApiKey.FETCH, wanted)
+        assert (second["responses"], second["error_code"]) == ([], 0)
+        assert second["throttle_time_ms"] > 50
+        assert time.monotonic() - before < 0.2
+        third = raw.ask(ApiKey.FETCH, wanted)  # once it is read again
+        assert third["responses"]
+
+
+def test_a_leaver_is_seen_while_it_is_not_read(broker: RunningBroker, quotas: Quotas) -> None:
+    """What it holds goes to others: here its connection."""
+    quotas.set({"client-id": "leaver"}, producer_byte_rate=1.0)
+    with Raw(broker.kafka_address, client_id="leaver") as raw:
+        raw.make("left")
+        raw.ask(ApiKey.PRODUCE, produce("left", batch_of(bytes(KB))), NAMED)
+        raw.send(ApiKey.DESCRIBE_CLUSTER)
+        raw.socket.shutdown(socket.SHUT_WR)
+        assert raw.closed()
+
+
+# --- requests and changes of topics
+
+
+def test_time_is_counted(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "busy"}, request_percentage=1.0)
+    with Raw(broker.kafka_address, client_id="busy") as raw:
+        told = [raw.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [{"resource_type": 4, "resource_name": "0"}]})]
+        began = time.monotonic()
+        while not told[-1]["throttle_time_ms"]:
+            told.append(raw.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [{"resource_type": 4, "resource_name": "0"}]}))
+            assert time.monotonic() - began < 20
+        assert 0 < told[-1]["throttle_time_ms"] <= 1001
+
+
+TOPIC = {"num_partitions": 2, "replication_factor": 1}
+
+
+def create(raw: Raw, version: int, *names: str) -> tuple[list[int], int]:
+    topics = [{"name": name, **TOPIC} for name in names]
+    answer = raw.ask(ApiKey.CREATE_TOPICS, {"topics": topics, "timeout_ms": 30_000}, version)
+    return [each["error_code"] for each in answer["topics"]], answer["throttle_time_ms"]
+
+
+def test_changes_of_topics_are_refused_to_who_knows_that(broker: RunningBroker, quotas: Quotas) -> None:
+    """A rate of 0.2 partitions a second: 2.2 may come at once (KIP-599)."""
+    quotas.set({"client-id": "maker"}, controller_mutation_rate=0.2)
+    with Raw(broker.kafka_address, client_id="maker") as raw:
+        codes, wait = create(raw, 7, "made-0", "made-1", "made-2")
+        assert sorted(codes) == [0, 0, Code.THROTTLING_QUOTA_EXCEEDED]
+        assert 5000 < wait < 10_000
+    with Raw(broker.kafka_address, client_id="maker") as raw:
+        asked = {"topics": [{"name": "made-0"}]}
+        [deleted] = raw.ask(ApiKey.DELETE_TOPICS, asked, 6)["responses"]
+        assert deleted["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED
+    with Raw(broker.kafka_address, client_id="maker") as raw:
+        asked = {"topics": [{"name": "made-0", "count": 3}]}  # type: ignore[dict-item]
+        [grown] = raw.ask(ApiKey.CREATE_PARTITIONS, asked, 3)["results"]
+        assert grown["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED
+    with Raw(broker.kafka_address, client_id="maker") as raw:  # a topic that would be made by asking for it
+        [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "made-9"}], "allow_auto_topic_creation": True})[
+            "topics"
+        ]
+        assert topic["error_code"] != 0
+    with Raw(broker.kafka_address, client_id="other") as raw:
+        assert create(raw, 7, "made-3") == ([0], 0)
+
+
+def test_changes_by_others_are_done_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"client-id": "old-maker"}, controller_mutation_rate=1.0)
+    with Raw(broker.kafka_address, client_id="old-maker") as raw:
+        codes, wait = create(raw, 5, *(f"old-{number}" for number in range(6)))
+        assert codes == [0] * 6
+        assert 500 < wait <= 1100
+
+
+# --- who would evade them
+
+
+def test_many_connections_and_client_ids_are_one_user(broker: RunningBroker, quotas: Quotas) -> None:
+    """Thirty connections, each with a client id of its own: together they write at the rate."""
+    with Raw(broker.kafka_address) as raw:
+        raw.make("evaded")
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
+    connections = [Raw(broker.kafka_address, client_id=f"evader-{number}") for number in range(30)]
+    began, done = time.monotonic(), 0
+    waiting = {raw.socket for raw in connections}
+    for raw in connections:
+        raw.send(ApiKey.PRODUCE, produce("evaded", batch_of(bytes(50 * KB))), NAMED)
+    while (taken := time.monotonic() - began) < 1.5:
+        answered, _, _ = select.select(waiting, [], [], 1.5 - taken)
+        waiting -= set(answered)
+        done += len(answered)
+    for raw in connections:
+        raw.close()
+    assert 2 <= done <= 2 + taken * 2 + 1  # 50 KB each: two at once, and two a second

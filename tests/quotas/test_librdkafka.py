@@ -1,0 +1,93 @@
+"""The rates that librdkafka's producer and consumer keep to, unmodified."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import pytest
+
+from krappy.testing.running import RunningBroker
+from tests.quotas.quotas import Quotas
+
+KB = 1000
+VALUE = bytes(2 * KB)
+SECONDS = 30.0 if os.environ.get("KRAPPY_LONG") else 3.0
+ck: Any = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+
+def test_a_producer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
+    """Once its credit is used up."""
+    rate = 400 * KB
+    quotas.set({"client-id": "fast-writer"}, producer_byte_rate=float(rate))
+    stats: list[dict[str, Any]] = []
+    acked: list[float] = []
+    producer = ck.Producer(
+        {
+            "bootstrap.servers": broker.kafka_address,
+            "client.id": "fast-writer",
+            "linger.ms": 5,
+            "batch.size": 20 * KB,
+            "max.in.flight": 1,
+            "statistics.interval.ms": 500,
+            "stats_cb": lambda text: stats.append(json.loads(text)),
+        }
+    )
+
+    def took(error: Any, _: Any) -> None:
+        if error is None:  # else it was purged at the end
+            acked.append(time.monotonic())
+
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5 + SECONDS:
+        if len(producer) < 500:
+            producer.produce("rated", VALUE, on_delivery=took)
+        producer.poll(0 if len(producer) < 500 else 0.01)
+    producer.purge()
+    producer.flush(10)
+    done = sum(len(VALUE) for at in acked if began + 1.5 <= at < began + 1.5 + SECONDS)
+    assert done == pytest.approx(rate * SECONDS, rel=0.1)
+    told = [node["throttle"]["max"] for each in stats for node in each["brokers"].values() if node["throttle"]["cnt"]]
+    assert any(told), "it was not told of it"
+
+
+def test_a_consumer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
+    rate = 400 * KB
+    producer = ck.Producer({"bootstrap.servers": broker.kafka_address, "linger.ms": 5, "batch.size": 20 * KB})
+    for _ in range(int(rate * (SECONDS + 3)) // len(VALUE)):
+        producer.produce("eaten", VALUE)
+    assert producer.flush(20) == 0
+    quotas.set({"client-id": "fast-reader"}, consumer_byte_rate=float(rate))
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": broker.kafka_address,
+            "client.id": "fast-reader",
+            "group.id": "fast-readers",
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": 100 * KB,
+        }
+    )
+    consumer.assign([ck.TopicPartition("eaten", 0, 0)])
+    got: list[tuple[float, int]] = []
+    while not got or time.monotonic() < got[0][0] + 1.5 + SECONDS:
+        got += [(time.monotonic(), len(each.value())) for each in consumer.consume(500, 0.05) if each.error() is None]
+    consumer.close()
+    first = got[0][0] + 1.5
+    done = sum(size for at, size in got if first <= at < first + SECONDS)
+    assert done == pytest.approx(rate * SECONDS, rel=0.1)
+
+
+def test_an_admin_client_creates_topics_at_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
+    """Its versions know no refusal by a quota: so it is made to wait (KIP-599). At 1 partition a second 11 may come at
+    once."""
+    admin_module: Any = pytest.importorskip("confluent_kafka.admin")
+    quotas.set({"client-id": "topic-maker"}, controller_mutation_rate=1.0)
+    admin = admin_module.AdminClient({"bootstrap.servers": broker.kafka_address, "client.id": "topic-maker"})
+    for future in admin.create_topics([admin_module.NewTopic(f"by-admin-{n}", 4) for n in range(3)]).values():
+        future.result(20)
+    before = time.monotonic()
+    for future in admin.create_topics([admin_module.NewTopic("by-admin-later", 1)]).values():
+        future.result(20)
+    assert 0.5 < time.monotonic() - before < 2.5

@@ -1,0 +1,112 @@
+"""Quotas in the native protocol and at the command line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+
+from krappy import errors
+from krappy.cli.main import run
+from krappy.testing.running import RunningBroker
+from krappy.wire import messages as m
+from tests.peer import Peer
+from tests.quotas.quotas import Quotas
+
+KB = 1000
+
+
+def test_a_client_sets_shows_and_removes_them(broker: RunningBroker) -> None:
+    with broker.connect() as client:
+        client.security.alter_quotas({"producer_byte_rate": 1000, "request_percentage": 12.5}, user="n-ada")
+        client.security.alter_quotas({"consumer_byte_rate": 7}, user="n-ada", client_id="")
+        [plain, both] = client.security.quotas(user="n-ada")
+        assert plain == ("n-ada", None, None, {"producer_byte_rate": 1000.0, "request_percentage": 12.5})
+        assert both == ("n-ada", "", None, {"consumer_byte_rate": 7.0})
+        assert client.security.quotas(ip="10.0.0.1") == []
+        client.security.alter_quotas(dict.fromkeys(["producer_byte_rate", "request_percentage"]), user="n-ada")
+        client.security.alter_quotas({"consumer_byte_rate": None}, user="n-ada", client_id="")
+        assert client.security.quotas(user="n-ada") == []
+        for wrong in ({"producer_byte_rate": -1.0}, {"x": 1.0}, {"connection_creation_rate": 1.0}):
+            with pytest.raises(errors.InvalidRequest):
+                client.security.alter_quotas(wrong, user="n-ada")
+        with pytest.raises(errors.InvalidRequest):
+            client.security.alter_quotas({"producer_byte_rate": 1.0})
+
+
+def test_the_command_line(broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    def krappy(*words: str, status: int = 0) -> str:
+        assert run([*words, "--address", broker.address]) == status
+        found = capsys.readouterr()
+        return found.out + found.err
+
+    made = krappy("quota", "set", "--user", "c-ada", "--client-id", "<default>", "producer_byte_rate=1M")
+    assert made.split("\n")[1].split("\t") == ["c-ada", "<default>", "-", "producer_byte_rate", "1048576"]
+    krappy("quota", "set", "--ip", "10.0.0.7", "connection_creation_rate=5")
+    found = json.loads(krappy("quota", "list", "--json"))
+    assert {"user": None, "client_id": None, "ip": "10.0.0.7", "rates": {"connection_creation_rate": 5.0}} in found
+    assert "c-ada" in krappy("quota", "list", "--user", "c-ada")
+    assert "no such quotas" in krappy("quota", "delete", "--user", "c-ada")  # that is another one
+    assert "1048576" in krappy("quota", "delete", "--user", "c-ada", "--client-id", "<default>", "producer_byte_rate")
+    assert "10.0.0.7" in krappy("quota", "delete", "--ip", "10.0.0.7")
+    assert "no such quotas" in krappy("quota", "list", "--user", "c-ada")
+    krappy("quota", "set", "producer_byte_rate=1", status=2)
+    krappy("quota", "set", "--user", "x", "producer_byte_rate=fast", status=2)
+    assert "greater than 0" in krappy("quota", "set", "--user", "x", "producer_byte_rate=0", status=1)
+
+
+def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quotas: Quotas) -> None:
+    with Peer(broker.address) as raw:
+        raw.ask(m.CreateTopic("n-written"), m.TopicCreated)
+        handle = raw.ask(m.ProducerRegistration("n-written"), m.ProducerRegistered).handle
+        assert raw.ask(m.Ping(), m.Pong).throttled == 0
+        quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
+        before = time.monotonic()
+        raw.ask(m.Message(handle, bytes(150 * KB)), m.MessageStored)
+        assert time.monotonic() - before < 0.4
+        pong = raw.ask(m.Ping(), m.Pong)
+        assert 0.4 < time.monotonic() - before < 1.5
+        assert 300 < pong.throttled < 700
+
+
+def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas) -> None:
+    with Peer(broker.address) as raw:
+        raw.ask(m.CreateTopic("n-read"), m.TopicCreated)
+        producer = raw.ask(m.ProducerRegistration("n-read"), m.ProducerRegistered).handle
+        for _ in range(2):
+            raw.ask(m.Message(producer, bytes(150 * KB)), m.MessageStored)
+        reader = raw.ask(m.ConsumerRegistration(["n-read"], start="earliest"), m.ConsumerRegistered).handle
+        quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0 * KB)
+        before = time.monotonic()
+        raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
+        assert time.monotonic() - before < 0.4
+        raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
+        assert 0.4 < time.monotonic() - before < 1.5
+
+
+def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:
+    """A client tries again by itself: here is what it is told."""
+    quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.5)
+    with Peer(broker.address) as raw:
+        raw.ask(m.CreateTopic("n-made-0", 6), m.TopicCreated)
+        with pytest.raises(errors.Overloaded, match="controller_mutation_rate") as refused:
+            raw.ask(m.CreateTopic("n-made-1"), m.TopicCreated)
+        assert 0.5 < refused.value.seconds < 1.1
+    with broker.connect() as client:
+        client.create_topic("n-made-1")
+
+
+def test_an_address_opens_connections_at_its_rate(broker: RunningBroker, quotas: Quotas) -> None:
+    quotas.set({"ip": "127.0.0.9"}, connection_creation_rate=2.0)
+    host, _, port = broker.address.rpartition(":")
+    answered = []
+    for _ in range(5):
+        with socket.create_connection((host, int(port)), 30, ("127.0.0.9", 0)) as sock:
+            sock.sendall(m.Ping().frame(1))
+            kind = int.from_bytes(sock.recv(1 << 16)[4:8], "big")
+            answered.append(kind == m.Pong.kind | 1 << 31)
+    assert answered == [True, True, True, False, False]
+    with broker.connect() as client:  # from another address
+        assert client.topics() is not None
