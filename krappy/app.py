@@ -171,7 +171,9 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
-            self.authenticator = Authenticator(lambda: self.engine.users, config, self._report)
+            self.authenticator = Authenticator(
+                lambda: self.engine.users, lambda: self.engine.audit, config, self._report
+            )
             if any(each.has_tls for each in config.listeners):
                 self.tls = ServerTls(config, self._report)
             for name, key in OTHERS.items():

@@ -236,7 +236,7 @@ async def offset_delete(session: KafkaSessionPort, request: Message, version: in
     """A group forgets its positions in topics that none of its members subscribes to (KIP-496)."""
     groups = session.access.kafka_group(request["group_id"], Op.DELETE)
     asked = [(topic["name"], [each["partition_index"] for each in topic["partitions"]]) for topic in request["topics"]]
-    denied = {name for name, _ in asked if not session.access.may(Resource.TOPIC, name, Op.READ)}
+    denied = {name for name, _ in asked if session.access.denies(Resource.TOPIC, name, Op.READ)}
     try:
         faults = await groups.offsets.delete_from(
             request["group_id"], [(name, at) for name, some in asked if name not in denied for at in some]

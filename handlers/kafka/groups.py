@@ -53,7 +53,7 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
     )
 
     def answer(joined: Joined) -> Message:
-        if not session.access.may(Resource.GROUP, name, Op.READ):  # not any more
+        if session.access.denies(Resource.GROUP, name, Op.READ):  # not any more
             joined = Joined(Fault.GROUP_AUTHORIZATION_FAILED, joined.member_id)
         protocol = joined.protocol
         return {
@@ -92,7 +92,7 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
     )
 
     def answer(synced: SyncAnswer) -> Message:
-        if not session.access.may(Resource.GROUP, request["group_id"], Op.READ):  # not any more
+        if session.access.denies(Resource.GROUP, request["group_id"], Op.READ):  # not any more
             synced = SyncAnswer(Fault.GROUP_AUTHORIZATION_FAILED)
         return _synced(synced)
 
@@ -141,7 +141,7 @@ def leave_group(session: KafkaSessionPort, request: Message, version: int) -> Me
 
 
 def _leaves(session: KafkaSessionPort, name: str) -> int:
-    if not session.access.may(Resource.GROUP, name, Op.READ):
+    if session.access.denies(Resource.GROUP, name, Op.READ):
         return Fault.GROUP_AUTHORIZATION_FAILED
     return Fault.NONE if name else Fault.INVALID_GROUP_ID
 

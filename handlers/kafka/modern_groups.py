@@ -43,7 +43,7 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
     if not access.may(Resource.GROUP, request["group_id"], Op.READ):
         return groups.beat(request["group_id"], Beat(member_id, request["member_epoch"])).map(refused)
     for topic in topics or ():
-        if not access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+        if access.denies(Resource.TOPIC, topic, Op.DESCRIBE):
             denied: Later[Message] = Later()
             denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED, "heartbeat_interval_ms": 0})
             return denied

@@ -84,10 +84,10 @@ class Work:
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
         self.is_staged = transactional_id == PUBLISHER
         if self.is_staged:
-            self.denied = not session.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+            self.denied = session.access.denies(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
             session.is_broker = session.broker.in_cluster and not self.denied
         else:
-            self.denied = transactional_id is not None and not session.access.may(
+            self.denied = transactional_id is not None and session.access.denies(
                 Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE
             )
         self.sender = TransactionalSender(transactional_id, version >= ADDS_SINCE) if transactional_id else None

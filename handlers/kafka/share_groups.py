@@ -30,7 +30,7 @@ def share_group_heartbeat(session: KafkaSessionPort, request: Message, version: 
     groups = access.kafka_group(name, Op.READ)
     if access.may(Resource.GROUP, name, Op.READ):
         for topic in topics or ():
-            if not access.may(Resource.TOPIC, topic, Op.DESCRIBE):
+            if access.denies(Resource.TOPIC, topic, Op.DESCRIBE):
                 denied: Later[Message] = Later()
                 denied.resolve({"error_code": Code.TOPIC_AUTHORIZATION_FAILED})
                 return denied
@@ -201,7 +201,7 @@ async def delete_share_group_offsets(session: KafkaSessionPort, request: Message
     """Deletes a group's positions in topics; it must have no members."""
     name = request["group_id"]
     access, names = session.access, [each["topic_name"] for each in request["topics"]]
-    denied = {topic for topic in names if not access.may(Resource.TOPIC, topic, Op.READ)}
+    denied = {topic for topic in names if access.denies(Resource.TOPIC, topic, Op.READ)}
     found = {topic: None if topic in denied else access.find_topic(topic, Op.READ) for topic in names}
     try:
         there = [known.id for known in found.values() if known is not None]

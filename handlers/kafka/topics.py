@@ -75,6 +75,7 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
         placed = cluster.place(partitions, topic["replication_factor"])
     id = UUID_ZERO
     if not validate_only:
+        await session.until_mutable()
         made, _ = await session.access.create_topic(name, partitions, config, replicas=placed)
         id = made.id
     if session.access.may(Resource.TOPIC, name, Op.DESCRIBE_CONFIGS):
@@ -141,6 +142,7 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
             if not request["validate_only"]:
                 assigned = topic["assignments"]
                 placed = None if assigned is None else [tuple(each["broker_ids"]) for each in assigned]
+                await session.until_mutable()
                 await session.access.alter_topic(name, None, topic["count"], placed)
             return {"name": name, **DONE}
         except NO as error:
@@ -210,6 +212,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
             _check_time(session, deadline)
             if topic["name"] is None and there.id != topic["topic_id"]:  # created anew while others were deleted
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            await session.until_mutable()
             await session.access.delete_topic(name, there.id)
             return answer | {"name": name, "topic_id": there.id, **DONE}
         except NO as error:

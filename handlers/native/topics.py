@@ -13,7 +13,7 @@ from krappy.ports import SessionPort
 from krappy.wire import messages
 
 
-@serves(messages.CreateTopic, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
+@serves(messages.CreateTopic, needs=needs.topic(Op.CREATE, Op.DESCRIBE) + needs.cluster(Op.CREATE))
 async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
     access, factor, replicas = session.access, request.replication_factor, None
     if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.CREATE)):
@@ -21,7 +21,8 @@ async def create_topic(session: SessionPort, request: messages.CreateTopic) -> m
     topic, created = await access.create_topic(
         request.topic, request.partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas
     )
-    return messages.TopicCreated(created, topic.count)
+    told = created or access.may(Resource.TOPIC, request.topic, Op.DESCRIBE)
+    return messages.TopicCreated(created, topic.count if told else 0)
 
 
 @serves(messages.AlterTopic, needs=needs.topic(Op.ALTER, Op.ALTER_CONFIGS))

@@ -49,6 +49,7 @@ class Access:
         self._topics = broker.topics
         self._guard = guard
         self._payer = payer
+        self._audit = broker.audit
 
     @property
     def version(self) -> int:
@@ -73,6 +74,16 @@ class Access:
     def check(self, resource: Resource, name: str, op: Op) -> None:
         if self._guard is not None and not self.may(resource, name, op):
             raise self._guard.refusal(Grant(resource, name, op))
+        if self._audit.allowing and self._guard is not None:
+            self._audit.allowed(self._guard.principal, Grant(resource, name, op))
+
+    def denies(self, resource: Resource, name: str, op: Op) -> bool:
+        """As `check`, for one who answers by himself."""
+        try:
+            self.check(resource, name, op)
+        except AuthorizationFailed:
+            return True
+        return False
 
     def check_topics(self, names: Iterable[str], op: Op, owner: str) -> None:
         """For the topics of `owner`, a group or a job: those that may not be described are not named."""
@@ -161,7 +172,10 @@ class Access:
         if name not in self._topics and self._broker.config.auto_create_topics:
             self.check(Resource.TOPIC, name, Op.CREATE)
             self.mutate(self._broker.config.default_partitions)
+        absent = name not in self._topics
         found = await self._broker.topic_for_producer(name)
+        if absent:
+            self._audit.changed("topic", name, None, _told(found))
         if op is Op.WRITE:
             _check_not_internal(found)
         return found
@@ -180,7 +194,10 @@ class Access:
         self.check(Resource.TOPIC, name, Op.CREATE)
         if name not in self._topics:
             self.mutate(max(1, partitions))
-        return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
+        made = await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
+        if made[1]:
+            self._audit.changed("topic", name, None, _told(made[0]))
+        return made
 
     def creating(self, name: str) -> LocalBroker:
         """The cluster, for one who creates this topic (CREATE)."""
@@ -205,7 +222,9 @@ class Access:
             _check_not_internal(there)
             if there is not None and partitions > there.count:
                 self.mutate(partitions - there.count)
+        before = _told(self._topics.get(name))
         await self._broker.alter_topic(name, config, partitions, replicas)
+        self._audit.changed("topic", name, before, _told(self._topics.get(name)))
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
@@ -214,7 +233,9 @@ class Access:
         _check_not_internal(there)
         if there is not None:
             self.mutate(there.count)
+        before = _told(there)
         await self._broker.delete_topic(name, id)
+        self._audit.changed("topic", name, before, None)
 
     # --- what Kafka's clients read as if it were a topic
 
@@ -394,6 +415,10 @@ class Access:
         ):
             self._check_cluster(op)
         return self._broker
+
+
+def _told(topic: Topic | None) -> dict[str, Any] | None:
+    return None if topic is None else {"partitions": topic.count, "config": dict(topic.given)}
 
 
 def _check_not_internal(topic: Topic | None) -> None:

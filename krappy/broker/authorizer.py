@@ -8,10 +8,12 @@ registration, a watch, a live page) is looked at again, and ended if its princip
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from typing import Any, Protocol
 
 import trio
 
+from krappy.broker.audit import Audit
 from krappy.broker.tree_changes import change
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
@@ -64,6 +66,7 @@ class LentTree(Protocol):
 
     config: ServerConfig
     store: Store
+    audit: Audit
 
     @property
     def image(self) -> Image: ...
@@ -80,6 +83,7 @@ class Authorizer:
         self._changed = Signal()
         self.signals = (self._changed,) if self.on else ()
         self._runtime = runtime
+        self.audit = runtime.audit
         self._super = frozenset(config.super_user_names)
         self._otherwise = config.allow_everyone_if_no_acl_found
         self._seen: object = None  # of the image: the ACLs that `_acls` has
@@ -178,7 +182,14 @@ class Authorizer:
         """Ends it if it is not allowed."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
         if missing is not None:
+            self.tell_denied(opened.principal, missing)
             opened.end(refusal(opened.principal, missing))
+
+    def tell_denied(self, principal: Principal, grant: Grant) -> None:
+        """Notes it in the audit log."""
+        if self.audit.on:
+            acl = self._now().denying(principal, *grant)
+            self.audit.denied(principal, grant, "no ACL allows it" if acl is None else f"ACL {acl.id} denies it")
 
     # --- the ACLs
 
@@ -199,12 +210,16 @@ class Authorizer:
                 there = self._runtime.image.acls
                 return [Create(paths.acl(id), znodes.acl(wanted[id])) for id in some if id not in there]
 
+            new = [id for id in some if id not in self._runtime.image.acls]
             await change(self._runtime.store, made)
+            for id in new:
+                self.audit.changed("acl", id, None, _told(wanted[id]))
         await self._review()
 
     async def remove(self, acls: Iterable[Acl]) -> None:
         """Deletes them, durably, as `add` stores them."""
-        ids = sorted({acl.id for acl in acls})
+        gone = {acl.id: acl for acl in acls}
+        ids = sorted(gone)
         for first in range(0, len(ids), AT_ONCE):
             some = ids[first : first + AT_ONCE]
 
@@ -213,7 +228,13 @@ class Authorizer:
                 return [Delete(paths.acl(id)) for id in some if id in there]
 
             await change(self._runtime.store, made)
+            for id in some:
+                self.audit.changed("acl", id, _told(gone[id]), None)
         await self._review()
+
+
+def _told(acl: Acl) -> dict[str, str]:
+    return {name: value.name if isinstance(value, IntEnum) else value for name, value in acl._asdict().items()}
 
 
 class PrincipalGuard:
@@ -236,6 +257,7 @@ class PrincipalGuard:
         return self._authorizer.allows_any(self.principal, resource, op)
 
     def refusal(self, grant: Grant) -> AuthorizationFailed:
+        self._authorizer.tell_denied(self.principal, grant)
         return refusal(self.principal, grant)
 
     def hold(self, grants: Sequence[Grant], end: Callable[[AuthorizationFailed], None]) -> Callable[[], None]:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import trio
 
 from krappy.broker.access import Access
+from krappy.broker.audit_topic import AuditTopic
 from krappy.broker.coordinators import Coordinators
 from krappy.broker.dynamic import DynamicSettings
 from krappy.broker.groups.groups import GroupCoordinator
@@ -230,9 +231,7 @@ class LocalBroker(Runtime):
         await self.dynamic.take_static()
         await self.users.open()
         if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
-            text = (
-                "events go after 7 days, the default when these topics were made; see `krappy topic alter --retention`"
-            )
+            text = "events go after 7 days, the default when they were made; see `krappy topic alter --retention`"
             self.report("old_default_retention", topics=len(some), first=", ".join(some[:10]), text=text)
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
@@ -286,10 +285,9 @@ class LocalBroker(Runtime):
 
     def _open_settings(self) -> None:
         self.client_quotas.open()
-        self.dynamic = DynamicSettings(
-            self, OverrideStore(self.store, self.meta, self.in_thread, "brokers"), self.changes.locks
-        )
-        self.users = Users(self, OverrideStore(self.store, self.meta, self.in_thread, "users"))
+        stored = partial(OverrideStore, self.store, self.meta, self.in_thread)
+        self.dynamic = DynamicSettings(self, stored("brokers"), self.changes.locks)
+        self.users = Users(self, stored("users"))
         self.internal = InternalTopics(self.cluster_id, self.id, self.topics.changed)
         changes = self.changes if isinstance(self.changes, ClusterTopicChanges) else None
         self.coordinators = Coordinators(self, self.internal, changes)
@@ -303,7 +301,8 @@ class LocalBroker(Runtime):
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
                     keeper = ViewKeeper(self, self.changes.locks, self.machine, self.snapshots)
-                    parts = (self.housekeeper, keeper, Ahead(self, self.latest))
+                    audit = AuditTopic(self, self.create_topic, self._peers)
+                    parts = (self.housekeeper, keeper, Ahead(self, self.latest), audit)
                     for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
                         nursery.start_soon(self._guarded, run, ())  # if one fails, the others go on
         finally:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import trio
 
+from krappy.broker.audit import Audit
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import paths
 from krappy.core.cluster.document import Document
@@ -42,6 +43,7 @@ class QuotaTree(Protocol):
 
     config: ServerConfig
     store: Store
+    audit: Audit
 
     @property
     def image(self) -> Image: ...
@@ -83,7 +85,7 @@ class ClientQuotas:
     def spend(self, key: QuotaKey, payer: Payer, amount: float) -> float:
         wait = self._use.spend(key, payer, amount, trio.current_time())
         if wait:
-            self._note(key, wait)
+            self._note(key, wait, payer)
         return wait
 
     def wait(self, key: QuotaKey, payer: Payer) -> float:
@@ -94,26 +96,28 @@ class ClientQuotas:
 
     def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
         if strict and (wait := self.wait(QuotaKey.MUTATION, payer)):
-            self._note(QuotaKey.MUTATION, wait)
+            self._note(QuotaKey.MUTATION, wait, payer)
             text = "The throttling quota has been exceeded: controller_mutation_rate"
             raise Overloaded(f"{text}; try again in {wait:.1f} s", seconds=wait)
         # The burst is part of the quota: who has begun within it is told to wait only when he comes again.
         found = self._use.spend(QuotaKey.MUTATION, payer, partitions, trio.current_time())
         if strict or not found:
             return 0.0
-        self._note(QuotaKey.MUTATION, found)
+        self._note(QuotaKey.MUTATION, found, payer)
         return found
 
     def connect(self, host: str, *, local: bool) -> bool:
         most = self._runtime.config.max_connection_rate_per_ip or None
         may = self._use.connect(host, most, trio.current_time(), exempt=local)
         if not may:
-            self._note(QuotaKey.CONNECTION, 0.0)
+            self._note(QuotaKey.CONNECTION, 0.0, Payer(host=host))
         return may
 
-    def _note(self, key: QuotaKey, seconds: float) -> None:
+    def _note(self, key: QuotaKey, seconds: float, payer: Payer) -> None:
         times, before = self._throttled.get(key, (0, 0.0))
         self._throttled[key] = times + 1, before + seconds
+        if self._runtime.audit.on:
+            self._runtime.audit.throttled(key, *payer, seconds)
 
     def throttled(self) -> Mapping[QuotaKey, tuple[int, float]]:
         return {key: self._throttled.get(key, (0, 0.0)) for key in QuotaKey}
@@ -125,6 +129,7 @@ class ClientQuotas:
         return {entity: rates for entity, rates in self._use.quotas.all.items() if wanted.matches(entity)}
 
     async def alter(self, entity: QuotaEntity, changes: Mapping[QuotaKey, float | None]) -> None:
+        told = self._use.quotas.all.get(entity)
         store, path = self._runtime.store, paths.config(paths.QUOTA_CONFIG, stored_name(entity))
 
         async def made() -> list[Operation]:
@@ -141,6 +146,7 @@ class ClientQuotas:
 
         await change(store, made)
         self._take()
+        self._runtime.audit.changed("quota", str(entity), told, self._use.quotas.all.get(entity))
 
 
 def _read(stored: tuple[str, Mapping[str, str]]) -> tuple[QuotaEntity, Rates] | None:

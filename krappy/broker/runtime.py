@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
+from krappy.broker.audit import Audit
 from krappy.broker.authorizer import Authorizer
 from krappy.broker.client_quotas import ClientQuotas
 from krappy.broker.clock import Clock
@@ -74,6 +75,7 @@ class Runtime:
         self.cluster_id: str
         self.store: Store
         self.catalog: Catalog
+        self.audit = Audit(self)
         self.authorizer = Authorizer(self)
         self.client_quotas = ClientQuotas(self)
         self.scans: set[OpenScan] = set()

@@ -6,7 +6,9 @@ as Kafka has them. The files of `users_dir` are users, too: a file's name is the
 They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`.
 
 Nobody learns whether there is a user: an unknown one gets a credential that looks like another user's, each time the
-same, and checking a password takes as long.
+same, and checking a password takes as long. What an unknown one gets is made of a secret that the cluster keeps
+(`/security/users_secret`) and nobody else knows, and of nothing that changes with other users or with a restart: else
+whose salt changes, and whose does not, would tell it. The salts of users in files are made likewise.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ import trio
 
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.runtime import Runtime
+from krappy.broker.tree_changes import change
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.tree import Create, Operation
 from krappy.core.security.sasl import LONGEST_NAME
 from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
-from krappy.errors import ConfigError, InvalidRequest, UnknownUser
+from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageError, UnknownUser
 from krappy.ports.users import Credentials, Took, untold
 
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
@@ -41,7 +46,8 @@ class Users:
         self._of_files: Mapping[str, Credentials] = {}
         self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
         self._read: tuple[object, Mapping[str, Credentials]] = (None, {})  # the image's, and what was read of it
-        self._secret = os.urandom(32)
+        self._secret = os.urandom(32)  # of this process
+        self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
         self._checking = trio.CapacityLimiter(1)  # checks take a core each
 
@@ -63,13 +69,21 @@ class Users:
         return self._read[1]
 
     def _unknown(self, user: str, mechanism: str) -> ScramCredential:
-        """As a credential of another user, by chance that the name decides."""
-        models = [each[mechanism] for _, each in sorted(self.all.items()) if mechanism in each]
-        key = models[0].server_key if models else self._secret  # secret, and the same in the whole cluster
-        seed = hmac.digest(key, user.encode(errors="replace"), HASHES[mechanism])
-        model = models[seed[0] % len(models)] if models else None
-        salt, iterations = (len(model.salt), model.iterations) if model else (SALT, ITERATIONS)
-        return ScramCredential(mechanism, seed[1 : 1 + salt], iterations, os.urandom(len(seed)), seed)
+        """As a credential of a user who is there: of one of the shapes that these have, which the name decides. A new
+        shape takes the place of others for some names alone."""
+        held = (each[mechanism] for each in self.all.values() if mechanism in each)
+        shapes = {(len(each.salt), each.iterations) for each in held} or {(SALT, ITERATIONS)}
+        salt, iterations = max(shapes, key=lambda shape: self._mixed(f"{mechanism} {shape} {user}"))
+        random = os.urandom(len(self._mixed("")))
+        return ScramCredential(mechanism, self._salt(mechanism, user, salt), iterations, random, random)
+
+    def _salt(self, mechanism: str, user: str, size: int = SALT) -> bytes:
+        """Always the same."""
+        parts = (self._mixed(f"{mechanism} {part} {user}") for part in range(-(-size // 64)))
+        return b"".join(parts)[:size]
+
+    def _mixed(self, text: str) -> bytes:
+        return hmac.digest(self._kept, text.encode(errors="replace"), "sha512")
 
     def stamp(self, user: str) -> bytes:
         return b"".join(each.stored_key for each in self._find(user).values())
@@ -100,14 +114,32 @@ class Users:
             elif held.pop(mechanism, None) is None:
                 raise UnknownUser(f"the user '{user:.80}' has no credential for {mechanism}", user=user)
         await self._store.save(user, before, held)
+        self._runtime.audit.changed("user", user, _shown(before) or None, _shown(held) or None)
 
     # --- files
 
     async def open(self) -> None:
         """Reads the files, and follows them from now on. Raises ConfigError."""
+        if self._runtime.config.authenticates:
+            await self._keep_secret()
         await self.look()
         if self._folder:
             self._runtime.spawn(self._watch)
+
+    async def _keep_secret(self) -> None:
+        """The cluster's secret is made once, by the broker that is first."""
+        store = self._runtime.store
+
+        async def made() -> list[Operation]:
+            there = await store.read(paths.USERS_SECRET)
+            return [] if there is not None else [Create(paths.USERS_SECRET, znodes.users_secret(self._secret))]
+
+        try:
+            await change(store, made)
+            found = await store.read(paths.USERS_SECRET)
+            self._kept = znodes.users_secret_of(b"" if found is None else found.data) or self._secret
+        except (StorageError, ConnectionLost, ValueError) as error:  # such as a full disk: for once it is another one
+            self._runtime.report("users_secret_not_kept", error=str(error))
 
     async def _watch(self) -> None:
         """Follows the files of `users_dir`. Until cancelled."""
@@ -137,10 +169,15 @@ class Users:
         self._of_files = {  # who has the same password as before keeps his credentials: sessions hang on them
             name: self._of_files[name]
             if seen[name] == self._seen.get(name)
-            else {each: ScramCredential.of(each, password, os.urandom(SALT)) for each in HASHES}
+            else {each: ScramCredential.of(each, password, self._salt(each, name)) for each in HASHES}
             for name, password in found
         }
         self._seen = seen
+
+
+def _shown(held: Mapping[str, str]) -> dict[str, int]:
+    """Without secrets: the iterations of each credential."""
+    return {mechanism: each.iterations for mechanism, each in _credentials(held).items()}
 
 
 def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:

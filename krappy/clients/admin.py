@@ -119,7 +119,7 @@ async def create_topic(
     answer = await router.home.ask(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:
-        if partitions not in (None, answer.partitions):
+        if answer.partitions and partitions not in (None, answer.partitions):  # else they are not told
             differs["partitions"] = partitions, answer.partitions
         if config:
             there = (await describe(router, topic)).settings

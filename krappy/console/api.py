@@ -155,7 +155,9 @@ class Call:
         self.packed = False  # the body is msgpack
         self._cookie: str | None = None
         self._taken = 0
-        self.payer = HttpPayer(console.broker.client_quotas, self.principal.name, needs=needs)
+        known = "principal" in request.scope or not console.guard.asks  # else he pays by his address
+        user, host = (self.principal.name, "") if known else ("", self.principal.host)
+        self.payer = HttpPayer(console.broker.client_quotas, user, host, needs)
 
     @property
     def broker(self) -> BrokerPort:

@@ -46,6 +46,7 @@ from krappy.console.slices import encode
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
+from krappy.ports.audit import ASKED, AskedFor
 from krappy.ports.users import UsersPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
@@ -145,6 +146,8 @@ class PathOperations:
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
         if operation.path not in EARLY:
             call.payer.check()
+        if self._console.broker.audit.on:
+            ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
         try:
             arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
@@ -228,6 +231,8 @@ class App:
             await self._handle(scope, receive, harden)
         except Exception as error:
             if isinstance(error, WrongToken):
+                reason = error.problem.detail
+                self._console.broker.audit.failed("HTTP", scope["client"][0], "", reason)
                 await self._console.attempts.refused(scope["client"][0])
             if started or isinstance(error, ClientDisconnect):
                 if not isinstance(error, ClientDisconnect | KrappyError | HttpError):
@@ -255,6 +260,8 @@ class App:
             who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
+            if "authorization" in request.headers:
+                self._console.broker.audit.authenticated(scope["principal"])
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
 

@@ -2,14 +2,14 @@
 
 The broker reads its own figures every EVERY_SECONDS, from its start on, whether or not somebody looks. Memory is
 bounded: KEPT points of a dozen numbers, and for the MOST_GROUPS groups that lag most, a number of 8 bytes for each
-point. A group that falls out of them, or is deleted, loses its history.
+point, and the names of its topics. A group that falls out of them, or is deleted, loses its history.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -52,6 +52,7 @@ class FigureHistory:
         self.points: deque[HistoryPoint] = deque(maxlen=KEPT)
         self._before: Totals | None = None
         self._lags: dict[str, array[int]] = {}  # as many as there are points, by group; the furthest behind first
+        self._topics: dict[str, frozenset[str]] = {}  # those that each of these reads
 
     def take(self, now: Numbers) -> None:
         """Adds a point. The first reading makes none: there is nothing to compare it with."""
@@ -60,6 +61,12 @@ class FigureHistory:
             return
         self.points.append(_point(before, now.totals))
         self._take_lags({each["group"]: sum(max(0, part["lag"]) for part in each["partitions"]) for each in now.groups})
+        read = {each["group"]: {part["topic"] for part in each["partitions"]} for each in now.groups}
+        self._topics = {group: self._topics.get(group, frozenset()) | read[group] for group in self._lags}
+
+    def topics(self, group: str) -> Collection[str]:
+        """Those that are summed up in its lags, or were within the hour."""
+        return self._topics.get(group, ())
 
     def _take_lags(self, lags: Mapping[str, int]) -> None:
         kept = sorted(lags, key=lambda group: (-lags[group], group))[:MOST_GROUPS]

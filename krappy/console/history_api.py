@@ -32,7 +32,8 @@ class LagHistory(msgspec.Struct):
 
 
 class GroupsHistory(msgspec.Struct):
-    """The lag of groups over the last hour. Only the groups that lag most are kept; the furthest behind come first."""
+    """The lag of groups over the last hour. Only the groups that lag most are kept; the furthest behind come first.
+    Those that read a topic which may not be described are left out: their lag would tell of it."""
 
     every_ms: int
     at: list[int]
@@ -55,8 +56,10 @@ async def history(call: Call) -> BrokerHistory:
 
 @routes.get("/history/groups", needs=needs.group(Op.DESCRIBE), summary="How far groups were behind, over the last hour")
 async def groups_history(call: Call, query: GroupsHistoryQuery) -> GroupsHistory:
-    kept = call.console.history
+    kept, sees = call.console.history, call.access.sees
     seen = [each["group"] for each in await in_slices(call.access.each_group(Op.DESCRIBE))]
+    if sees is not None:
+        seen = [group for group in seen if all(map(sees, kept.topics(group)))]
     found = kept.lags(seen if query.group is None else [group for group in seen if group == query.group])
     rows = [LagHistory(group, list(lags)) for group, lags in found.items()]
     return GroupsHistory(EVERY_MS, [point.at for point in kept.points], rows)

@@ -63,11 +63,12 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     if not guard.asks:
         return LoggedIn(False, 0)
     if body.user:
-        principal = await guard.user(body.user, body.password)
+        principal = await guard.user(body.user, body.password, call.payer.took)
     elif guard.is_token(body.token):
         principal = CONSOLE
     else:
         raise WrongToken
+    call.broker.audit.authenticated(replace(principal, host=call.principal.host))
     seconds = SESSION_MS // 1000
     cookie = guard.log_in(principal, call.broker.clock.steady_ms())
     call.set_cookie(_cookie(cookie, seconds, call.request.url.scheme))

@@ -12,6 +12,7 @@ from krappy.core.cluster.placement import Placement
 from krappy.core.security.principal import Principal
 from krappy.core.throttle import ReplicationQuotas
 from krappy.measures import StoreMeasures
+from krappy.ports.audit import AuditPort
 from krappy.ports.quotas import PayerPort, UsePort
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import BrokerSetting, DynamicPort
@@ -114,6 +115,8 @@ class BrokerPort(Protocol):
     def access(self, principal: Principal | None = None, payer: PayerPort | None = None) -> AccessPort: ...
     @property
     def client_quotas(self) -> UsePort: ...
+    @property
+    def audit(self) -> AuditPort: ...
     @property
     def machine(self) -> MachinePort: ...
     @property

@@ -182,6 +182,10 @@ class KafkaSessionPort(PacedPort, Protocol):
 
     @property
     def broker(self) -> BrokerPort: ...
+    async def until_mutable(self) -> None:
+        """If the answer knows no refusal by a quota: waits while the client is over that for changes of topics. Returns
+        after a while in any case."""
+
     def fetch_share(self) -> int | None:
         """How many bytes a Fetch should bring; 0: the client is over its quota; None: there is none."""
 

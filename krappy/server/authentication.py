@@ -25,6 +25,7 @@ import trio
 from krappy.core.security.name_rules import NameRules
 from krappy.core.security.sasl import Challenge, PasswordGiven, SaslExchange, SaslRefused, read_mechanisms
 from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
+from krappy.ports.audit import AuditPort
 from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
 from krappy.server.tls import PeerCertificate
@@ -42,12 +43,19 @@ Report = Callable[..., None]
 class Authenticator:
     """Shared by all listeners. Raises ConfigError."""
 
-    def __init__(self, users: Callable[[], UsersPort], settings: SecuritySettings, report: Report) -> None:
+    def __init__(
+        self,
+        users: Callable[[], UsersPort],
+        audit: Callable[[], AuditPort],
+        settings: SecuritySettings,
+        report: Report,
+    ) -> None:
         try:
             self.mechanisms: Sequence[str] = read_mechanisms(settings.sasl_enabled_mechanisms)
         except ValueError as error:
             raise ConfigError(f"sasl_enabled_mechanisms: {error}", setting="sasl_enabled_mechanisms") from None
         self._users = users
+        self._audit = audit
         self._report = report
         self._delay = settings.failed_authentication_delay_ms / 1000
         self.timeout = settings.authentication_timeout_ms / 1000
@@ -82,6 +90,7 @@ class Authenticator:
 
     async def _refused(self, mechanism: str, user: str, why: str, client: str) -> AuthenticationFailed:
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
+        self._audit().failed(mechanism, client.rpartition(":")[0].strip("[]"), user, why)
         await trio.sleep(self._delay)
         return AuthenticationFailed(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
@@ -203,6 +212,7 @@ class Entrance:
         self._locked = False
         self._until = trio.current_time() + lifetime / 1000 if lifetime else math.inf
         self._peer.principal = replace(self._peer.principal, name=user, mechanism=mechanism)
+        self._server.broker.audit.authenticated(self._peer.principal)
 
     def _take_certificate(self, sock: TlsSocket) -> bool:
         """Lets the peer be who its certificate says, unless it has to log in. False: it may not come in."""
@@ -212,11 +222,13 @@ class Entrance:
         if name is None:
             why = f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}"
             self._server.report("authentication_failed", client=self.client, mechanism="SSL", user="", reason=why)
+            self._server.broker.audit.failed("SSL", self._peer.principal.host, "", why)
             return False
         self._until = trio.current_time() + shown.expires - time.time()
         self._peer.principal = replace(
             self._peer.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
         )
+        self._server.broker.audit.authenticated(self._peer.principal)
         return True
 
     def _time_is_over(self) -> None:

@@ -53,7 +53,7 @@ SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 class Channel(DescribedConnection, Throttled):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
-        self._quotas = server.broker.client_quotas
+        self._quotas, self._audit = server.broker.client_quotas, server.broker.audit
         self._sock = sock
         self._tls = sock if isinstance(sock, TlsSocket) else None
         self.client = client

@@ -21,6 +21,7 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import AuthenticationFailed, InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
 from krappy.ports import SessionFacts
+from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
@@ -110,6 +111,8 @@ class Connection(Channel):
             if self._locked and cls not in LOGGING_IN:
                 self.finish()
                 raise AuthenticationFailed("log in first: this listener has users")
+            if self._audit.on:
+                ASKED.set(AskedFor(self.session, cls.__name__))
             request = parse(cls, values)
             handler, streams, _ = self._served[cls]
             answer = (

@@ -25,8 +25,8 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
-from krappy.handlers.kafka.topics import QUOTA_SINCE
 from krappy.ports import NodeInfo, SessionFacts
+from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 ELEMENT = 600  # about how many bytes an element of a request's arrays takes until the request is answered
 PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # the first bytes of a Produce request, whose records are not decoded
 READS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)  # whose answers count for consumer_byte_rate
+API_NAMES = {key: key.name.lower() for key in ApiKey}
 LOGGING_IN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 MAX_PLAIN = 16 << 20  # bytes of any other request: decoded it takes many times as much memory
 
@@ -166,6 +167,8 @@ class KafkaConnection(Channel):
             raise ProtocolError("a request before its sender has logged in")
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
+        if self._audit.on:
+            ASKED.set(AskedFor(self.session, API_NAMES[key], header.client_id))
         handler = self._speech.registry.find(key, version)
         slot = AnswerSlot(key, version, header.correlation_id, self._since, self._paying)
         if handler is None:
@@ -274,7 +277,7 @@ class KafkaConnection(Channel):
 
     def _paid(self, slot: AnswerSlot, payer: Payer, value: dict[str, Any], parts: Sequence[Part]) -> Sequence[Part]:
         """Counts an answer in quotas. Returns it with the time for which its client is to be silent."""
-        if self.session.is_broker:
+        if self._exempt:
             return parts
         if slot.key in READS:
             self._spend(QuotaKey.CONSUME, payer, sum(map(len, parts)))
@@ -284,6 +287,10 @@ class KafkaConnection(Channel):
             return encode_response(slot.key, slot.version, slot.correlation_id, told)
         return parts
 
+    @property
+    def _exempt(self) -> bool:
+        return self.session.is_broker
+
     def _payer(self, frame: memoryview) -> Payer:
         size = int.from_bytes(frame[8:10], "big", signed=True)
         client_id = str(frame[10 : 10 + size], "utf-8", "replace")[:LONGEST_CLIENT_ID] if size > 0 else ""
@@ -291,14 +298,7 @@ class KafkaConnection(Channel):
         return Payer("", client_id, principal.host) if self._locked else Payer(principal.name, client_id)
 
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
-        if self.session.is_broker:
-            return None
-        if frame[:2] == PRODUCE:
-            return QuotaKey.PRODUCE
-        # Those who know no refusal by a quota wait instead.
-        first = QUOTA_SINCE.get(int.from_bytes(frame[:2], "big"))
-        old = first is not None and int.from_bytes(frame[2:4], "big") < first
-        return QuotaKey.MUTATION if old else None
+        return QuotaKey.PRODUCE if frame[:2] == PRODUCE else None
 
     def _pass_on(self) -> None:
         """Sends the answers at the head of `_slots` that are done."""

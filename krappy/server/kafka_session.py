@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import trio
+
 from krappy.core.cluster.image import Registration
 from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
 from krappy.ports import BrokerPort, NodeInfo, PacedPort, SessionFacts
 from krappy.server.session import Identified
+from krappy.server.throttled import HELD
 from krappy.waiting import Later
 
 T = TypeVar("T")
@@ -41,6 +44,14 @@ class KafkaSession(Identified):
 
     def mutate(self, partitions: int) -> None:
         self._mutate(partitions, strict=self.knows_quotas)
+
+    async def until_mutable(self) -> None:
+        quotas, end = self.broker.client_quotas, trio.current_time() + HELD
+        while quotas.on and not self.knows_quotas and (wait := quotas.wait(QuotaKey.MUTATION, self.payer)):
+            left = end - trio.current_time()
+            if left <= 0:
+                return
+            await trio.sleep(min(wait, left))
 
     def fetch_share(self) -> int | None:
         quotas = self.broker.client_quotas

@@ -55,6 +55,11 @@ class Throttled(Entrance, Pace):
 
     # --- what a protocol says
 
+    @property
+    def _exempt(self) -> bool:
+        """Whether it is another broker, which no quota limits."""
+        return False
+
     def _payer(self, frame: memoryview) -> Payer:
         """Who pays for a request. `frame`: its bytes after the size field."""
         raise NotImplementedError
@@ -120,6 +125,8 @@ class Throttled(Entrance, Pace):
 
     def _is_held(self, frame: memoryview) -> bool:
         """Whether a request waits, because its sender is over a quota by what was done on other connections."""
+        if self._exempt:
+            return False
         payer, quotas = self._payer(frame), self._quotas
         wait = min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST) if quotas.timed else 0.0
         if (key := self._limit_of(frame)) is not None:
@@ -134,6 +141,9 @@ class Throttled(Entrance, Pace):
 
     def _metered(self, frame: memoryview, size: int, lent: bool) -> None:
         """Dispatches a request while there are quotas."""
+        if self._exempt:
+            self._dispatch(frame, size, lent)
+            return
         payer = self._payer(frame)
         if self._limit_of(frame) is QuotaKey.PRODUCE:
             self._spend(QuotaKey.PRODUCE, payer, size)

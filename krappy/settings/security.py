@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from krappy.settings.authorization import AuthorizationSettings
@@ -20,6 +21,18 @@ SECURITY_NAMES = {
     "ssl.truststore.location": "tls_client_ca",
     "ssl.truststore.type": "ssl_truststore_type",
 }
+
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def check_audit_log(value: str) -> None:
+    """Raises ValueError."""
+    kind, colon, where = value.partition(":")
+    topic = kind == "topic" and _TOPIC.fullmatch(where) is not None
+    file = kind == "file" and where.startswith("/")
+    if not (topic or file or (not colon and kind in ("auto", "stderr", "none"))):
+        raise ValueError("stderr, file:/PATH, topic:NAME, none or auto is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +82,25 @@ class SecuritySettings(AuthorizationSettings):
         0,
         1_000_000,
     )
+    audit_log: str = setting(
+        "auto",
+        "where it is written who logged in, was denied something or changed something: stderr (the broker's log), "
+        "file:PATH, topic:NAME, none, or auto: stderr if a listener asks its clients who they are, or ACLs are asked",
+    )
+    audit_allowed: str = setting(
+        "none",
+        "whether the audit log also has what ACLs have allowed: none, writes (all but reads and descriptions) or all",
+        choices=("none", "writes", "all"),
+    )
     insecure_listeners: str = setting(
         "refuse",
         "what becomes of listeners that other machines reach and where nobody has to show who they are",
         choices=("refuse", "allow"),
     )
+
+    @property
+    def audit_sink(self) -> str:
+        """As `audit_log`, without auto."""
+        if self.audit_log != "auto":
+            return self.audit_log
+        return "stderr" if self.authenticates or self.authorizes else "none"

@@ -41,7 +41,7 @@ from krappy.settings.listeners import (
     read_listeners,
     read_protocols,
 )
-from krappy.settings.security import SecuritySettings
+from krappy.settings.security import SecuritySettings, check_audit_log
 from krappy.settings.share import ShareSettings
 from krappy.settings.spec import facts, is_secret, number, secret, setting
 from krappy.settings.topic import TopicConfig
@@ -410,6 +410,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         read_protocols(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
+    if spec.name == "audit_log":
+        check_audit_log(value)
     if spec.name == "super_users":
         authorization.read_super_users(value)
     if spec.name == "max_connections_per_ip_overrides":

@@ -246,9 +246,10 @@ class MemoryBroker:
         self.stopped = False
         self.image = Image(epochs={ME: MY_EPOCH, OTHER: MY_EPOCH})
         self.quotas = ReplicationQuotas()
+        self.client_quotas = SimpleNamespace(on=False)
         self.clock = SimpleNamespace(steady_ms=lambda: int(trio.current_time() * 1000))
 
-    def access(self, principal: Principal) -> Any:
+    def access(self, principal: Principal, payer: object = None) -> Any:
         by_name = {each.name: each for each in self.topics.values()}
         return SimpleNamespace(
             followed_topic=lambda name, id, op: by_name.get(name) if id is None else self.topics.get(id),

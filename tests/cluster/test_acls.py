@@ -125,3 +125,13 @@ def test_acls_outlive_the_brokers(cluster: ClusterProcesses, tmp_path: Path) -> 
             )
     with connect(cluster, 2, "admin") as admin:
         assert admin.delete_acls(principal="User:ada") == READ
+
+
+def test_quotas_are_those_of_the_cluster(cluster: ClusterProcesses) -> None:
+    with connect(cluster, 1, "admin") as admin, connect(cluster, 2, "admin") as other:
+        admin.security.alter_quotas({"producer_byte_rate": 1e12}, user="ada")
+        soon(
+            lambda: [each.rates for each in other.security.quotas(user="ada")] == [{"producer_byte_rate": 1e12}], "set"
+        )
+        other.security.alter_quotas({"producer_byte_rate": None}, user="ada")
+        soon(lambda: admin.security.quotas(user="ada") == [], "and removed")

@@ -15,6 +15,7 @@ CLASSES = {
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
@@ -33,7 +34,7 @@ CLASSES = {
     "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
 }
 SERVER_LAST = {"cluster"}  # the tools whose --bootstrap-server stands behind their subcommand
-NO_SERVER = {"dump-log"}
+NO_SERVER = {"dump-log", "producer-perf-test"}
 OTHER_NAMES = {"replica-verification": "--broker-list"}  # what they call --bootstrap-server
 
 

@@ -38,7 +38,7 @@ def reading(now_ms: int, events: int = 0, writes: Latency | None = None, lags: d
         "received_bytes": {"native": events * 10},
         "requests": requests,
     }
-    groups: Any = [{"group": name, "partitions": [{"lag": lag}]} for name, lag in (lags or {}).items()]
+    groups: Any = [{"group": name, "partitions": [{"topic": "t", "lag": lag}]} for name, lag in (lags or {}).items()]
     return Numbers(Totals(**{**zeros, **given}), [], groups)
 
 

@@ -152,8 +152,8 @@ def broker(access: Access, **parts: Any) -> Any:
 
     image = SimpleNamespace(brokers={}, controller=None)
     found = {"id": 0, "cluster_id": "c", "image": image, "wait_for_views": wait_for_views, "stopped": False}
-    found |= {"in_cluster": False, **parts}
-    return SimpleNamespace(access=lambda principal: access, **found)
+    found |= {"in_cluster": False, "client_quotas": SimpleNamespace(on=False), **parts}
+    return SimpleNamespace(access=lambda principal, payer: access, **found)
 
 
 # --- events on their way in

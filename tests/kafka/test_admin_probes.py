@@ -143,7 +143,7 @@ def test_a_replica_may_be_told_to_stay_in_its_folder(raw: Raw, broker: BrokerPro
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CLIENT_QUOTAS))
 def test_nobody_has_a_quota(raw: Raw, version: int) -> None:
     components = [{"entity_type": kind, "match_type": 2, "match": None} for kind in ("user", "client-id", "ip")]
-    for some in ([], components):
+    for some in ([], components[:2], components[2:]):
         answer = raw.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, {"components": some, "strict": False}, version)
         assert (answer["error_code"], answer["entries"]) == (0, [])
     wrong = [{"entity_type": "planet", "match_type": 0, "match": "mars"}]

@@ -43,3 +43,13 @@ def test_a_job_names_no_hidden_topic(guarded: Guarded) -> None:
             assert HIDDEN not in str(refused.value)
         admin.call(m.AbortStaged("of-both"))
     guarded.take_away()
+
+
+def test_who_may_only_create_a_topic_is_not_told_how_many_partitions_it_has(guarded: Guarded) -> None:
+    guarded.allow(rule(Resource.TOPIC, "counted", Op.CREATE))
+    with guarded.native("127.0.0.1") as admin, guarded.native() as raw:
+        admin.call(m.CreateTopic("counted", 7))
+        asked = m.CreateTopic("counted", 3, if_absent=True)
+        assert raw.call(asked) == m.TopicCreated(created=False, partitions=0)
+        assert admin.call(asked) == m.TopicCreated(created=False, partitions=7)
+    guarded.take_away()

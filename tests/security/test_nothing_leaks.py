@@ -325,6 +325,8 @@ def requests(n: Names) -> list[m.Request]:
         m.CreateAcls([("topic", "literal", n.topic, "User:*", "*", "read", "allow")]),
         m.DescribeAcls(),
         m.DeleteAcls(),
+        m.DescribeQuotas(),
+        m.AlterQuotas({"producer_byte_rate": 1.0}, user="ada"),
         m.AlterUser("ada", {}),
         m.Users(),
     ]

@@ -277,19 +277,44 @@ def test_what_is_wrong_is_not_told(broker: RunningBroker) -> None:
     assert len(texts) == 1
 
 
-def test_an_unknown_user_looks_like_a_known_one(broker: RunningBroker) -> None:
-    def challenge(user: str) -> tuple[str, int, str]:
-        with Raw(address(broker)) as raw:
-            raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-512"})
-            client = ScramClient("SCRAM-SHA-512", user, "x", "nonce")
-            answer = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": client.first()})["auth_bytes"].decode()
-            _, salt, iterations = answer.split(",")
-            return salt, len(salt), iterations
+def challenged(at: str, user: str) -> tuple[str, str]:
+    """The salt and the iterations that a user is told, who may not be there."""
+    with Raw(at) as raw:
+        raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-512"})
+        client = ScramClient("SCRAM-SHA-512", user, "x", "nonce")
+        answer = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": client.first()})["auth_bytes"].decode()
+        _, salt, iterations = answer.split(",")
+        return salt, iterations
 
-    known, unknown = challenge("ada"), challenge("nobody")
-    assert known[1:] == unknown[1:]
-    assert challenge("nobody") == unknown
-    assert challenge("nobody2")[0] != unknown[0]
+
+def test_an_unknown_user_looks_like_a_known_one(broker: RunningBroker) -> None:
+    known, unknown = challenged(address(broker), "ada"), challenged(address(broker), "nobody")
+    assert (len(known[0]), known[1]) == (len(unknown[0]), unknown[1])
+    assert challenged(address(broker), "nobody") == unknown
+    assert challenged(address(broker), "nobody2")[0] != unknown[0]
+
+
+def test_what_an_unknown_user_is_told_does_not_change_with_others(tmp_path: Path) -> None:
+    """Nor with a restart: else whose salt changes, and whose does not, would tell who is there. The first user by name,
+    whose own key was once what it was made of, can't work it out either."""
+    users = tmp_path / "users"
+    users.mkdir()
+    (users / "of-a-file").write_text(SECRET)
+    seen = []
+    for password in ("one", "two"):
+        with run_broker(
+            tmp_path / "data",
+            durability="os",
+            listen_kafka="SASL_PLAINTEXT://127.0.0.1:0",
+            users_dir=str(users),
+            super_users="User:ANONYMOUS",
+        ) as broker:
+            at = broker.kafka_addresses["SASL_PLAINTEXT"]
+            with broker.connect() as client:
+                for others in range(2):
+                    client.security.set_password("aaa", password + str(others))
+                    seen.append([challenged(at, name) for name in ("nobody", "of-a-file", "aab")])
+        assert len({str(each) for each in seen}) == 1
 
 
 def test_a_large_frame_is_refused_before_the_login(broker: RunningBroker) -> None:

@@ -155,7 +155,7 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
         "start": "latest", "lease_ms": 1, "group": "g", "offsets": [], "key": b"k", "keys": [],
         "before": [], "snapshot": "s", "offset": 0, "end": 0,
         "job": "j", "task": "3", "attempt": "1", "stage": "ab", "tokens": [],
-        "mechanism": "m", "data": b"", "user": "u", "credentials": {}, "acls": [],
+        "mechanism": "m", "data": b"", "user": "u", "credentials": {}, "acls": [], "rates": {},
     }  # fmt: skip
     if cls is m.SealStaged:
         examples["records"] = 7

@@ -73,6 +73,7 @@ class GroupSettings:
     def __init__(self, runtime: Runtime, get: Callable[[str], KafkaGroup | None], store: OverrideStore) -> None:
         """`get`: finds a group by name."""
         self._runtime, self._config = runtime, runtime.config
+        self._audit = runtime.audit
         self.known: Mapping[str, Setting] = _known(runtime.config)
         self._get = get
         self._store = store
@@ -159,4 +160,6 @@ class GroupSettings:
         StorageError."""
         async with whole(self._lock):
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
-            await self._store.save(group, self.held(group), after)
+            before = dict(self.held(group))
+            await self._store.save(group, before, after)
+            self._audit.changed("group", group, before, after)

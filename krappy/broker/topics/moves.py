@@ -52,6 +52,8 @@ class Moves:
             return [*topic.unless_deleted(), topic.put_replicas(partitions)]
 
         await change(self._runtime.store, made)
+        told = {str(index): None if to is None else list(to) for index, to in wanted.items()}
+        self._runtime.audit.changed("reassignment", name, None, told)
         return idle
 
     async def elect(self, name: str, index: int, *, unclean: bool) -> NotElected | None:
@@ -74,6 +76,7 @@ class Moves:
 
         await change(self._runtime.store, made)
         if why is None:
+            self._runtime.audit.changed("leader", f"{name}-{index}", None, {"unclean": unclean})
             self._runtime.report("election_by_hand", partition=f"{name}-{index}", unclean=unclean)
         return why
 

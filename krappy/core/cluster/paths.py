@@ -18,6 +18,7 @@ DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
 LEASES = "/leases"
 ACLS = "/security/acls"
+USERS_SECRET = "/security/users_secret"
 Kind = Literal["topics", "brokers", "groups", "clients", "users", "quotas"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"

@@ -178,6 +178,16 @@ def acl_of(data: bytes) -> Acl:
         raise ValueError(f"{error} is unknown") from None
 
 
+def users_secret(secret: bytes) -> bytes:
+    """What the salts of users who are not there are made of."""
+    return Document({}).with_fields({"version": 1, "secret": secret.hex()})
+
+
+def users_secret_of(data: bytes) -> bytes:
+    """Raises ValueError."""
+    return bytes.fromhex(Document.of(data).text("secret") or "")
+
+
 def cluster(id: bytes) -> bytes:
     return Document({}).with_fields({"version": "1", "id": text_id(id)})
 

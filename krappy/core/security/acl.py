@@ -148,6 +148,20 @@ class AclSet:
                         allowed = True
         return allowed if concerned else otherwise
 
+    def denying(self, principal: Principal, resource: Resource, name: str, op: Op) -> Acl | None:
+        """The ACL that denies it; None: none does, so that none allows it."""
+        who = (*principal.names, EVERYBODY)
+        return next(
+            (
+                acl
+                for by_principal in self._of(resource, name)
+                for each in who
+                for acl in by_principal.get(each, ())
+                if acl.permission is Permission.DENY and acl.op in (op, Op.ALL) and _is_host(acl.host, principal.host)
+            ),
+            None,
+        )
+
     def decide_for_any(self, principal: Principal, resource: Resource, op: Op) -> bool:
         """Whether the principal may do `op` to some resource of the type (KIP-679, Authorizer.authorizeByResourceType):
         an ACL allows it that no ACL that denies it covers wholly."""

@@ -22,7 +22,7 @@ class CreateTopic(Request, kind=16):
 
 class TopicCreated(Answer, kind=16):
     created: bool  # whether it was created now
-    partitions: int  # how many it has
+    partitions: int  # how many it has; 0: it was there, and may not be described
 
 
 class AlterTopic(Request, kind=17):

@@ -1,0 +1,97 @@
+"""Quotas with Kafka's own tools and the Java clients, unmodified."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from krappy.testing.running import RunningBroker, run_broker
+from tests.compat import tools
+from tests.compat.kafka_tools import KafkaTools
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with run_broker(tmp_path_factory.mktemp("limited"), durability="os") as found:
+        yield found
+
+
+@pytest.fixture
+def kafka(broker: RunningBroker) -> KafkaTools:
+    try:
+        return KafkaTools(broker.kafka_address)
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def test_kafka_configs_sets_shows_and_deletes_quotas(kafka: KafkaTools) -> None:
+    ada = ("--entity-type", "users", "--entity-name", "ada")
+    etl = ("--entity-type", "clients", "--entity-name", "etl")
+    anybody = ("--entity-type", "users", "--entity-default")
+    ip = ("--entity-type", "ips", "--entity-name", "10.0.0.7")
+    set_ones = [
+        (ada, "producer_byte_rate=1024,consumer_byte_rate=2048", "Quota configs for user-principal 'ada' are"),
+        ((*ada, *etl), "request_percentage=12.5", "Quota configs for user-principal 'ada', client-id 'etl' are"),
+        (anybody, "controller_mutation_rate=0.5", "Quota configs for the default user-principal are"),
+        (etl, "producer_byte_rate=7", "Quota configs for client-id 'etl' are"),
+        (ip, "connection_creation_rate=5", "Quota configs for ip '10.0.0.7' are"),
+    ]
+    for who, quotas, _ in set_ones:
+        assert "Completed updating" in kafka("configs", "--alter", *who, "--add-config", quotas)
+    kinds = ("users", "clients", "ips")
+    shown = "".join(kafka("configs", "--describe", "--entity-type", kind) for kind in kinds)
+    shown += kafka("configs", "--describe", *ada, *etl)
+    for _, quotas, told in set_ones:
+        assert told in shown
+        for each in quotas.split(","):
+            name, _, value = each.partition("=")
+            assert f"{name}={float(value)}" in shown
+    kafka("configs", "--alter", *ada, "--delete-config", "producer_byte_rate,consumer_byte_rate")
+    assert "Quota configs for user-principal 'ada' are" not in kafka("configs", "--describe", *ada)
+    wrong = kafka("configs", "--alter", *ada, "--add-config", "producer_byte_rate=-1", fails=True)
+    assert "must be greater than 0" in wrong
+
+
+def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(kafka: KafkaTools) -> None:
+    """400 KB a second."""
+    who = ("--entity-type", "clients", "--entity-name", "perf")
+    kafka("configs", "--alter", *who, "--add-config", "producer_byte_rate=400000")
+    said = kafka(
+        *("producer-perf-test", "--topic", "perf", "--num-records", "4400", "--record-size", "1000"),
+        *("--throughput", "-1", "--print-metrics"),
+        *("--producer-props", "client.id=perf", f"bootstrap.servers={kafka.address}", "batch.size=20000"),
+    )
+    rates = [float(each) for each in re.findall(r"\d records sent, ([\d.]+) records/sec", said)][:-1]  # of 5 s each
+    assert 360 < max(rates) < 490  # with the credit of a second in one of them
+    throttled = [float(each) for each in re.findall(r"produce-throttle-time-max:\{[^}]*\}\s*: ([\d.]+)", said)]
+    assert max(throttled) > 10
+
+
+def test_a_consumer_keeps_to_its_rate(kafka: KafkaTools) -> None:
+    load = ("--num-records", "4400", "--record-size", "1000", "--throughput", "-1")
+    kafka(
+        *("producer-perf-test", "--topic", "eaten", *load),
+        *("--producer-props", f"bootstrap.servers={kafka.address}", "batch.size=20000"),
+    )
+    who = ("--entity-type", "clients", "--entity-name", "eater")
+    kafka("configs", "--alter", *who, "--add-config", "consumer_byte_rate=400000")
+    end = ("--from-beginning", "--max-messages", "4400", "--timeout-ms", "60000")
+    own = ("--consumer-property", "client.id=eater", "--consumer-property", "fetch.max.bytes=100000")
+    before = kafka("get-offsets", "--topic", "eaten")
+    assert "eaten:0:4400" in before
+    began = time.monotonic()
+    kafka("console-consumer", "--topic", "eaten", *end, *own)
+    assert 9 < time.monotonic() - began < 90
+
+
+def test_topics_are_refused_beyond_their_rate_and_tried_again(kafka: KafkaTools) -> None:
+    """The admin client tries again by itself (KIP-599)."""
+    who = ("--entity-type", "users", "--entity-default")
+    kafka("configs", "--alter", *who, "--add-config", "controller_mutation_rate=1")
+    kafka("topics", "--create", "--topic", "many", "--partitions", "14")
+    kafka("topics", "--create", "--topic", "more")
+    assert {"many", "more"} <= set(kafka("topics", "--list").split())
+    kafka("configs", "--alter", *who, "--delete-config", "controller_mutation_rate")

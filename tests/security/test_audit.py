@@ -1,0 +1,279 @@
+"""The audit log of a real broker: what is in it, and what a peer can't do to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from krappy import errors
+from krappy.broker import audit as audit_module
+from krappy.core.security.audit import MANY
+from krappy.core.security.operations import Op, Resource
+from krappy.settings.server import load
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire.kafka import ApiKey, Code
+from tests.batches import Row, encode_rows
+from tests.kafka.raw import Raw
+from tests.process import wait_until
+from tests.security.guarded import rule
+
+SECRET = "correct-horse-battery"
+Line = dict[str, Any]
+
+
+class Audited:
+    def __init__(self, broker: RunningBroker, file: Path) -> None:
+        self.broker = broker
+        self.file = file
+
+    def lines(self) -> list[Line]:
+        return [json.loads(each) for each in self.file.read_text().splitlines()] if self.file.exists() else []
+
+    def wait(self, wanted: Callable[[Line], bool]) -> Line:
+        """The first line that is wanted, once it is there."""
+        found: list[Line] = []
+
+        def there() -> bool:
+            found[:] = filter(wanted, self.lines())
+            return bool(found)
+
+        wait_until(there, "the line is written")
+        return found[0]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
+    folder = tmp_path_factory.mktemp("audited")
+    users = folder / "users"
+    users.mkdir()
+    for name in ("admin", "ada"):
+        (users / name).write_text(SECRET)
+    with run_broker(
+        folder / "data",
+        durability="os",
+        users_dir=str(users),
+        super_users="User:admin",
+        sasl_enabled_mechanisms="SCRAM-SHA-512,PLAIN",
+        listen_native="SASL_PLAINTEXT://127.0.0.1:0",
+        listen_kafka="SASL_PLAINTEXT://127.0.0.1:0",
+        listen_http="SASL_PLAINTEXT://127.0.0.1:0",
+        failed_authentication_delay_ms=1,
+        audit_log=f"file:{folder}/audit",
+        audit_allowed="writes",
+    ) as broker:
+        yield Audited(broker, folder / "audit")
+
+
+def logged_in(broker: RunningBroker, user: str, password: str = SECRET, client_id: str = "his-program") -> Raw:
+    raw = Raw(broker.kafka_addresses["SASL_PLAINTEXT"], client_id=client_id)
+    raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"})
+    raw.answer = raw.ask(  # type: ignore[attr-defined]
+        ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"\0" + user.encode() + b"\0" + password.encode()}
+    )
+    return raw
+
+
+def test_who_logs_in_and_who_fails(audited: Audited) -> None:
+    with logged_in(audited.broker, "ada"):
+        found = audited.wait(lambda line: line["event"] == "authenticated" and line["listener"] == "SASL_PLAINTEXT")
+    assert {"principal": "User:ada", "host": "127.0.0.1", "mechanism": "PLAIN"}.items() <= found.items()
+    assert (found["api"], found["client_id"]) == ("sasl_authenticate", "his-program")
+    with logged_in(audited.broker, "ada", "wrong-password"):
+        found = audited.wait(lambda line: line["event"] == "authentication_failed")
+    assert {"user": "ada", "host": "127.0.0.1", "mechanism": "PLAIN"}.items() <= found.items()
+    web = httpx.get(
+        f"http://{audited.broker.http_address}/api/v1/topics", auth=("ada", "wrong-password"), trust_env=False
+    )
+    assert web.status_code == 401
+    audited.wait(lambda line: line["event"] == "authentication_failed" and line["mechanism"] == "HTTP")
+
+
+def test_denials_are_told_once_and_counted(audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    with logged_in(audited.broker, "ada", client_id="nosy") as raw:
+        for _ in range(20):
+            [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "not-hers"}]})["topics"]
+            assert topic["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
+    found = audited.wait(lambda line: line.get("resource") == "not-hers")
+    wanted = {"event": "denied", "principal": "User:ada", "resource_type": "TOPIC", "operation": "DESCRIBE"}
+    assert wanted.items() <= found.items()
+    assert (found["api"], found["client_id"], found["reason"]) == ("metadata", "nosy", "no ACL allows it")
+    assert len([each for each in audited.lines() if each.get("resource") == "not-hers"]) == 1
+
+
+def test_the_acl_that_denies_is_named(audited: Audited) -> None:
+    with logged_in(audited.broker, "admin") as admin, logged_in(audited.broker, "ada") as raw:
+        made = rule(Resource.TOPIC, "denied-by-one", Op.ALL, host="*", principal="User:ada", deny=True)
+        assert admin.ask(ApiKey.CREATE_ACLS, {"creations": [made]})["results"][0]["error_code"] == 0
+        raw.ask(ApiKey.METADATA, {"topics": [{"name": "denied-by-one"}]})
+    acl = audited.wait(lambda line: line["event"] == "changed" and line["kind"] == "acl")
+    assert acl["after"]["principal"] == "User:ada"
+    found = audited.wait(lambda line: line["event"] == "denied" and line.get("resource") == "denied-by-one")
+    assert found["reason"] == f"ACL {acl['name']} denies it"
+
+
+def test_every_change_is_told_with_before_and_after(audited: Audited) -> None:
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.create_topic("changed", partitions=2)
+        client.alter_topic("changed", {"retention.ms": 1000})
+        client.delete_topic("changed")
+        client.security.set_password("new", SECRET, ["SCRAM-SHA-512"])
+        client.security.delete_user("new")
+        client.security.alter_quotas({"producer_byte_rate": 1e9}, user="new")
+        client.security.alter_quotas({"producer_byte_rate": None}, user="new")
+
+    def told(kind: str, name: str) -> list[tuple[Any, Any]]:
+        found = [line for line in audited.lines() if line["event"] == "changed" and line["kind"] == kind]
+        return [(line.get("before"), line.get("after")) for line in found if line["name"] == name]
+
+    audited.wait(lambda line: line.get("kind") == "quota" and "after" not in line)
+    plain, kept = {"partitions": 2, "config": {}}, {"partitions": 2, "config": {"retention.ms": "1000"}}
+    assert told("topic", "changed") == [(None, plain), (plain, kept), (kept, None)]
+    assert told("user", "new") == [(None, {"SCRAM-SHA-512": 8192}), ({"SCRAM-SHA-512": 8192}, None)]
+    assert told("quota", "user new") == [(None, {"producer_byte_rate": 1e9}), ({"producer_byte_rate": 1e9}, None)]
+    with logged_in(audited.broker, "admin") as raw:
+        change = [{"name": "log.retention.ms", "config_operation": 0, "value": "604800000"}]
+        asked = {"resources": [{"resource_type": 4, "resource_name": "", "configs": change}]}
+        raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)
+    found = audited.wait(lambda line: line.get("kind") == "broker")
+    assert (found["before"], found["after"]) == ({}, {"log.retention.ms": "604800000"})
+    assert found["api"] == "incremental_alter_configs"
+
+
+def test_what_is_allowed_is_told_if_it_is_no_read(audited: Audited) -> None:
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.create_topic("allowed")
+        with client.producer("allowed") as producer:
+            producer.send("x", key="k").result()
+        client.table("allowed").get("k")
+    audited.wait(lambda line: line["event"] == "allowed" and line["operation"] == "WRITE")
+    assert not [line for line in audited.lines() if line["event"] == "allowed" and line["operation"] == "READ"]
+
+
+def test_throttling_is_told(audited: Audited) -> None:
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.security.alter_quotas({"controller_mutation_rate": 1e-5}, user="admin")
+        client.create_topic("throttled")
+        client.security.alter_quotas({"controller_mutation_rate": 0.001}, user="admin")
+        client.create_topic("throttled-2")
+        with logged_in(audited.broker, "admin") as raw:
+            raw.ask(ApiKey.CREATE_TOPICS, {"topics": [{"name": "x", "num_partitions": 1, "replication_factor": 1}]})
+        client.security.alter_quotas({"controller_mutation_rate": None}, user="admin")
+    found = audited.wait(lambda line: line["event"] == "throttled")
+    assert {"quota": "controller_mutation_rate", "user": "admin", "principal": "User:admin"}.items() <= found.items()
+
+
+def test_no_name_breaks_a_line_and_no_peer_fills_the_file(audited: Audited) -> None:
+    """Thousands of denials, each of another name: lines stay whole, and few."""
+    before = len(audited.lines())
+    evil = '\n{"event":"changed"}\r\x1b[2J\x00'
+    with logged_in(audited.broker, "ada", client_id=evil) as raw:
+        for start in range(0, 5000, 500):
+            names = [{"name": f"{evil}{number}"} for number in range(start, start + 500)]
+            raw.ask(ApiKey.METADATA, {"topics": names, "allow_auto_topic_creation": False})
+    with logged_in(audited.broker, evil + "x" * 1000, "y"):
+        pass
+    with logged_in(audited.broker, "ada", client_id="after"):
+        pass
+    found = audited.lines()[before:]
+    assert len(found) <= 3 * MANY  # in as many windows as it may have taken
+    assert not [line for line in found if line["event"] == "changed" and line.get("client_id") == evil]
+    assert all(each.isprintable() and each.isascii() for each in audited.file.read_text().splitlines())
+
+
+def test_no_secret_is_in_it(audited: Audited) -> None:
+    text = audited.file.read_text()
+    assert SECRET not in text
+    assert "wrong-password" not in text
+    assert "stored_key" not in text
+    assert audited.file.stat().st_mode & 0o077 == 0
+
+
+# --- where it goes
+
+
+def test_a_file_that_is_full_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_module, "FILE_BYTES", 2000)
+    file = tmp_path / "audit"
+    with run_broker(tmp_path / "data", durability="os", audit_log=f"file:{file}") as broker, broker.connect() as client:
+        for number in range(12):
+            client.create_topic(f"t{number}")
+            wait_until(lambda number=number: file.exists() and f'"t{number}"' in file.read_text(), "it is written")  # type: ignore[misc]
+    assert {each.name for each in tmp_path.glob("audit*")} == {"audit", "audit.1"}
+    assert all(each.stat().st_size <= 2000 for each in tmp_path.glob("audit*"))
+
+
+def test_a_file_that_can_not_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    said = []
+    with (
+        run_broker(
+            tmp_path / "data",
+            durability="os",
+            audit_log=f"file:{tmp_path}/absent/audit",
+            report=lambda event, **facts: said.append(event),
+        ) as broker,
+        broker.connect() as client,
+    ):
+        client.create_topic("t")
+        wait_until(lambda: "audit_failed" in said, "it is told")
+        client.create_topic("u")
+
+
+def test_a_topic_is_written_by_the_broker_alone(tmp_path: Path) -> None:
+    settings = {"audit_log": "topic:__krappy_audit", "authorizer": "acl", "super_users": "User:ANONYMOUS"}
+    with run_broker(tmp_path, durability="os", **settings) as broker, broker.connect() as client:
+        client.create_topic("told")
+        wait_until((tmp_path / "topics" / "__krappy_audit-0").exists, "it is made")
+        with client.consumer("__krappy_audit") as consumer:
+            found = json.loads(next(iter(consumer)).value or b"")
+        assert (found["event"], found["kind"], found["name"]) == ("changed", "topic", "told")
+        with pytest.raises(errors.InvalidTopic):
+            client.delete_topic("__krappy_audit")
+        with Raw(broker.kafka_address) as raw:
+            assert raw.produce("__krappy_audit", encode_rows([Row(b"k", b"v")]))["error_code"] != 0
+
+
+def test_by_default_it_is_in_the_log_if_somebody_is_asked_who_he_is(tmp_path: Path) -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    def report(event: str, **facts: Any) -> None:
+        said.append((event, facts))
+
+    for authorizer, wanted in (("none", 0), ("acl", 1)):
+        said.clear()
+        with (
+            run_broker(
+                tmp_path, durability="os", authorizer=authorizer, super_users="User:ANONYMOUS", report=report
+            ) as broker,
+            broker.connect() as client,
+        ):
+            client.create_topic("by-" + authorizer)
+        assert len([event for event, _ in said if event == "changed"]) == wanted
+
+
+@pytest.mark.parametrize("given", ["file:relative", "topic:", "topic:a b", "stdout", "file", "stderr:x"])
+def test_other_places_there_are_not(given: str) -> None:
+    with pytest.raises(errors.ConfigError, match="audit_log"):
+        load({"audit_log": given}, {})
+
+
+def test_repeats_are_told_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("krappy.core.security.audit.REPEAT_S", 0.2)
+    monkeypatch.setattr(audit_module, "DUE_S", 0.1)
+    said: list[dict[str, Any]] = []
+    with (
+        run_broker(
+            tmp_path,
+            durability="os",
+            authorizer="acl",
+            report=lambda event, **facts: said.append(facts) if event == "denied" else None,
+        ) as broker,
+        Raw(broker.kafka_address) as raw,
+    ):
+        for _ in range(5):
+            raw.ask(ApiKey.METADATA, {"topics": [{"name": "hidden"}]})
+        wait_until(lambda: sum(each.get("repeated", 1) for each in said) >= 5, "all are told")
