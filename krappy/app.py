@@ -260,7 +260,7 @@ class Broker:
             largest_batch=config.max_frame_bytes,
             report=self._report,
         )
-        peers = LogPeers(lambda: cluster.image, way)
+        peers = LogPeers(lambda: cluster.image, way, config.max_frame_bytes)
         return Engine(config, self._report, cluster, fetcher, peers)
 
     def _inter_broker(self) -> InterBroker:

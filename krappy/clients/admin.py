@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -11,7 +11,15 @@ from krappy.clients.cluster import NOBODY
 from krappy.clients.link import Link
 from krappy.clients.router import Router
 from krappy.clients.values import StartAt, start
-from krappy.errors import NotLeader, ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.errors import (
+    ConnectionLost,
+    NotLeader,
+    ProtocolError,
+    RequestTimeout,
+    UnknownGroup,
+    UnknownPartition,
+    UnknownTopic,
+)
 from krappy.settings.topic_table import normalise
 from krappy.types import TopicPartition
 from krappy.wire import messages
@@ -67,8 +75,8 @@ class MemberInfo(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """`floor`: every event before this offset is settled. `lag`: events from `floor` to `end`. `leased`,
-    `redelivering`, `dead`: numbers of events."""
+    """`floor`: every event before this offset is settled. `lag`: events from `floor` to `end`; both are -1 while the
+    partition's leader can't be asked. `leased`, `redelivering`, `dead`: numbers of events."""
 
     topic: str
     partition: int
@@ -92,7 +100,7 @@ class GroupInfo(NamedTuple):
 
     @property
     def lag(self) -> int:
-        return sum(partition.lag for partition in self.partitions)
+        return sum(max(0, partition.lag) for partition in self.partitions)
 
 
 class Moved(NamedTuple):
@@ -185,19 +193,21 @@ async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
             return dict((await router.home.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
         except NotLeader as error:
             router.note(error)
-    return await leaders_offsets(router, topic, name, number)
+    count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
+    return await leaders_offsets(router, topic, name, number, range(count))
 
 
-async def leaders_offsets(router: Router, topic: str, start: str, start_at: int | None) -> dict[int, int]:
+async def leaders_offsets(
+    router: Router, topic: str, start: str, start_at: int | None, partitions: Iterable[int]
+) -> dict[int, int]:
     """As `offsets`, asked of each partition's leader. `start`, `start_at`: as the protocol has them."""
 
     def of(some: list[int]) -> messages.ConsumerRegistration:
         """A reader's registration tells the offsets of some partitions."""
         return messages.ConsumerRegistration([topic], partitions=some, start=start, start_at=start_at)
 
-    count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
     found: dict[int, int] = {}
-    for link, _, answer in await router.of_leaders(topic, range(count), of, messages.ConsumerRegistered):
+    for link, _, answer in await router.of_leaders(topic, partitions, of, messages.ConsumerRegistered):
         found |= {index: offset for _, index, offset in answer.positions}
         link.tell(messages.Unregister(answer.handle), messages.Unregistered)
     return dict(sorted(found.items()))
@@ -257,15 +267,23 @@ async def group(router: Router, name: str) -> GroupInfo:
 
 
 async def _with_ends(router: Router, groups: list[GroupInfo]) -> list[GroupInfo]:
-    """The groups with the ends of all their partitions. A coordinator does not know those that it has no replica of."""
+    """The groups with the ends of their partitions. A coordinator does not know those that it has no replica of; they
+    stay unknown where nobody leads, or the leader can't be reached."""
+    unknown: dict[str, set[int]] = {}
+    for each in [each for group in groups for each in group.partitions if each.end < 0]:
+        unknown.setdefault(each.topic, set()).add(each.partition)
     ends: dict[str, dict[int, int]] = {}
-    for topic in {each.topic for group in groups for each in group.partitions if each.end < 0}:
-        with suppress(UnknownTopic):
-            ends[topic] = await offsets(router, topic, "latest")
+    for topic, partitions in unknown.items():
+        with suppress(UnknownTopic, UnknownPartition, NotLeader, ConnectionLost, RequestTimeout):
+            deadline = router.runtime.now() + router.timeout
+            await router.refresh([topic], deadline)
+            known = (await router.topic(topic, deadline)).partitions
+            led = [index for index in sorted(partitions) if index < len(known) and known[index].leader != NOBODY]
+            ends[topic] = await leaders_offsets(router, topic, "latest", None, led)
 
     def whole(each: GroupPartition) -> GroupPartition:
-        end = ends.get(each.topic, {}).get(each.partition, each.floor)
-        return each if each.end >= 0 else each._replace(end=end, lag=max(0, end - each.floor))
+        end = ends.get(each.topic, {}).get(each.partition, -1)
+        return each if each.end >= 0 or end < 0 else each._replace(end=end, lag=max(0, end - each.floor))
 
     return [group._replace(partitions=list(map(whole, group.partitions))) for group in groups]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from krappy.cluster.followed import named_code
 from krappy.cluster.inter_broker import InterBroker
 from krappy.cluster.peer_links import PeerLinks
-from krappy.cluster.peers import Message, PeerLink
+from krappy.cluster.peers import LARGEST, Message, PeerLink
 from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
 from krappy.core.cluster.image import Image
@@ -36,6 +36,8 @@ ISOLATION_SINCE = 2  # of ListOffsets
 REFUSALS: dict[int, type[KrappyError]] = {
     Code.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     Code.NOT_LEADER_OR_FOLLOWER: NotLeader,
+    Code.UNKNOWN_TOPIC_OR_PARTITION: NotLeader,  # it does not know yet what it leads, or that it leads it no more
+    Code.UNKNOWN_TOPIC_ID: NotLeader,
 }
 STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whole job be published anew
 
@@ -43,11 +45,13 @@ STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whol
 class LogPeers(TransactionPeers, SharePeers):
     """Implements `LogPeersPort` as well."""
 
-    def __init__(self, image: Callable[[], Image], way: InterBroker) -> None:
+    def __init__(self, image: Callable[[], Image], way: InterBroker, largest_batch: int = LARGEST) -> None:
+        """`largest_batch`: bytes of the largest one that a leader may have."""
         TransactionPeers.__init__(self, image, way)
         SharePeers.__init__(self, image, way)
-        self._news = PeerLinks(image, way, "krappy-group-news", timeout_s=PATIENCE_S)
-        self._reads = PeerLinks(image, way, "krappy-group-reads", timeout_s=PATIENCE_S)
+        most = LARGEST_ANSWER + largest_batch
+        self._news = PeerLinks(image, way, "krappy-group-news", timeout_s=PATIENCE_S, largest=most)
+        self._reads = PeerLinks(image, way, "krappy-group-reads", timeout_s=PATIENCE_S, largest=most)
         self._events = PeerLinks(image, way, "krappy-events", timeout_s=PATIENCE_S)
         self._staged = PeerLinks(image, way, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
 
@@ -81,18 +85,24 @@ class LogPeers(TransactionPeers, SharePeers):
             if (topic_id, at.partition) in found
         }
 
-    async def offset_at(self, broker: int, at: TopicPartition, timestamp: int) -> int:
-        partition = {"partition_index": at.partition, "timestamp": timestamp}
-        topics = [{"name": at.topic, "partitions": [partition]}]
-        body = {"replica_id": CONSUMER, "isolation_level": READ_COMMITTED, "topics": topics}
+    async def offsets_at(
+        self, broker: int, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int | KrappyError]:
+        topics: dict[str, list[Message]] = {}
+        for at in partitions:
+            topics.setdefault(at.topic, []).append({"partition_index": at.partition, "timestamp": timestamp})
+        asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
+        body = {"replica_id": CONSUMER, "isolation_level": READ_COMMITTED, "topics": asked}
         answer = await self._reads.to(broker).ask(ApiKey.LIST_OFFSETS, body, least=ISOLATION_SINCE)
-        for topic in answer["topics"]:
-            for row in topic["partitions"]:
-                if row["error_code"]:
-                    raise _refusal(broker, at, row["error_code"])
-                offset: int = row["offset"]
-                return offset
-        raise ProtocolError("an answer to ListOffsets without the partition that was asked for")
+        found = {
+            TopicPartition(topic["name"], row["partition_index"]): row
+            for topic in answer["topics"]
+            for row in topic["partitions"]
+        }
+        return {
+            at: _refusal(broker, at, row["error_code"]) if row["error_code"] else int(row["offset"])
+            for at, row in found.items()
+        }
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)

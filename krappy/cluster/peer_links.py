@@ -6,23 +6,32 @@ from collections.abc import Callable
 from functools import partial
 
 from krappy.cluster.inter_broker import InterBroker
-from krappy.cluster.peers import TIMEOUT_S, PeerLink
+from krappy.cluster.peers import LARGEST, TIMEOUT_S, PeerLink
 from krappy.cluster.streams import Address
 from krappy.core.cluster.image import Image
 
 
 class PeerLinks:
     def __init__(
-        self, image: Callable[[], Image], way: InterBroker, client_id: str, *, timeout_s: float = TIMEOUT_S
+        self,
+        image: Callable[[], Image],
+        way: InterBroker,
+        client_id: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        largest: int = LARGEST,
     ) -> None:
+        """`largest`: bytes of an answer."""
         self._image, self._way = image, way
-        self._client_id, self._timeout_s = client_id, timeout_s
+        self._client_id, self._timeout_s, self._largest = client_id, timeout_s, largest
         self._links: dict[int, PeerLink] = {}
 
     def to(self, broker: int) -> PeerLink:
         if broker not in self._links:
             where = partial(self._address, broker)
-            self._links[broker] = PeerLink(where, self._client_id, self._way, timeout_s=self._timeout_s)
+            self._links[broker] = PeerLink(
+                where, self._client_id, self._way, timeout_s=self._timeout_s, largest=self._largest
+            )
         return self._links[broker]
 
     def _address(self, broker: int) -> Address | None:

@@ -59,8 +59,9 @@ class MemberRow(msgspec.Struct):
 
 
 class GroupPosition(msgspec.Struct):
-    """`position`: every event before this offset is settled. Numbers of events: `leased` are with a member now,
-    `redelivering` wait to be given to another, `dead` went to the dead-letter topic."""
+    """`position`: every event before this offset is settled. `end` and `lag` are -1 while the partition's leader can't
+    be asked. Numbers of events: `leased` are with a member now, `redelivering` wait to be given to another, `dead` went
+    to the dead-letter topic."""
 
     topic: str
     partition: int
@@ -105,7 +106,7 @@ class GroupMoved(msgspec.Struct):
 
 
 def _lag(group: GroupFacts) -> int:
-    return sum(each["lag"] for each in group["partitions"])
+    return sum(max(0, each["lag"]) for each in group["partitions"])
 
 
 @routes.get("/groups", needs=needs.group(Op.DESCRIBE), summary="Groups by name, a page at a time")

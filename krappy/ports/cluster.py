@@ -86,9 +86,11 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
         """Fetch: what each of these partitions has from an offset on, at most `max_bytes` each, or a batch. Waits
         `wait_s` until one has something."""
 
-    async def offset_at(self, broker: int, at: TopicPartition, timestamp: int) -> int:
-        """ListOffsets: of the first event at or after a time (ms), -1 if there is none; for the time -1 the last
-        stable offset, for -2 the log's start."""
+    async def offsets_at(
+        self, broker: int, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> Mapping[TopicPartition, int | KrappyError]:
+        """ListOffsets: in each of these the offset of the first event at or after a time (ms), -1 if there is none;
+        for the time -1 the last stable offset."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from krappy.broker.broker import LocalBroker
+from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.kafka_groups.settings import HEARTBEAT, SESSION
 from krappy.broker.overrides import OverrideStore
@@ -364,6 +365,27 @@ def test_a_name_belongs_to_one_kind_of_group(tmp_path: Path) -> None:
                 native.describe("native")
 
     run(work)
+
+
+def test_a_name_goes_to_who_has_it_while_leaders_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native commit in a partition that another broker leads waits for its answer, and Kafka's clients do not."""
+
+    async def main() -> None:
+        async with running(tmp_path, **SETTINGS) as broker:
+            await broker.create_topic("t", 1, {})
+            far = DistantPartition(broker.groups.distant, broker.topic("t"), 0)
+
+            async def look() -> None:
+                await join(broker, "g")
+                far.last_stable_offset = 5
+
+            monkeypatch.setattr(far, "look", look)
+            monkeypatch.setattr(broker.groups.distant, "of", lambda topic, index: far)
+            with pytest.raises(WrongGroupKind):
+                await broker.groups.commit("g", [("t", 0, 1)])
+            assert [each["kind"] for each in broker.groups.each_group()] == ["classic"]
+
+    trio.run(main)
 
 
 def test_native_tools_move_and_delete_an_empty_kafka_group(tmp_path: Path) -> None:

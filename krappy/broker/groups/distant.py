@@ -7,14 +7,14 @@ asked for by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange, UnknownTopic
+from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout, UnknownTopic
 from krappy.types import Span, TopicPartition
 from krappy.waiting import Signal
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.topic import Topic
-    from krappy.ports.cluster import LogPeersPort, PeerRead
+    from krappy.ports.cluster import LogPeersPort, PeerRead, Place
     from krappy.settings.topic import TopicConfig
 
-EARLIEST, LATEST = -2, -1  # as times
+T = TypeVar("T")
+LATEST = -1  # as a time
 WAIT_S = 0.5  # for which a leader holds a request
 PAUSE_S = 0.5  # after a failure
 SHORT_S = 0.05  # after an answer without events, which a leader short of memory gives
@@ -59,7 +60,7 @@ class DistantPartition:
         self.gone: KrappyError | None = None
         self.start_offset = 0
         self.last_stable_offset = -1
-        self.moved = _Heard(owner.look)
+        self.moved = _Heard(lambda: owner.follow(self.leader))
         self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
         self.due = 0.0  # when the leader may be asked again, on trio's clock
         self._news = Span(b"", -1, 0)  # that came last
@@ -75,6 +76,10 @@ class DistantPartition:
     @property
     def topic_id(self) -> bytes:
         return self._topic.id
+
+    @property
+    def place(self) -> Place:
+        return self.at, self.topic_id
 
     @property
     def leader(self) -> int:
@@ -101,16 +106,18 @@ class DistantPartition:
 
     async def read(self, offset: int, max_bytes: int, *, max_records: int | None = None) -> Span:
         """Committed batches from the one with `offset` on, without aborted events; there may be none yet. Raises
-        OffsetOutOfRange and `gone`; NotLeader, ConnectionLost and RequestTimeout, and then has nothing to read until
-        its leader is heard of again."""
+        OffsetOutOfRange and `gone`; NotLeader: its leader can't be asked. Then it has nothing to read until that is
+        heard of again."""
         if self.gone is not None:
             raise self.gone
         if offset == self._since:
             return self._news
         try:
             found = await self._owner.read(self, offset, max_bytes)
-        except KrappyError:
+        except KrappyError as error:
             self.lose()
+            if isinstance(error, OffsetOutOfRange):
+                await self.look()  # so that what was deleted is known, though nobody may wait for news
             raise
         if not found.data:
             await trio.sleep(SHORT_S)
@@ -118,13 +125,18 @@ class DistantPartition:
 
     async def look(self) -> None:
         """Asks the leader for its offsets. Raises as `read`."""
-        self.start_offset, self.last_stable_offset = await self._owner.ends(self)
+        # ListOffsets names a topic, and its leader may still have an earlier one of that name: Fetch has the id.
+        end = await self._owner.offset_at(self, LATEST)
+        found = await self._owner.read(self, end, 1)
+        self.start_offset, self.last_stable_offset = found.start, found.last_stable
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """As of a partition."""
         if start == "timestamp":
             assert start_at is not None
-            return await self._owner.offset_at(self, start_at)
+            found = await self._owner.offset_at(self, start_at)
+            await self.look()
+            return found if 0 <= found < self.last_stable_offset else self.last_stable_offset
         await self.look()
         if start == "earliest":
             return self.start_offset
@@ -185,14 +197,17 @@ class DistantPartitions:
         return None if topic is None or at[1] >= topic.count else self.of(topic, at[1])
 
     def of(self, topic: Topic, index: int) -> GroupPartition:
-        """A partition, wherever it is. Raises UnknownPartition."""
-        found = topic.local.get(index)
-        if found is not None or self._peers is None or index >= topic.count:
+        """A partition, wherever it is. A replica here that is not in sync may be far behind, so it is not used. Raises
+        UnknownPartition."""
+        if self._peers is None or index >= topic.count or self._is_here(topic, index):
             return topic.held(index)
         key = topic.id, index
         if key not in self._all:
             self._all[key] = DistantPartition(self, topic, index)
         return self._all[key]
+
+    def _is_here(self, topic: Topic, index: int) -> bool:
+        return index in topic.local and self._runtime.id in topic.image.partitions[index].state.isr
 
     def look(self) -> None:
         """Follows the leaders as they are now. To be called when topics or leaders have changed, too."""
@@ -201,14 +216,16 @@ class DistantPartitions:
             if topic is None or topic.id != each.topic_id:
                 each.gone = UnknownTopic(f"the topic '{each.topic}' was deleted", topic=each.topic)
                 del self._all[key]
-        leaders = {each.leader for each in self._all.values() if each.moved.is_heard}
-        for leader in leaders - self._followed - {NOBODY}:
+        for leader in {each.leader for each in self._all.values() if each.moved.is_heard}:
+            self.follow(leader)
+
+    def follow(self, leader: int) -> None:
+        if leader != NOBODY and leader not in self._followed:
             self._followed.add(leader)
             self._runtime.spawn(self._follow, leader)
 
     async def _follow(self, leader: int) -> None:
         """Until it leads none of the partitions that somebody waits for."""
-        assert self._peers is not None
         try:
             while not self._runtime.stopped:
                 self.look()
@@ -216,33 +233,32 @@ class DistantPartitions:
                 if not mine:
                     break
                 due = [each for each in mine if each.due <= trio.current_time()]
-                for each in due:
-                    if each.next < 0:
-                        await self._begin(each)
-                wanted = {(each.at, each.topic_id): each.next for each in due if each.next >= 0}
-                if not wanted:
+                if not due:
                     await trio.sleep(PAUSE_S)
                     continue
                 try:
-                    answers = await self._peers.fetch(leader, wanted, NEWS, WAIT_S)
+                    answers = await self._ask(leader, due)
                 except KrappyError:
                     answers = {}
                 for each in due:
-                    if each.leader == leader and (each.at, each.topic_id) in wanted:
-                        self._take(each, answers.get((each.at, each.topic_id)))
+                    if each.leader == leader:
+                        self._take(each, answers.get(each.place))
         finally:
             self._followed.discard(leader)
         if not self._runtime.stopped:
             self.look()
 
-    async def _begin(self, partition: DistantPartition) -> None:
-        try:
-            await partition.look()
-        except KrappyError:
-            partition.lose()
-        else:
-            partition.next = partition.last_stable_offset
-            partition.moved.fire()
+    async def _ask(self, leader: int, partitions: list[DistantPartition]) -> Mapping[Place, PeerRead | KrappyError]:
+        """The news of these. Of those that it was not asked for before, their offsets as they are now."""
+        assert self._peers is not None
+        fresh = [each for each in partitions if each.next < 0]
+        if fresh:
+            ends = await self._peers.offsets_at(leader, [each.at for each in fresh], LATEST)
+            for each in fresh:
+                end = ends.get(each.at)
+                each.next = end if isinstance(end, int) else -1
+        wanted = {each.place: each.next for each in partitions if each.next >= 0}
+        return await self._peers.fetch(leader, wanted, NEWS, 0 if fresh else WAIT_S) if wanted else {}
 
     def _take(self, partition: DistantPartition, answer: PeerRead | KrappyError | None) -> None:
         if answer is None or isinstance(answer, KrappyError):
@@ -259,27 +275,28 @@ class DistantPartitions:
 
     async def read(self, partition: DistantPartition, offset: int, max_bytes: int) -> PeerRead:
         assert self._peers is not None
-        key = partition.at, partition.topic_id
-        answers = await self._peers.fetch(_led(partition), {key: offset}, max_bytes, 0)
-        found = answers.get(key)
-        if not isinstance(found, KrappyError) and found is not None:
-            return found
-        raise found or NotLeader(f"{partition}: its leader did not answer for it")
-
-    async def ends(self, partition: DistantPartition) -> tuple[int, int]:
-        assert self._peers is not None
-        leader = _led(partition)
-        start = await self._peers.offset_at(leader, partition.at, EARLIEST)
-        return start, await self._peers.offset_at(leader, partition.at, LATEST)
+        answers = self._peers.fetch(_led(partition), {partition.place: offset}, max_bytes, 0)
+        return _told(partition, (await _answered(partition, answers)).get(partition.place))
 
     async def offset_at(self, partition: DistantPartition, timestamp: int) -> int:
         assert self._peers is not None
-        found = await self._peers.offset_at(_led(partition), partition.at, timestamp)
-        return found if found >= 0 else (await self.ends(partition))[1]
+        answers = self._peers.offsets_at(_led(partition), [partition.at], timestamp)
+        return _told(partition, (await _answered(partition, answers)).get(partition.at))
 
 
 if TYPE_CHECKING:
     GroupPartition = Partition | DistantPartition
+
+
+async def check_position(partition: GroupPartition, offset: int) -> None:
+    """Raises OffsetOutOfRange for an offset behind the log's end."""
+    if isinstance(partition, DistantPartition):
+        await partition.look()
+    if offset > partition.high_watermark:
+        start, end = partition.start_offset, partition.high_watermark
+        raise OffsetOutOfRange(
+            f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
+        )
 
 
 async def nearest(partition: GroupPartition, start: str, start_at: int | None) -> int:
@@ -289,6 +306,22 @@ async def nearest(partition: GroupPartition, start: str, start_at: int | None) -
             await partition.look()
         return min(max(start_at, partition.start_offset), partition.high_watermark)
     return await partition.offset_for(start, start_at)
+
+
+async def _answered(partition: DistantPartition, question: Awaitable[T]) -> T:
+    """Raises NotLeader: its leader can't be reached."""
+    try:
+        return await question
+    except (ConnectionLost, RequestTimeout) as error:
+        raise NotLeader(f"{partition}: its leader can't be reached: {error.text}") from error
+
+
+def _told(partition: DistantPartition, answer: T | KrappyError | None) -> T:
+    if answer is None:
+        raise NotLeader(f"{partition}: its leader did not answer for it")
+    if isinstance(answer, KrappyError):
+        raise answer
+    return answer
 
 
 def _led(partition: DistantPartition) -> int:

@@ -14,7 +14,7 @@ from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import LogPiece, Read
 from krappy.broker.partition import large
 from krappy.core.leases import Lease
-from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout
+from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange
 from krappy.ports import GroupPolled
 from krappy.types import Span
 
@@ -98,7 +98,7 @@ class GroupPoll:
                 span = await shared.read(offset, *self._limits(shared, offset))
             except OffsetOutOfRange:
                 return  # retention has deleted the events
-            except (NotLeader, ConnectionLost, RequestTimeout):
+            except NotLeader:
                 return  # its leader is away, and it has nothing to read until that is back; others may have
             try:
                 read = self._read(shared, offset, span)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.groups.distant import DistantPartition, DistantPartitions, nearest
+from krappy.broker.groups.distant import DistantPartitions, check_position, nearest
 from krappy.broker.groups.group import Group
 from krappy.broker.groups.group_keeper import MakeTopic
 from krappy.broker.groups.group_writer import unpack, unpack_settings
@@ -36,7 +36,7 @@ from krappy.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     NotCoordinator,
-    OffsetOutOfRange,
+    NotLeader,
     Overloaded,
     StorageError,
     UnknownGroup,
@@ -381,14 +381,9 @@ class GroupCoordinator(ShareKeeper):
         found: list[tuple[GroupPartition, int]] = []
         for topic, index, offset in offsets:
             partition = self.distant.of(self._runtime.topics.find(topic), index)
-            if isinstance(partition, DistantPartition):
-                await partition.look()
-            if offset > partition.high_watermark:
-                start, end = partition.start_offset, partition.high_watermark
-                raise OffsetOutOfRange(
-                    f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
-                )
+            await check_position(partition, offset)
             found.append((partition, offset))
+        self._check_kind(name)  # once more: leaders were asked meanwhile
         group = self._groups.get(name)
         if group is not None:
             check_empty(group)
@@ -459,8 +454,10 @@ class GroupCoordinator(ShareKeeper):
         moved = []
         for partition, _ in moves:
             found = self._runtime.topics.get(partition.topic)
-            if found is None or self.distant.of(found, partition.index) is not partition:
+            if found is None:
                 raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
+            if self.distant.of(found, partition.index) is not partition:
+                raise NotLeader(f"{partition}: it was moved, or its topic was made anew, meanwhile")
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))
             if shared is None:

@@ -73,5 +73,7 @@ class ShareKeepers:
             return held.last_stable_offset if committed else held.high_watermark
         if topic is not None and self._peers is not None:
             with suppress(KrappyError):
-                return await self._peers.offset_at(topic.image.partitions[at.partition].state.leader, at, LATEST)
+                leader = topic.image.partitions[at.partition].state.leader
+                end = (await self._peers.offsets_at(leader, [at], LATEST)).get(at)
+                return end if isinstance(end, int) else UNKNOWN
         return UNKNOWN
