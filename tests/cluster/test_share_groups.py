@@ -186,12 +186,16 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
         assert one.acquired((0, 2, [ACCEPT, RELEASE, ACCEPT]), max_records=1) == [(1, 1, 2)]
         scene.until_written(2)
         cluster.brokers[killed].kill()
+        if "leader" not in who:  # it is answered once another broker keeps the state
+            one.raw.send(ApiKey.SHARE_ACKNOWLEDGE, one.body([(3, 3, [ACCEPT])]))
+            one.epoch += 1
         for internal in (OFFSETS, SHARES):
             alive = partial(_is_led, cluster, internal, scene.group)
             wait_until(alive, f"another broker leads {internal}", LONG)
         wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
         if "leader" not in who:
-            assert one.acknowledge((3, 3, [ACCEPT])) == 0  # the leader goes on, and so does its session
+            told = one.raw.receive()  # the leader goes on, and so does its session
+            assert told["responses"][0]["partitions"][0]["error_code"] == 0, told
             assert one.acquired((1, 1, [RELEASE]), max_records=1) == [(1, 1, 3)]
             assert scene.position() == (1, 7)
         else:
@@ -289,18 +293,25 @@ def test_a_group_is_moved_deleted_and_made_anew_while_a_session_stays(cluster: C
         assert one.acquired(max_records=6) == [(0, 5, 1)]
         assert one.acknowledge((0, 2, [ACCEPT])) == 0
         assert beat(coordinator, scene.group, "one", -1)["error_code"] == 0
-        move = [{"topic_name": scene.topic, "partitions": [{"partition_index": 0, "start_offset": 8}]}]
+        move: list[Any] = [{"topic_name": scene.topic, "partitions": [{"partition_index": 0, "start_offset": 8}]}]
         moved = coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": scene.group, "topics": move})
         assert moved["error_code"] == moved["responses"][0]["partitions"][0]["error_code"] == 0, moved
-        assert one.acknowledge((3, 3, [ACCEPT])) == Code.NOT_LEADER_OR_FOLLOWER  # what it has read is outdated
+        two = scene.joined(stack, "two")
+        assert two.acquired(max_records=1) == [(8, 8, 1)]  # a new session looks where the group is now
+        assert one.acknowledge((3, 3, [ACCEPT])) == Code.INVALID_RECORD_STATE
         assert scene.position() == (8, 2)
-        assert one.acquired(max_records=1) == [(8, 8, 1)]  # the session goes on where the group is now
+        assert beat(coordinator, scene.group, "two", -1)["error_code"] == 0
+        move[0]["partitions"] = [{"partition_index": 0, "start_offset": 7}]
+        moved = coordinator.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": scene.group, "topics": move})
+        assert moved["error_code"] == 0, moved
+        assert two.acknowledge((8, 8, [ACCEPT])) == Code.NOT_LEADER_OR_FOLLOWER  # what was read is outdated
+        assert one.acquired(max_records=1) == [(7, 7, 1)]  # the session goes on where the group is now
         assert coordinator.ask(ApiKey.DELETE_GROUPS, {"groups_names": [scene.group]})["results"][0]["error_code"] == 0
-        assert one.acknowledge((8, 8, [ACCEPT])) in (Code.GROUP_ID_NOT_FOUND, Code.NOT_LEADER_OR_FOLLOWER)
+        assert one.acknowledge((7, 7, [ACCEPT])) in (Code.GROUP_ID_NOT_FOUND, Code.NOT_LEADER_OR_FOLLOWER)
         gone = one.ask_fetch()
         assert gone["error_code"] in (Code.GROUP_ID_NOT_FOUND, Code.SHARE_SESSION_NOT_FOUND)
-        two = scene.joined(stack, "two")
-        assert two.acquired() == [(0, 9, 1)]  # nothing is left of the deleted one
+        three = scene.joined(stack, "three")
+        assert three.acquired() == [(0, 9, 1)]  # nothing is left of the deleted one
 
 
 def test_a_topic_that_is_made_anew_is_read_from_its_start(cluster: ClusterProcesses) -> None:

@@ -17,7 +17,7 @@ from tests.compat.kafka_tools import KafkaTools
 from tests.compat.test_share_groups import WRITER, Record, ShareMember, agent, new_agent
 
 LONG = 120.0
-EACH = 300  # records that are written before each kill
+EACH = 150  # records that are written before each kill
 __all__ = ("agent", "new_agent")
 
 
