@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -17,6 +18,7 @@ import trio
 from msgspec import Meta
 
 from krappy.console.numbers import Latency, Numbers, Totals, gather
+from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, ServerPort
 
 EVERY_SECONDS = 10.0
@@ -91,9 +93,11 @@ class FigureHistory:
         }
 
     async def record(self, broker: BrokerPort, server: ServerPort) -> None:
-        """Takes a reading every EVERY_SECONDS until it is cancelled."""
+        """Takes a reading every EVERY_SECONDS until it is cancelled. One that fails is left out: the broker is about to
+        end, or its tables are opened anew."""
         while True:
-            self.take(await gather(broker, broker.access(), server))
+            with suppress(KrappyError):
+                self.take(await gather(broker, broker.access(), server))
             await trio.sleep(EVERY_SECONDS)
 
 
