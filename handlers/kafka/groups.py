@@ -221,7 +221,9 @@ async def list_groups(session: KafkaSessionPort, request: Message, version: int)
 async def delete_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Deletes groups without members, with their offsets (KIP-229)."""
     results = []
-    for name in request["groups_names"]:
+    for number, name in enumerate(request["groups_names"], 1):
+        if number % FEW == 0:
+            await session.pause()
         code: int = Code.NONE
         try:
             await session.access.kafka_group(name, Op.DELETE).admin.delete(name)
