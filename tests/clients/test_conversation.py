@@ -100,13 +100,13 @@ def test_an_error_in_answer_to_nothing_is_a_farewell() -> None:
 
 
 def test_a_larger_limit_is_allowed_and_a_smaller_one_is_not() -> None:
-    conversation = Conversation(limit=90)
+    conversation = Conversation(limit=120)
     conversation.allow(20)
     id, _ = conversation.ask(m.Ping(), m.Pong, Told())
     conversation.receive(m.Pong("1", "c", 0, 0).frame(id))
     large = m.Pong("x" * 100, "c", 0, 0).frame(id)
     with pytest.raises(FrameTooLarge):
         conversation.receive(large)
-    conversation = Conversation(limit=90)
+    conversation = Conversation(limit=120)
     conversation.allow(200)
     conversation.receive(large)
