@@ -18,7 +18,7 @@ def test_its_names_are_those_that_acls_use() -> None:
 
 @pytest.mark.parametrize("make", [native_session, kafka_session])
 def test_the_door_of_a_session_is_its_principals(make: Any) -> None:
-    session = make(SimpleNamespace(id=0, access=lambda principal: ("the door of", principal)), "[::1]:5000")
+    session = make(SimpleNamespace(id=0, access=lambda principal, session: ("the door of", principal)), "[::1]:5000")
     assert session.principal == Principal(host="::1", listener=session.principal.listener)
     session.principal = ada = Principal(name="ada")
     assert session.access == ("the door of", ada)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import trio
 
+from krappy.broker import tree_changes
 from krappy.broker.overrides import STATIC
-from krappy.core.cluster import paths
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.tree import Create, Operation
 from krappy.core.staging import Job, JobState, StagedTask
 from krappy.core.transactions import Transaction
 from krappy.entries.entry import pack_entry
@@ -55,6 +57,12 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     trio.run(made.overrides(paths.BROKER_CONFIG).save, STATIC, {}, {"num.partitions": "3"})
     trio.run(made.overrides(paths.BROKER_CONFIG).save, "5", {}, {"num.partitions": "4"})
     trio.run(made.overrides(paths.GROUP_CONFIG).save, "k/2", {}, {"consumer.heartbeat.interval.ms": "5000"})
+    trio.run(made.overrides(paths.QUOTA_CONFIG).save, "user=ada", {}, {"producer_byte_rate": "1.0"})
+
+    async def secret() -> list[Operation]:
+        return [Create(paths.USERS_SECRET, znodes.users_secret(b"s"))]
+
+    trio.run(tree_changes.change, made.store, secret)
     keys = [key for key, _ in meta.items(b"")]
     holding = [path for path, znode in made.tree.under("/") if znode.data and not znode.owner]
     meta.close()
