@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
+import trio
 
 from krappy.console import history as history_module
 from krappy.console.history import KEPT, MOST_GROUPS, FigureHistory, quantile
 from krappy.console.numbers import Latency, Numbers, RequestNumbers, Totals
+from krappy.ports.sessions import ServerNumbers
 from krappy.testing.running import run_broker
 from krappy.types import TopicPartition
+from tests.broker.engine import running
 from tests.console.web import Web
 from tests.process import wait_until
 
@@ -54,6 +58,24 @@ def test_a_point_is_what_changed_since_the_reading_before() -> None:
     assert point.sync99 is None
     kept.take(reading(10_000, 700))
     assert len(kept.points) == 1, "the clock was set back"
+
+
+def test_a_reading_while_the_broker_ends_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables are closed by then; the task that reads goes on until it is cancelled."""
+    monkeypatch.setattr(history_module, "EVERY_SECONDS", 0.001)
+    numbers = ServerNumbers({}, 0, 0, {}, {}, 0, 0, 0, 0, 0, None)
+    server: Any = SimpleNamespace(measure=lambda: numbers, request_times=lambda: iter(()))
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            pass
+        kept = FigureHistory()
+        with trio.move_on_after(0.1) as scope:
+            await kept.record(broker, server)
+        assert scope.cancelled_caught
+        assert not kept.points
+
+    trio.run(main)
 
 
 def test_an_hour_is_kept_and_no_more() -> None:

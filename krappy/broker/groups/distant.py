@@ -1,4 +1,4 @@
-"""Partitions of which this broker has no replica, for the groups that it coordinates: their leaders tell of them.
+"""Partitions of which this broker has no replica in sync, for the groups that it coordinates. Leaders tell of them.
 
 For each leader there is one task, which asks for what is new in all of its partitions at once; the leader holds the
 request until there is something. That is kept, as it is what groups will want next. What they want of earlier events is
