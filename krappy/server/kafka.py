@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
-from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.errors import AuthenticationFailed, FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo, SessionFacts
@@ -36,7 +36,7 @@ from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later
 from krappy.wire import mistaken
-from krappy.wire.kafka import encode_response, parse_header, read_request
+from krappy.wire.kafka import encode_request, encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.codec import LONGEST_CLIENT_ID
 from krappy.wire.kafka.codes import Code
@@ -113,6 +113,7 @@ class KafkaConnection(Channel):
         self._enter(speech.admission, self.session)
         self._slots: deque[AnswerSlot] = deque()  # of requests whose answers were not passed on yet
         self._muted = False  # a request runs as a task
+        self._bare = False  # messages of the login have no head
         self._early = 0  # bytes of answers that wait for those ahead of them
         self._dropped = False  # a request was cancelled without an answer: those behind it can't be sent either
 
@@ -161,6 +162,9 @@ class KafkaConnection(Channel):
             frame = memoryview(bytes(frame))
         if self.requests == 1 and (spoken := mistaken.framed(frame)) == mistaken.NATIVE:
             raise ProtocolError(f"no request of Kafka's{mistaken.told(spoken)}", spoken=spoken)
+        if self._bare:
+            body = {"auth_bytes": bytes(frame)}
+            frame = memoryview(encode_request(ApiKey.SASL_AUTHENTICATE, 0, 0, self.session.client_id, body))[4:]
         header = parse_header(frame)
         key, version = header.api_key, header.version
         if self._locked and key not in LOGGING_IN:
@@ -179,6 +183,8 @@ class KafkaConnection(Channel):
             self._answer(slot, what_is_served(Code.UNSUPPORTED_VERSION))
             return
         request, elements = read_request(key, version, frame[header.body_at :])
+        if key == ApiKey.SASL_HANDSHAKE:
+            self._bare = self._locked and version == 0
         self.session.client_id = header.client_id
         if self._paying is not None:
             self.session.knows_quotas = True  # unless the handler finds that the version does not
@@ -261,7 +267,10 @@ class KafkaConnection(Channel):
         if self._ended or self._dropped:
             return
         try:
-            parts = encode_response(slot.key, slot.version, slot.correlation_id, value)
+            if self._bare and slot.key == ApiKey.SASL_AUTHENTICATE:
+                parts = self._without_head(value)
+            else:
+                parts = encode_response(slot.key, slot.version, slot.correlation_id, value)
             slot.parts = parts if slot.payer is None else self._paid(slot, slot.payer, value, parts)
         except Exception as error:
             self._fail(slot, error)
@@ -274,6 +283,14 @@ class KafkaConnection(Channel):
             self._server.budget.charge(slot.charged)
             self._early += slot.charged
             self._hold()
+
+    def _without_head(self, value: dict[str, Any]) -> list[Part]:
+        """An answer to a message that had no head. Raises AuthenticationFailed: then there is none."""
+        if value["error_code"]:
+            raise AuthenticationFailed(value["error_message"])
+        self._bare = self._locked
+        data = value["auth_bytes"]
+        return [len(data).to_bytes(4, "big") + data]
 
     def _paid(self, slot: AnswerSlot, payer: Payer, value: dict[str, Any], parts: Sequence[Part]) -> Sequence[Part]:
         """Counts an answer in quotas. Returns it with the time for which its client is to be silent."""

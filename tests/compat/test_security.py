@@ -1,14 +1,20 @@
-"""TLS and users with Kafka's own tools and the Java client, unmodified."""
+"""TLS and users with clients as they are: Kafka's own tools, which are the Java client, kafkajs, franz-go and kcat.
+tests/security has librdkafka, kafka-python and aiokafka."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
 from tests.compat import tools
+from tests.compat.clients.agent import Agent, AgentClient
+from tests.compat.clients.base import Client, Message, Refused, Sending
+from tests.compat.clients.kcat import Kcat
 from tests.compat.kafka_tools import KafkaTools
 from tests.security.authority import Authority
 
@@ -25,12 +31,13 @@ def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("secure")
     users = folder / "users"
     users.mkdir()
-    (users / "admin").write_text(SECRET)
+    for name in ("admin", "nobody"):
+        (users / name).write_text(SECRET)
     with run_broker(
         folder / "data",
         durability="os",
         listen_kafka="SASL_SSL://127.0.0.1:0,SSL://127.0.0.1:0",
-        listen_native="none",
+        listen_native="SASL_SSL://127.0.0.1:0",
         sasl_enabled_mechanisms="SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
         tls_certificate=authority.issue("127.0.0.1", "localhost"),
         tls_client_ca=authority.ca,
@@ -105,6 +112,100 @@ def test_java_shows_a_certificate(
         )
         created = kafka("topics", "--command-config", str(file), "--create", "--topic", f"of-{name}", fails=fails)
         assert ("AuthorizationException" in created) == fails
+
+
+# --- clients of other languages
+
+
+class Way(NamedTuple):
+    """How a client comes in: over TLS, with a password or with a certificate of this name."""
+
+    mechanism: str = ""
+    user: str = "admin"
+    password: str = SECRET
+    certificate: str = ""
+
+    @property
+    def listener(self) -> str:
+        return "SASL_SSL" if self.mechanism else "SSL"
+
+
+IN = {
+    **{each: Way(each) for each in ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")},
+    "certificate": Way(certificate="Ada"),
+}
+OUT = {
+    **{each: (Way(each, password="wrong"), "authentication") for each in ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")},
+    "a user without rights": (Way("PLAIN", user="nobody"), "authorization"),
+    "a stranger's certificate": (Way(certificate="Eve"), "authorization"),
+    "no certificate": (Way(), "authorization"),
+}
+
+
+def connecting(name: str, way: Way, authority: Authority, folder: Path) -> Client:
+    """A client that comes in this way. Raises Missing."""
+    cert = authority.issue("client.example", subject=way.certificate) if way.certificate else ""
+    tools.wanted(name)
+    if name == "kcat":
+        tools.kcat()
+        properties = [f"security.protocol={way.listener}", f"ssl.ca.location={authority.ca}"]
+        if way.mechanism:
+            properties += [f"sasl.mechanism={way.mechanism}", f"sasl.username={way.user}"]
+            properties += [f"sasl.password={way.password}"]
+        if cert:
+            properties += [f"ssl.certificate.location={cert}", f"ssl.key.location={cert}"]
+        return Kcat(*properties)
+    if name == "franz-go":
+        command = [tools.go_agent()]
+    else:
+        program, modules = tools.node()
+        os.environ["NODE_PATH"] = str(modules / "node_modules")
+        command = [program, str(tools.HERE / "node" / "agent.js")]
+    agent = Agent(command, folder, folder / "log")
+    client = AgentClient(name, agent, codecs=("none",), static_members=False, protocol848=False)
+    who = {"mechanism": way.mechanism, "user": way.user, "password": way.password} if way.mechanism else {}
+    client.security = {"ca": authority.ca, "cert": cert, **who}
+    return client
+
+
+@pytest.fixture
+def topic(broker: RunningBroker, authority: Authority, request: pytest.FixtureRequest) -> str:
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    with broker.connect(user="admin", password=SECRET, ca=authority.ca) as client:
+        client.create_topic(name)
+    return name
+
+
+@pytest.mark.parametrize("way", IN)
+@pytest.mark.parametrize("name", ["kcat", "kafkajs", "franz-go"])
+def test_a_client_comes_in(
+    broker: RunningBroker, authority: Authority, tmp_path: Path, topic: str, name: str, way: str
+) -> None:
+    address = broker.kafka_addresses[IN[way].listener]
+    try:
+        client = connecting(name, IN[way], authority, tmp_path)
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
+    sent = [Message(b"k", b"%d" % number) for number in range(3)]
+    assert client.produce(address, topic, sent, Sending()) == [0, 1, 2]
+    assert [each.value for each in client.consume(address, topic, 3)] == [b"0", b"1", b"2"]
+    client.close()
+
+
+@pytest.mark.parametrize("way", OUT)
+@pytest.mark.parametrize("name", ["kcat", "kafkajs", "franz-go"])
+def test_a_client_is_kept_out_and_says_why(
+    broker: RunningBroker, authority: Authority, tmp_path: Path, topic: str, name: str, way: str
+) -> None:
+    tried, why = OUT[way]
+    try:
+        client = connecting(name, tried, authority, tmp_path)
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
+    with pytest.raises(Refused) as refused:
+        client.produce(broker.kafka_addresses[tried.listener], topic, [Message(b"k", b"v")], Sending())
+    assert why in refused.value.reason, refused.value
+    client.close()
 
 
 def _pkcs8(pem: str) -> str:

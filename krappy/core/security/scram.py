@@ -6,6 +6,8 @@ Rules, kept here:
 - The server does not tell whether there is such a user: an unknown one gets a credential that no password fits.
 - No channel binding, and no extensions: whoever asks for one is refused. As in Kafka, passwords are plain UTF-8
   (no SASLprep), and a user's name may have an authorization identity only if that is the same.
+- A client's last message names the nonce of the server's first. librdkafka before 2.6.1 puts its own part before it
+  once more. This server takes that, as Kafka did before 4.0: all of the server's part is in what the client proves.
 - A client takes no fewer than `LEAST` iterations and no more than `MOST`: fewer would help one who listens, more would
   keep it busy for hours.
 """
@@ -83,6 +85,7 @@ class ScramServer:
         self._nonce = nonce
         self._said: tuple[str, str, str] | None = None  # GS2 header, client-first-bare, server-first
         self._credential: ScramCredential
+        self._answers: tuple[str, str] = "", ""  # the nonces that the client may prove
         self.user = ""
         self.proved = False
 
@@ -107,15 +110,17 @@ class ScramServer:
         if any(part for part in parts[2:]):  # tokenauth=true would be a delegation token (KIP-48)
             raise ScramRefused("extensions are not served")
         self._credential = self._find(self.user)
-        self._nonce = nonce + self._nonce
-        told = f"r={self._nonce},s={_base64(self._credential.salt)},i={self._credential.iterations}"
+        whole = nonce + self._nonce
+        self._answers = whole, nonce + whole
+        told = f"r={whole},s={_base64(self._credential.salt)},i={self._credential.iterations}"
         self._said = f"{binding},{identity},", bare, told
         return told.encode()
 
     def _final(self, message: str, header: str, first: str, told: str) -> bytes:
         without, _, proof = message.rpartition(",")
         parts = without.split(",")
-        if len(parts) < 2 or _value("c", parts[0]) != _base64(header.encode()) or _value("r", parts[1]) != self._nonce:
+        bound = len(parts) >= 2 and _value("c", parts[0]) == _base64(header.encode())
+        if not bound or _value("r", parts[1]) not in self._answers:
             raise ScramRefused("no final message, or that of another exchange")
         credential, signed = self._credential, f"{first},{told},{without}".encode()
         if self._find(self.user) != credential:  # a client may take its time

@@ -1,6 +1,7 @@
 """Clients of other languages: a process that takes one JSON request a line and answers each with one line.
 
-The programs are node/agent.js and java/Agent.java; both serve the operations below. Bytes travel as base64.
+The programs are node/agent.js, java/Agent.java and go/agent.go, which serve the operations below; Go's has no groups.
+Bytes travel as base64.
 """
 
 from __future__ import annotations
@@ -105,13 +106,15 @@ class _Member:
 
 
 class AgentClient:
-    """A client behind an agent. The features are those of the language's client."""
+    """A client behind an agent. The features are those of the language's client. `security`: how it connects: ca, cert,
+    mechanism, user and password, each a str; Java's agent does not take it."""
 
     timestamps = headers_per_message = transactions = True
 
     def __init__(
         self, name: str, agent: Agent, *, codecs: tuple[Codec, ...], static_members: bool, protocol848: bool
     ) -> None:
+        self.security: dict[str, str] | None = None
         self.name = name
         self.codecs = codecs
         self.static_members = static_members
@@ -141,11 +144,13 @@ class AgentClient:
             transactional=sending.transactional_id,
             abort=sending.abort,
             maxBytes=sending.max_bytes,
+            security=self.security,
         )
         return [] if sending.acks == "0" else offsets
 
     def consume(self, address: str, topic: str, count: int, isolation: Isolation = "read_uncommitted") -> list[Message]:
-        found = self.agent.ask("consume", address=address, topic=topic, count=count, isolation=isolation)
+        asked = {"address": address, "topic": topic, "count": count, "isolation": isolation, "security": self.security}
+        found = self.agent.ask("consume", **asked)
         return [_message(item) for item in found]
 
     def member(

@@ -43,8 +43,12 @@ class Kcat:
     codecs: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
     timestamps = headers_per_message = transactions = static_members = protocol848 = False
 
+    def __init__(self, *properties: str) -> None:
+        """`properties`: NAME=VALUE, of librdkafka."""
+        self._properties = [argument for each in properties for argument in ("-X", each)]
+
     def _run(self, address: str, arguments: list[str], data: bytes = b"") -> bytes:
-        command = ["kcat", "-b", address, *arguments]
+        command = ["kcat", "-b", address, *self._properties, *arguments]
         done = subprocess.run(command, input=data, capture_output=True, timeout=PATIENCE, check=False)
         if done.returncode != 0:
             raise Refused(done.stderr.decode(errors="replace"))

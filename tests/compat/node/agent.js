@@ -1,6 +1,7 @@
 // kafkajs behind one JSON request a line, each answered by one line (tests/compat/clients/agent.py).
 'use strict'
 
+const { readFileSync } = require('node:fs')
 const readline = require('node:readline')
 // Where `npm ci` put it: node finds modules beside this file or by NODE_PATH.
 const { Kafka, CompressionTypes, logLevel, Partitioners } = require('kafkajs')
@@ -12,10 +13,20 @@ const bytes = (text) => (text === null ? null : Buffer.from(text, 'base64'))
 const text = (data) => (data === null || data === undefined ? null : Buffer.from(data).toString('base64'))
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms))
 
+// How to connect: over TLS, as who.
+function secured({ ca, cert, mechanism, user, password }) {
+  const pem = cert ? readFileSync(cert) : undefined
+  return {
+    ssl: { ca: [readFileSync(ca)], cert: pem, key: pem },
+    sasl: mechanism ? { mechanism: mechanism.toLowerCase(), username: user, password } : undefined,
+  }
+}
+
 function kafka(asked) {
   return new Kafka({
     clientId: 'compat',
     brokers: [asked.address],
+    ...(asked.security ? secured(asked.security) : {}),
     logLevel: logLevel.NOTHING,
     retry: { initialRetryTime: 50, retries: 8 },
   })

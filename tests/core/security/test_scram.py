@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from base64 import b64decode
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
 
 import pytest
 import scramp
@@ -18,6 +20,7 @@ from krappy.core.security.scram import (
     ScramCredential,
     ScramRefused,
     ScramServer,
+    salted,
 )
 
 # RFC 7677, section 3.
@@ -103,6 +106,27 @@ def test_scramp_as_a_server(mechanism: str) -> None:
     server.set_client_final(client.step(server.get_server_first().encode()).decode())
     client.step(server.get_server_final().encode())
     assert client.done
+
+
+def final_with(nonce: str, told: bytes, first: bytes) -> bytes:
+    """A client's last message that names this nonce, and proves the password "pencil"."""
+    without = f"c=biws,r={nonce}"
+    key = salted("SCRAM-SHA-512", "pencil", SALT, 4096)
+    own = hmac.digest(key, b"Client Key", "sha512")
+    signed = b",".join([first.removeprefix(b"n,,"), told, without.encode()])
+    signature = hmac.digest(hashlib.sha512(own).digest(), signed, "sha512")
+    proof = bytes(one ^ other for one, other in zip(own, signature, strict=True))
+    return f"{without},p={b64encode(proof).decode()}".encode()
+
+
+@pytest.mark.parametrize(("nonce", "taken"), [("cs", True), ("ccs", True), ("c", False), ("s", False), ("xcs", False)])
+def test_the_nonce_that_a_client_proves_has_all_of_the_servers(nonce: str, taken: bool) -> None:
+    """librdkafka before 2.6.1 says "ccs"."""
+    first, server = b"n,,n=user,r=c", ScramServer("SCRAM-SHA-512", lambda user: credential("SCRAM-SHA-512"), "s")
+    final = final_with(nonce, server.step(first), first)
+    with contextlib.nullcontext() if taken else pytest.raises(ScramRefused):
+        server.step(final)
+    assert server.proved is taken
 
 
 def test_a_wrong_password_proves_nothing() -> None:

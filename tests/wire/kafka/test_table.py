@@ -251,6 +251,14 @@ RESPONSES = [
     ),
     Case(
         ApiKey.SASL_HANDSHAKE,
+        0,
+        {"error_code": 0, "mechanisms": ["PLAIN", "X"]},
+        """
+        00000007 0000 00000002 0005 504c41494e 0001 58
+        """,
+    ),
+    Case(
+        ApiKey.SASL_HANDSHAKE,
         1,
         {"error_code": 33, "mechanisms": ["PLAIN"]},
         """
