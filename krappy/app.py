@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import importlib.util
 import os
 import resource
 import secrets
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy import extras
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from krappy.clients.gateway import Gateway
     from krappy.cluster.zk.client import ZooKeeper
     from krappy.console.history import FigureHistory
+    from krappy.server.tokens import Tokens
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
@@ -58,24 +59,6 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 OTHERS = {NATIVE: "native", HTTP: "http"}  # listeners that are not Kafka's, and their names among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
-CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
-
-
-def missing_for_console() -> list[str]:
-    """The packages of the extra `console` that are not installed."""
-    return [name for name in CONSOLE_NEEDS if importlib.util.find_spec(name) is None]
-
-
-def _check_console(config: ServerConfig) -> None:
-    """Raises Unavailable when the console can't be served."""
-    if config.listen_http is None:
-        return
-    missing = missing_for_console()
-    if missing:
-        raise Unavailable(
-            f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
-            "or set listen_http to none"
-        )
 
 
 def _quiet(event: str, **facts: Any) -> None:
@@ -109,12 +92,13 @@ class Broker:
     ) -> None:
         listen = {"listen_native": listen_native, "listen_kafka": listen_kafka, "listen_http": listen_http}
         self.config = settings.load({"data": Path(data_dir).absolute(), **listen, **others}, {})
-        _check_console(self.config)
+        extras.check(self.config)
         self._report = report
         self._stack = AsyncExitStack()
         self.engine: Engine
         self.server: Server
         self.tls: ServerTls | None = None  # if a listener has it
+        self.tokens: Tokens | None = None  # if users log in with them
         self.authenticator: Authenticator
         self.secret = secrets.token_bytes(32)  # of the console's sessions
         self.history: FigureHistory  # if there is a console
@@ -171,8 +155,13 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
+            if config.takes_tokens:
+                from krappy.server.tokens import Tokens  # without PyJWT, which few brokers have
+
+                self.tokens = Tokens(config, self._report)
+                nursery.start_soon(self.tokens.follow)
             self.authenticator = Authenticator(
-                lambda: self.engine.users, lambda: self.engine.audit, config, self._report
+                lambda: self.engine.users, lambda: self.engine.audit, config, self._report, self.tokens
             )
             if any(each.has_tls for each in config.listeners):
                 self.tls = ServerTls(config, self._report)
@@ -202,7 +191,8 @@ class Broker:
             if self.http_address:
                 self.engine.spawn(self.history.record, self.engine, self.server)
             self.lookout.begin(self.engine.store)
-            if any(each.has_users for each in config.listeners) and not self.engine.users.all:
+            has_users = any(each.has_users for each in config.listeners)
+            if has_users and self.tokens is None and not self.engine.users.all:
                 self._report("no_users", text="nobody can log in: `krappy user add NAME --data DIR`, or users_dir")
             self.engine.dynamic.changed.subscribe(self._take_settings)
             self._take_settings()

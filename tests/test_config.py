@@ -167,6 +167,7 @@ TEXTS = (
     *("data", "rack", "tls_certificate", "tls_key", "tls_client_ca", "ssl_principal_mapping_rules"),
     *("sasl_enabled_mechanisms", "users_dir", "inter_broker_listener_name"),
     *("inter_broker_user", "inter_broker_password", "inter_broker_password_file"),
+    *("oauth_issuer", "oauth_audience", "oauth_jwks_url", "oauth_subject_claim", "oauth_groups_claim", "oauth_ca"),
     *("zookeeper_user", "zookeeper_password", "zookeeper_password_file"),
     *("zookeeper_ssl_truststore_location", "zookeeper_ssl_keystore_location"),
 )

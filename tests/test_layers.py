@@ -83,7 +83,7 @@ LAYERS = [
         "server",
         ["server"],
         [*VALUES, "core", "wire", "handlers", "waiting", "descriptors", "tls", "ports", "settings"],
-        {"trio", "structlog", "msgpack", "h11"},
+        {"trio", "structlog", "msgpack", "h11", "jwt"},
         FILES - {"os"},
     ),
     Layer(
@@ -100,7 +100,13 @@ LAYERS = [
         {"trio", "starlette", "msgspec", "prometheus_client"},
         (SOCKETS - {"http", "urllib"}) | FILES | PROCESSES | CHANCE,
     ),
-    Layer("clients", CLIENTS, [*VALUES, "wire", "tls", "core.security.scram"], {"anyio", "msgpack"}, FILES - {"os"}),
+    Layer(
+        "clients",
+        CLIENTS,
+        [*VALUES, "wire", "tls", "core.security.scram", "core.security.oauthbearer"],
+        {"anyio", "msgpack"},
+        FILES - {"os"},
+    ),
     Layer(
         "spark",
         ["spark"],
@@ -109,7 +115,7 @@ LAYERS = [
         SOCKETS | CHANCE - {"uuid"},
     ),
     Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "py4j", "pyarrow"}, SOCKETS | CHANCE),
-    Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
+    Layer("app", ["app", "extras", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio", "msgpack", "fastavro"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),
@@ -121,6 +127,7 @@ ONLY_IMPORTERS = {
     "re2": {"core.kafka.topic_regex"},
     "pyroaring": {"core.live_offsets"},
     "h11": {"server.http", "server.http_exchange"},
+    "jwt": {"server.tokens", "server.token_keys"},
 }
 FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 

@@ -148,9 +148,9 @@ def load_settings(flags: Mapping[str, str | None], file: Path | None) -> ServerC
 
 def _without_console(config: ServerConfig) -> ServerConfig:
     """The settings without a console if its packages are missing. Raises Failure when one was asked for."""
-    from krappy import app
+    from krappy import extras
 
-    missing = app.missing_for_console()
+    missing = extras.missing_for_console()
     if not missing or config.listen_http is None:
         return config
     why = f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]'"

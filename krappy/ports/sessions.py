@@ -24,13 +24,10 @@ class LoginPort(Protocol):
     """How a peer says who it is. What goes wrong ends the connection, once it is answered."""
 
     user: str | None  # who has logged in
+    lifetime_ms: int  # after how long it has to log in again, since it has last; 0: never
 
     @property
     def mechanisms(self) -> Sequence[str]: ...
-    @property
-    def lifetime_ms(self) -> int:
-        """After how long it has to log in again; 0: never."""
-
     def begin(self, mechanism: str) -> None:
         """Raises UnsupportedMechanism, IllegalLogin."""
 

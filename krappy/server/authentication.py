@@ -6,8 +6,9 @@ Rules, kept here:
   `authentication_timeout_ms`. Locked, it takes small frames and the requests of logging in alone.
 - A wrong password and an unknown user are answered alike: the same text, after `failed_authentication_delay_ms`. Then
   the connection ends.
-- A session may have an end (`connections_max_reauth_ms`): the connection is then locked again, until its peer has
-  logged in anew (KIP-368), as the same user. What it waits for goes on. Requests of the native protocol may last for
+- A session may have an end (`connections_max_reauth_ms`), and one by a token ends with that, at the latest: the
+  connection is then locked again, until its peer has logged in anew (KIP-368), as the same user, whose groups may have
+  changed. What it waits for goes on. Requests of the native protocol may last for
   ever (watches): there the peer has `authentication_timeout_ms`, as at first.
 """
 
@@ -23,9 +24,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from krappy.core.security.name_rules import NameRules
-from krappy.core.security.sasl import Challenge, PasswordGiven, SaslExchange, SaslRefused, read_mechanisms
+from krappy.core.security.oauthbearer import OAUTHBEARER, REFUSAL, BearerToken, TokenRefused
+from krappy.core.security.sasl import Challenge, PasswordGiven, Proved, SaslExchange, SaslRefused, read_mechanisms
 from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
 from krappy.ports.audit import AuditPort
+from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
 from krappy.server.tls import PeerCertificate
@@ -37,11 +40,13 @@ if TYPE_CHECKING:
 
 LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
 MAX_STEPS = 8  # messages of one attempt
+HOUR_MS = 3_600_000  # after which one with a token logs in again, unless the settings say something else
+LONGEST_MS = 2**53  # of a session
 Report = Callable[..., None]
 
 
 class Authenticator:
-    """Shared by all listeners. Raises ConfigError."""
+    """Shared by all listeners. `tokens`: None: nobody logs in with one. Raises ConfigError."""
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Authenticator:
         audit: Callable[[], AuditPort],
         settings: SecuritySettings,
         report: Report,
+        tokens: TokensPort | None = None,
     ) -> None:
         try:
             self.mechanisms: Sequence[str] = read_mechanisms(settings.sasl_enabled_mechanisms)
@@ -57,9 +63,19 @@ class Authenticator:
         self._users = users
         self._audit = audit
         self._report = report
+        self._tokens = tokens
         self._delay = settings.failed_authentication_delay_ms / 1000
         self.timeout = settings.authentication_timeout_ms / 1000
-        self.lifetime_ms = settings.connections_max_reauth_ms
+        self._longest_ms = settings.connections_max_reauth_ms
+
+    def lifetime_ms(self, mechanism: str, proved: Proved) -> int:
+        """After how long its user has to log in again; 0: never."""
+        longest = self._longest_ms
+        if longest < 0:
+            longest = HOUR_MS if mechanism == OAUTHBEARER else 0
+        if proved.expires is None:
+            return longest
+        return max(1, min(int(1000 * (proved.expires - time.time())), longest or LONGEST_MS))
 
     def exchange(self, mechanism: str) -> SaslExchange:
         """Raises UnsupportedMechanism."""
@@ -67,45 +83,61 @@ class Authenticator:
             raise UnsupportedMechanism(f"the mechanisms here are {', '.join(self.mechanisms)}")
         return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
 
-    async def step(
-        self, exchange: SaslExchange, data: bytes, client: str, took: Took = untold
-    ) -> tuple[bytes, str | None]:
-        """(what the peer is sent, the user that it has proved to be; None: it is not yet known). Raises
-        AuthenticationFailed."""
+    async def step(self, exchange: SaslExchange, data: bytes, client: str, took: Took = untold) -> Challenge | Proved:
+        """What the peer is sent, or who it has proved to be. Raises AuthenticationFailed."""
         try:
             found = exchange.step(data)
         except SaslRefused as error:
-            raise await self._refused(exchange.mechanism, exchange.user, str(error), client) from None
-        if isinstance(found, Challenge):
-            return found.data, None
+            if not exchange.refused:  # else it was noted already
+                self._note(exchange.mechanism, exchange.user, str(error), client)
+            raise await self._failure(exchange.mechanism) from None
         if isinstance(found, PasswordGiven):
             await self.check(found.user, found.password, client, exchange.mechanism, took)
-            return b"", found.user
-        return found.data, found.user
+            return Proved(found.user)
+        if isinstance(found, BearerToken):
+            try:
+                return await self._bearer(found, took)
+            except TokenRefused as error:
+                self._note(exchange.mechanism, "", str(error), client)
+                return exchange.refuse()
+        return found
+
+    async def _bearer(self, given: BearerToken, took: Took) -> Proved:
+        """Raises TokenRefused."""
+        assert self._tokens is not None
+        said = await self._tokens.verify(given.token, took)
+        if not given.is_of(said.user):
+            raise TokenRefused("another authorization identity")
+        return Proved(said.user, groups=said.groups, expires=said.expires)
 
     async def check(self, user: str, password: str, client: str, mechanism: str, took: Took = untold) -> None:
         """Raises AuthenticationFailed if it is not the user's password."""
         if not await self._users().check(user, password, took):
-            raise await self._refused(mechanism, user, "a wrong password", client)
+            self._note(mechanism, user, "a wrong password", client)
+            raise await self._failure(mechanism)
 
-    async def _refused(self, mechanism: str, user: str, why: str, client: str) -> AuthenticationFailed:
+    def _note(self, mechanism: str, user: str, why: str, client: str) -> None:
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
         self._audit().failed(mechanism, client.rpartition(":")[0].strip("[]"), user, why)
+
+    async def _failure(self, mechanism: str) -> AuthenticationFailed:
         await trio.sleep(self._delay)
+        if mechanism == OAUTHBEARER:  # as Kafka
+            return AuthenticationFailed(REFUSAL.decode())
         return AuthenticationFailed(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
         )
 
 
 class ServerLogin:
-    """How far one connection is with logging in (`LoginPort`). `proved` is called with the user's name and the
-    mechanism, `ended` when the connection has to end."""
+    """How far one connection is with logging in (`LoginPort`). `proved` is called with the proof, the mechanism, and
+    after how many ms it has to log in again; `ended` when the connection has to end."""
 
     def __init__(
         self,
         shared: Authenticator,
         client: str,
-        proved: Callable[[str, str], None],
+        proved: Callable[[Proved, str, int], None],
         ended: Callable[[], None],
         took: Took = untold,
     ) -> None:
@@ -119,14 +151,11 @@ class ServerLogin:
         self._steps = 0
         self._stepping = False
         self.user: str | None = None
+        self.lifetime_ms = 0
 
     @property
     def mechanisms(self) -> Sequence[str]:
         return self._shared.mechanisms
-
-    @property
-    def lifetime_ms(self) -> int:
-        return self._shared.lifetime_ms
 
     def begin(self, mechanism: str) -> None:
         try:
@@ -146,19 +175,20 @@ class ServerLogin:
         self._steps += 1
         self._stepping = True
         try:
-            answer, user = await self._shared.step(exchange, data, self._client, self._took)
-            if user is not None:
+            found = await self._shared.step(exchange, data, self._client, self._took)
+            if isinstance(found, Proved):
                 self._exchange = None
-                if self.user not in (None, user):
+                if self.user not in (None, found.user):
                     raise AuthenticationFailed("a connection stays with the user who has logged in first")
-                self.user = user
-                self._proved(user, exchange.mechanism)
+                self.user = found.user
+                self.lifetime_ms = self._shared.lifetime_ms(exchange.mechanism, found)
+                self._proved(found, exchange.mechanism, self.lifetime_ms)
         except BrokerError:
             self._ended()
             raise
         finally:
             self._stepping = False
-        return answer, user is not None
+        return found.data, isinstance(found, Proved)
 
 
 class Admission(NamedTuple):
@@ -206,12 +236,16 @@ class Entrance:
         """The size of the largest frame that it takes now."""
         return LOCKED_FRAME if self._locked else self._server.max_frame
 
-    def _proved(self, user: str, mechanism: str) -> None:
-        assert self._admission.authenticator is not None
-        lifetime = self._admission.authenticator.lifetime_ms
+    def _proved(self, proved: Proved, mechanism: str, lifetime_ms: int) -> None:
         self._locked = False
-        self._until = trio.current_time() + lifetime / 1000 if lifetime else math.inf
-        self._peer.principal = replace(self._peer.principal, name=user, mechanism=mechanism)
+        self._until = trio.current_time() + lifetime_ms / 1000 if lifetime_ms else math.inf
+        self._peer.principal = replace(
+            self._peer.principal,
+            name=proved.user,
+            groups=proved.groups,
+            mechanism=mechanism,
+            expires_ms=None if proved.expires is None else int(proved.expires * 1000),
+        )
         self._server.broker.audit.authenticated(self._peer.principal)
 
     def _take_certificate(self, sock: TlsSocket) -> bool:

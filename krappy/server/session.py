@@ -10,7 +10,7 @@ from typing import TypeVar
 import trio
 
 from krappy.core.security.operations import Grant
-from krappy.core.security.principal import Principal
+from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.core.security.quota import Payer
 from krappy.errors import AuthorizationFailed, Overloaded, UnknownHandle
 from krappy.handlers.handles import Membership, Revoked
@@ -60,6 +60,7 @@ class Identified(Paced):
 
     access: AccessPort
     login: LoginPort | None = None  # None: nobody logs in at this listener
+    _principal = ANONYMOUS
 
     def __init__(self, broker: BrokerPort, peer: PacedPort, host: str, listener: str) -> None:
         super().__init__(peer)
@@ -72,9 +73,14 @@ class Identified(Paced):
 
     @principal.setter
     def principal(self, principal: Principal) -> None:
-        """Set once the peer has proved who it is."""
-        self._principal = principal
+        """Set once the peer has proved who it is, and again when it has anew: its groups may be others then."""
+        before, self._principal = self._principal, principal
         self.access = self.broker.access(principal, self)
+        if principal.names != before.names:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Called when the peer may be allowed something else than before."""
 
     @property
     def payer(self) -> Payer:
@@ -109,13 +115,14 @@ class Session(Identified):
         address: str = "",
         listener: str = NATIVE,
     ) -> None:
+        self._releases: dict[int, Callable[[], None]] = {}  # with an authorizer
+        self._grants: dict[int, Sequence[Grant]] = {}  # of these
         super().__init__(broker, peer, client.rpartition(":")[0], listener)
         self.max_frame = max_frame
         self.address = address
         self._allowance = allowance
         self.client = client
         self.handles: dict[int, Registered] = {}
-        self._releases: dict[int, Callable[[], None]] = {}  # with an authorizer
         self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False
         self._next = 1
@@ -138,11 +145,19 @@ class Session(Identified):
         handle = self._next
         self._next += 1
         self.handles[handle] = registration
-        if (release := self.access.hold(grants, partial(self._revoke, handle))) is not None:
-            self._releases[handle] = release
+        self._hold(handle, grants)
         if further:
             self._further[handle] = further
         return handle
+
+    def _hold(self, handle: int, grants: Sequence[Grant]) -> None:
+        if (release := self.access.hold(grants, partial(self._revoke, handle))) is not None:
+            self._releases[handle], self._grants[handle] = release, grants
+
+    def _look_again(self) -> None:
+        for handle, grants in list(self._grants.items()):
+            self._release(handle)
+            self._hold(handle, grants)
 
     def registration(self, handle: int) -> Registered:
         found = self.handles.get(handle)
@@ -183,6 +198,7 @@ class Session(Identified):
             self.handles[handle] = Revoked(error)
 
     def _release(self, handle: int) -> None:
+        self._grants.pop(handle, None)
         if (release := self._releases.pop(handle, None)) is not None:
             release()
 

@@ -21,6 +21,7 @@ SECTIONS = {
     "zookeeper_connect": "Clusters: ZooKeeper",
     "inter_broker_listener_name": "Clusters: how brokers reach each other",
     "authorizer": "ACLs, TLS and users",
+    "oauth_issuer": "Users of an identity provider",
     next(iter(TOPICS)): "Defaults of topics",
 }
 

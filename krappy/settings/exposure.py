@@ -33,11 +33,11 @@ def _check(listener: ListenerSetting, settings: SecuritySettings) -> None:
             "allow, if the network itself keeps others out",
             setting=setting,
         )
-    plain = "PLAIN" in (each.strip().upper() for each in settings.sasl_enabled_mechanisms.split(","))
-    if listener.has_users and not listener.has_tls and (plain or listener.name == HTTP):
+    secret = settings.has_mechanism("PLAIN", "OAUTHBEARER")
+    if listener.has_users and not listener.has_tls and (secret or listener.name == HTTP):
         raise ConfigError(
-            f"{setting}: passwords would be sent to {address} without TLS: make it SASL_SSL, with tls_certificate; for "
-            "other protocols than HTTP taking PLAIN out of sasl_enabled_mechanisms will do, too; or say "
-            "insecure_listeners = allow",
+            f"{setting}: passwords or tokens would be sent to {address} without TLS: make it SASL_SSL, with "
+            "tls_certificate; for other protocols than HTTP taking PLAIN and OAUTHBEARER out of "
+            "sasl_enabled_mechanisms will do, too; or say insecure_listeners = allow",
             setting=setting,
         )

@@ -89,7 +89,7 @@ def check(listener: ListenerSetting, own: InterBrokerSettings, settings: Securit
 
 def _check_login(listener: ListenerSetting, own: InterBrokerSettings, settings: SecuritySettings) -> None:
     mechanism = own.sasl_mechanism_inter_broker_protocol
-    if mechanism not in (each.strip().upper() for each in settings.sasl_enabled_mechanisms.split(",")):
+    if not settings.has_mechanism(mechanism):
         raise ConfigError(
             f"sasl_mechanism_inter_broker_protocol: {mechanism} is not among the sasl_enabled_mechanisms, so other "
             "brokers would refuse this one",

@@ -2,6 +2,7 @@
 
 from krappy.settings.authorization import AUTHORIZATION_NAMES
 from krappy.settings.inter_broker import INTER_BROKER_NAMES
+from krappy.settings.oauth import OAUTH_NAMES
 from krappy.settings.security import SECURITY_NAMES
 from krappy.settings.share import SHARE_NAMES
 from krappy.settings.zookeeper import ZOOKEEPER_NAMES
@@ -43,6 +44,7 @@ KAFKA_NAMES = {
     "transactional.id.expiration.ms": "transactional_id_expiration_ms",
     **AUTHORIZATION_NAMES,
     **INTER_BROKER_NAMES,
+    **OAUTH_NAMES,
     **SECURITY_NAMES,
     **SHARE_NAMES,
     **ZOOKEEPER_NAMES,

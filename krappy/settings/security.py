@@ -64,14 +64,19 @@ class SecuritySettings(AuthorizationSettings):
     ssl_truststore_type: str = setting("PEM", "the format of tls_client_ca; there is one", choices=("PEM",))
     sasl_enabled_mechanisms: str = setting(
         "SCRAM-SHA-512",
-        "how users may log in at listeners of SASL_PLAINTEXT and SASL_SSL: SCRAM-SHA-512, SCRAM-SHA-256, PLAIN",
+        "how users may log in at listeners of SASL_PLAINTEXT and SASL_SSL: SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, "
+        "OAUTHBEARER",
     )
     users_dir: str = setting(
         "",
         "folder of more users: the name of each file is a user's, and it holds the password",
     )
     connections_max_reauth_ms: int = number(
-        0, "ms after which a client has to log in again, on the same connection (KIP-368); 0: never", 0, 2**53
+        -1,
+        "ms after which a client has to log in again, on the same connection (KIP-368), at the latest when its token "
+        "ends; 0: not before that; -1: an hour with a token, else 0",
+        -1,
+        2**53,
     )
     failed_authentication_delay_ms: int = number(100, "ms until a wrong password is answered", 0, 60_000)
     authentication_timeout_ms: int = number(10_000, "ms that a client may take to log in", 100, 600_000)
@@ -97,6 +102,14 @@ class SecuritySettings(AuthorizationSettings):
         "what becomes of listeners that other machines reach and where nobody has to show who they are",
         choices=("refuse", "allow"),
     )
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self.has_mechanism("OAUTHBEARER")
+
+    def has_mechanism(self, *names: str) -> bool:
+        """Whether users may log in by one of these."""
+        return any(each.strip().upper() in names for each in self.sasl_enabled_mechanisms.split(","))
 
     @property
     def audit_sink(self) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.settings import authorization, exposure, inter_broker, units, zookeeper
+from krappy.settings import authorization, exposure, inter_broker, oauth, units, zookeeper
 from krappy.settings.inter_broker import InterBrokerSettings
 from krappy.settings.kafka_names import KAFKA_NAMES
 from krappy.settings.listeners import (
@@ -41,6 +41,7 @@ from krappy.settings.listeners import (
     read_listeners,
     read_protocols,
 )
+from krappy.settings.oauth import OauthSettings
 from krappy.settings.security import SecuritySettings, check_audit_log
 from krappy.settings.share import ShareSettings
 from krappy.settings.spec import facts, is_secret, number, secret, setting
@@ -68,7 +69,7 @@ _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig(SecuritySettings, InterBrokerSettings, ZooKeeperSettings, ShareSettings):
+class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeeperSettings, ShareSettings):
     """Every setting of a broker, checked."""
 
     data: Path = field(default=Path("krappy-data"), metadata=facts("folder that holds everything the broker stores"))
@@ -250,7 +251,7 @@ class ServerConfig(SecuritySettings, InterBrokerSettings, ZooKeeperSettings, Sha
         return http is None or on_loopback(parse_address(http.address)[0])
 
 
-_OF_PARTS = (ShareSettings, ZooKeeperSettings, InterBrokerSettings, SecuritySettings)
+_OF_PARTS = (ShareSettings, ZooKeeperSettings, InterBrokerSettings, SecuritySettings, OauthSettings)
 _PARTS = {spec.name for part in _OF_PARTS for spec in fields(part)}
 SPECS = {
     spec.name: spec for spec in sorted(fields(ServerConfig), key=lambda spec: spec.name in _PARTS) if spec.metadata
@@ -301,6 +302,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     if config.zookeeper_connect and not config.kafka_listeners:
         raise ConfigError("zookeeper_connect: brokers of a cluster reach each other by Kafka's protocol: listen_kafka")
     exposure.check(config.listeners, config)
+    oauth.check(config, tokens=config.takes_tokens)
     if config.zookeeper_connect:
         inter_broker.check(config.inter_broker_listener, config, config)
         zookeeper.check(config, insecure=config.insecure_listeners == "allow")

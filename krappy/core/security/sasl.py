@@ -4,7 +4,8 @@ A `SaslExchange` is one attempt to log in. Each message of the client gives one 
 
 - Challenge: what the client is sent, and answers;
 - PasswordGiven: a user's name and password (PLAIN), which the caller has to check: it takes some ms;
-- Proved: it is this user. `data` is for the client.
+- BearerToken: a token (OAUTHBEARER), which the caller has to check, and to `refuse` if it is not good;
+- Proved: it is this user.
 
 SaslRefused ends the attempt. Its text is for the log; the client is told the same whatever was wrong.
 """
@@ -14,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from krappy.core.security.oauthbearer import OAUTHBEARER, REFUSAL, BearerToken, TokenRefused, read_first
 from krappy.core.security.scram import HASHES, ScramCredential, ScramRefused, ScramServer
 
 PLAIN = "PLAIN"
-MECHANISMS = (*HASHES, PLAIN)
+MECHANISMS = (*HASHES, PLAIN, OAUTHBEARER)
 LONGEST_NAME = 255  # characters of a user's name
 
 
@@ -38,11 +40,16 @@ class PasswordGiven(NamedTuple):
 
 
 class Proved(NamedTuple):
+    """`data`: for the client. `groups`: of the user. `expires`: when the proof ends, in seconds since 1970; None:
+    never."""
+
     user: str
     data: bytes = b""
+    groups: tuple[str, ...] = ()
+    expires: float | None = None
 
 
-SaslStep = Challenge | PasswordGiven | Proved
+SaslStep = Challenge | PasswordGiven | BearerToken | Proved
 
 
 class SaslExchange:
@@ -50,8 +57,9 @@ class SaslExchange:
 
     def __init__(self, mechanism: str, find: Callable[[str, str], ScramCredential], nonce: str) -> None:
         self.mechanism = mechanism
+        self.refused = False  # a token was not good
         self._scram = None
-        if mechanism != PLAIN:
+        if mechanism in HASHES:
             self._scram = ScramServer(mechanism, lambda user: find(user, mechanism), nonce)
 
     @property
@@ -61,13 +69,25 @@ class SaslExchange:
 
     def step(self, data: bytes) -> SaslStep:
         """Raises SaslRefused."""
-        if self._scram is None:
-            return _plain(data)
         try:
+            if self.mechanism == OAUTHBEARER:
+                return self._bearer(data)
+            if self._scram is None:
+                return _plain(data)
             answer = self._scram.step(data)
-        except ScramRefused as error:
+        except (ScramRefused, TokenRefused) as error:
             raise SaslRefused(str(error)) from None
         return Proved(self._scram.user, answer) if self._scram.proved else Challenge(answer)
+
+    def _bearer(self, data: bytes) -> BearerToken:
+        if self.refused:
+            raise SaslRefused("the token was refused")
+        return read_first(data)
+
+    def refuse(self) -> Challenge:
+        """What the client is told of a token that is not good. The attempt ends with its next message."""
+        self.refused = True
+        return Challenge(REFUSAL)
 
 
 def _plain(data: bytes) -> PasswordGiven:

@@ -26,10 +26,10 @@ class Pong(Answer, kind=22):
 
 
 class Authenticate(Request, kind=64):
-    """Logs in, by a mechanism of SASL: SCRAM-SHA-512, SCRAM-SHA-256 (RFC 5802) or PLAIN (RFC 4616). The first message
-    of a client has the mechanism, each further one what the client says to the broker's last `data`, until the answer
-    is `done`. Where clients log in, nothing else but Ping is answered before; other requests, and a wrong password, end
-    the connection with the error SASL_AUTHENTICATION_FAILED.
+    """Logs in, by a mechanism of SASL: SCRAM-SHA-512, SCRAM-SHA-256 (RFC 5802), PLAIN (RFC 4616) or OAUTHBEARER (RFC
+    7628). The first message of a client has the mechanism, each further one what the client says to the broker's last
+    `data`, until the answer is `done`. Where clients log in, nothing else but Ping is answered before; other requests,
+    and a wrong password or token, end the connection with the error SASL_AUTHENTICATION_FAILED.
     """
 
     mechanism: str

@@ -1,0 +1,111 @@
+"""What a broker reads at its identity provider: the public keys, and the discovery document (OpenID Connect Discovery).
+
+Rules, kept here:
+
+- Only https, http to this machine itself, and, for keys, a file. No redirect is followed.
+- An answer has at most `LONGEST` bytes, and `SECONDS` to come.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from functools import partial
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+
+import trio
+
+from krappy.errors import ConfigError
+from krappy.settings.oauth import OauthSettings, check_url
+from krappy.tls import client_context
+
+LONGEST = 1 << 20  # bytes of an answer
+SECONDS = 10.0  # for one request
+TOGETHER = 4  # requests at a time
+DISCOVERY = "/.well-known/openid-configuration"
+
+
+class ProviderTrouble(Exception):
+    """It does not answer, or not as it has to."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None  # so that it is an HTTPError
+
+
+class Provider:
+    """Raises ConfigError when the authorities of `oauth_ca` can't be read."""
+
+    def __init__(self, settings: OauthSettings) -> None:
+        self._settings = settings
+        self._together = trio.CapacityLimiter(TOGETHER)
+        try:
+            context = client_context(settings.oauth_ca or None)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"oauth_ca: {settings.oauth_ca}: {error}", setting="oauth_ca") from None
+        self._opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+
+    async def keys(self) -> bytes:
+        """A JWK set, as its owner wrote it. Raises ProviderTrouble."""
+        url = self._settings.oauth_jwks_url
+        return await self.read(url or self.endpoint(await self.discovered(), "jwks_uri"))
+
+    async def discovered(self) -> Mapping[str, Any]:
+        """Raises ProviderTrouble."""
+        issuer = self._settings.oauth_issuer
+        found = as_object(await self.read(issuer.rstrip("/") + DISCOVERY))
+        if found.get("issuer") != issuer:  # section 4.3: else one provider could pass for another
+            raise ProviderTrouble(f"its discovery document is of the issuer {found.get('issuer')!s:.200}")
+        return found
+
+    @staticmethod
+    def endpoint(discovered: Mapping[str, Any], name: str) -> str:
+        """A URL of the discovery document. Raises ProviderTrouble."""
+        url = str(discovered.get(name, ""))
+        try:
+            check_url(name, url)
+        except ConfigError as error:
+            raise ProviderTrouble(f"its discovery document: {error.text}") from None
+        return url
+
+    async def read(self, url: str, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
+        """What is there; with `data`, to a POST. Raises ProviderTrouble."""
+        where = url.partition("?")[0]
+        request = partial(self._read, url, data, {"Accept": "application/json", **(headers or {})})
+        with trio.move_on_after(SECONDS):
+            try:
+                return await trio.to_thread.run_sync(request, abandon_on_cancel=True, limiter=self._together)
+            except HTTPError as error:
+                with error:
+                    raise ProviderTrouble(f"{where} answers {error.code} {error.reason}") from None
+            except (OSError, HTTPException, ValueError) as error:
+                raise ProviderTrouble(f"{where}: {getattr(error, 'reason', error)}") from None
+        raise ProviderTrouble(f"{where} does not answer in {SECONDS:g} s")
+
+    def _read(self, url: str, data: bytes | None, headers: dict[str, str]) -> bytes:
+        parts = urlsplit(url)
+        if parts.scheme == "file":
+            with open(unquote(parts.path), "rb") as file:
+                found: bytes = file.read(LONGEST + 1)
+        else:
+            with self._opener.open(urllib.request.Request(url, data, headers), timeout=SECONDS) as answer:
+                found = answer.read(LONGEST + 1)
+        if len(found) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        return found
+
+
+def as_object(data: bytes) -> dict[str, Any]:
+    """Of JSON. Raises ProviderTrouble."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ProviderTrouble("its answer is no JSON object")
+    return found

@@ -1,0 +1,120 @@
+"""The public keys of an identity provider (JWK set, RFC 7517), which tell a token that it has signed from others.
+
+Rules, kept here:
+
+- A key says by its type, and by its own `alg`, by which algorithms it verifies. None of these has a shared secret,
+  for which a public key could be taken. RSA keys have at least `LEAST_BITS`.
+- The keys are read at the start, each `oauth_jwks_refresh_ms`, and when a token is of a key that is not known; that at
+  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the same reading.
+- When they can't be read, those that were read last stay, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import trio
+from jwt import PyJWK
+from jwt.exceptions import PyJWTError
+
+from krappy.server.provider import ProviderTrouble, as_object
+
+LEAST_BITS = 2048
+MOST = 100  # keys
+PAUSE = 5.0  # seconds between two readings for unknown keys
+FIRST_RETRY, LAST_RETRY = 1.0, 60.0  # seconds after a reading that has failed
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+ALGORITHMS: dict[tuple[str, str], tuple[str, ...]] = {  # by type and curve
+    ("RSA", ""): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+
+
+class TokenKey(NamedTuple):
+    """`id`: its kid, if it has one. `public`: as the library has it."""
+
+    id: str | None
+    algorithms: Sequence[str]
+    public: Any
+
+
+def read_keys(data: bytes) -> list[TokenKey]:
+    """Those of a JWK set that verify tokens. Raises ProviderTrouble when there is none."""
+    listed = as_object(data).get("keys")
+    found = [key for each in (listed if isinstance(listed, list) else [])[:MOST] if (key := _read(each)) is not None]
+    if not found:
+        raise ProviderTrouble(
+            "it has no key of RSA (2048 bits and more), EC or Ed25519 that signatures are verified by"
+        )
+    return found
+
+
+def _read(given: Any) -> TokenKey | None:
+    if not isinstance(given, dict) or given.get("use", "sig") != "sig":
+        return None
+    curve = "" if given.get("kty") == "RSA" else str(given.get("crv"))
+    of_type = ALGORITHMS.get((str(given.get("kty")), curve), ())
+    algorithms = [each for each in of_type if given.get("alg", each) == each]
+    if not algorithms:
+        return None
+    public = {name: value for name, value in given.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
+    try:
+        key = PyJWK(public, algorithms[0]).key
+    except (PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    if curve == "" and key.key_size < LEAST_BITS:
+        return None
+    id = given.get("kid")
+    return TokenKey(id if isinstance(id, str) else None, algorithms, key)
+
+
+class TokenKeys:
+    """`read`: gives a JWK set, or raises ProviderTrouble. `refresh`: seconds."""
+
+    def __init__(self, read: Callable[[], Awaitable[bytes]], refresh: float, report: Callable[..., None]) -> None:
+        self._read = read
+        self._refresh = refresh
+        self._report = report
+        self._keys: Sequence[TokenKey] = ()
+        self._reading = trio.Lock()
+        self._tried = -math.inf  # when they were read last, or it has failed
+
+    async def find(self, id: str | None, algorithm: str) -> TokenKey | None:
+        """The key of this id; without one, the only key for the algorithm."""
+        found = self._find(id, algorithm)
+        if found is None:
+            async with self._reading:
+                found = self._find(id, algorithm)
+                if found is None and trio.current_time() - self._tried >= PAUSE:
+                    await self.read_again()
+                    found = self._find(id, algorithm)
+        return found
+
+    def _find(self, id: str | None, algorithm: str) -> TokenKey | None:
+        found = [each for each in self._keys if algorithm in each.algorithms and id in (None, each.id)]
+        return found[0] if found and (id is not None or len(found) == 1) else None
+
+    async def read_again(self) -> bool:
+        """Whether they could be read."""
+        try:
+            self._keys = read_keys(await self._read())
+        except ProviderTrouble as error:
+            self._report("oauth_keys_not_read", error=str(error), kept=len(self._keys))
+            return False
+        finally:
+            self._tried = trio.current_time()
+        return True
+
+    async def follow(self) -> None:
+        """Reads them now, and again and again. Until cancelled."""
+        pause = FIRST_RETRY
+        while True:
+            async with self._reading:
+                done = await self.read_again()
+            await trio.sleep(self._refresh if done else pause)
+            pause = FIRST_RETRY if done else min(2 * pause, LAST_RETRY)

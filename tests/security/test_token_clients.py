@@ -1,0 +1,148 @@
+"""Clients as they are, that log in with tokens of an identity provider."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from krappy.testing.running import RunningBroker, run_broker
+from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.test_tokens import LISTENERS, address
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def broker(provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """Sessions last two seconds."""
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "connections_max_reauth_ms": 2000}
+    data = tmp_path_factory.mktemp("token-clients") / "data"
+    with run_broker(data, group_initial_rebalance_delay_ms=0, **settings) as found:
+        yield found
+
+
+def librdkafka(broker: RunningBroker, provider: IdentityProvider, how: str, said: list[str]) -> dict[str, Any]:
+    options = {
+        "bootstrap.servers": address(broker),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "error_cb": lambda error: said.append(error.name()),
+        "log_level": 0,
+    }
+    if how == "oidc":
+        return {
+            **options,
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": f"{provider.issuer}/token",
+            "sasl.oauthbearer.client.id": "ada",
+            "sasl.oauthbearer.client.secret": "a-secret",
+        }
+    return {**options, "oauth_cb": lambda _: (provider.token(seconds=2), time.time() + 2)}
+
+
+@pytest.mark.parametrize("how", ["callback", "oidc"])
+def test_librdkafka_logs_in_again_under_load(broker: RunningBroker, provider: IdentityProvider, how: str) -> None:
+    """Over several sessions, and tokens, no event is lost or comes twice: also if a client has stalled for so long that
+    its session has ended."""
+    confluent = pytest.importorskip("confluent_kafka")
+    said: list[str] = []
+    options = librdkafka(broker, provider, how, said)
+    offsets: list[int] = []
+    producer = confluent.Producer({**options, "enable.idempotence": True})
+    consumer = confluent.Consumer({**options, "group.id": how, "auto.offset.reset": "earliest"})
+    consumer.subscribe([f"rd-{how}"])
+    sent, taken = 0, list[int]()
+    end = time.monotonic() + 7
+    while time.monotonic() < end or len(taken) < sent:
+        assert time.monotonic() < end + 60, (len(taken), sent, said)
+        if time.monotonic() < end:
+            for _ in range(20):
+                producer.produce(
+                    f"rd-{how}",
+                    b"%d" % sent,
+                    partition=0,
+                    on_delivery=lambda _, message: offsets.append(message.offset()),
+                )
+                sent += 1
+        producer.poll(0)
+        taken += [int(each.value()) for each in consumer.consume(500, 0.02) if not each.error()]
+    assert producer.flush(30) == 0
+    consumer.close()
+    assert offsets == list(range(sent))
+    assert taken == list(range(sent))
+    assert "_AUTHENTICATION" not in said
+
+
+def test_librdkafka_with_a_bad_token(broker: RunningBroker, provider: IdentityProvider) -> None:
+    confluent = pytest.importorskip("confluent_kafka")
+    said: list[str] = []
+    options = librdkafka(broker, provider, "callback", said)
+    producer = confluent.Producer({**options, "oauth_cb": lambda _: (provider.token(aud="x"), time.time() + 60)})
+    producer.produce("rd", "never")
+    deadline = time.monotonic() + 30
+    while "_AUTHENTICATION" not in said and time.monotonic() < deadline:
+        producer.poll(0.1)
+    assert "_AUTHENTICATION" in said
+    producer.purge()
+
+
+def test_kafka_python(broker: RunningBroker, provider: IdentityProvider) -> None:
+    python = pytest.importorskip("kafka")
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Giver(AbstractTokenProvider):  # type: ignore[misc]
+        def __init__(self, **claims: Any) -> None:
+            self._claims = claims
+
+        def token(self) -> str:
+            return provider.token(**self._claims)
+
+    options = {"bootstrap_servers": address(broker), "security_protocol": "SASL_PLAINTEXT"}
+    producer = python.KafkaProducer(**options, sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=Giver())
+    end = time.monotonic() + 4.5
+    offsets = []
+    while time.monotonic() < end:
+        offsets.append(producer.send("kp", b"x").get(30).offset)
+    producer.close()
+    assert offsets == list(range(len(offsets)))
+    with pytest.raises(python.errors.KafkaError):
+        python.KafkaAdminClient(
+            **options, sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=Giver(aud="x"), bootstrap_timeout_ms=3000
+        )
+
+
+def test_aiokafka(broker: RunningBroker, provider: IdentityProvider) -> None:
+    """It connects anew when a session ends."""
+    aiokafka = pytest.importorskip("aiokafka")
+    import asyncio
+
+    from aiokafka.abc import AbstractTokenProvider
+
+    class Giver(AbstractTokenProvider):  # type: ignore[misc]
+        async def token(self) -> str:
+            return provider.token()
+
+    async def main() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=address(broker),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=Giver(),
+            enable_idempotence=True,
+        )
+        await producer.start()
+        end = time.monotonic() + 4.5
+        offsets = []
+        while time.monotonic() < end:
+            offsets.append((await producer.send_and_wait("aio", b"x")).offset)
+        await producer.stop()
+        assert offsets == list(range(len(offsets)))
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,0 +1,452 @@
+"""Users who log in with a token of an identity provider (OAUTHBEARER): which tokens are good, and for how long."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy import errors
+from krappy.core.security.oauthbearer import LONGEST_TOKEN, TokenRefused, first_message, read_claims, read_first
+from krappy.errors import ConfigError
+from krappy.server import token_keys
+from krappy.server.provider import ProviderTrouble
+from krappy.settings.server import load
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from krappy.wire.kafka.codes import Code
+from tests.handlers.raw import Raw as NativeRaw
+from tests.kafka.raw import Closed, Raw
+from tests.process import wait_until
+from tests.security.identity import AUDIENCE, IdentityProvider, ProviderKey, identity_provider, new_key
+
+LISTENERS = {
+    "listen_native": "SASL_PLAINTEXT://127.0.0.1:0",
+    "listen_kafka": "SASL_PLAINTEXT://127.0.0.1:0",
+    "sasl_enabled_mechanisms": "OAUTHBEARER",
+    "failed_authentication_delay_ms": 10,
+    "durability": "os",
+}
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def broker(
+    provider: IdentityProvider, reported: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    def report(event: str, **facts: Any) -> None:
+        reported.append(f"{event} {facts}")
+
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada"}
+    with run_broker(tmp_path_factory.mktemp("tokens") / "data", report=report, **settings) as found:
+        yield found
+    assert not [each for each in reported if "internal_error" in each]
+
+
+def address(broker: RunningBroker) -> str:
+    return broker.kafka_addresses["SASL_PLAINTEXT"]
+
+
+def log_in(raw: Raw, token: str | bytes) -> dict[str, Any]:
+    """The first answer."""
+    assert raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})["error_code"] == 0
+    first = token if isinstance(token, bytes) else f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    return raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first})
+
+
+def is_taken(broker: RunningBroker, token: str | bytes) -> bool:
+    """What is refused is refused as Kafka refuses it."""
+    with Raw(address(broker)) as raw:
+        said = log_in(raw, token)
+        if said["error_code"] == 0 and said["auth_bytes"] == b"":
+            assert raw.ask(ApiKey.METADATA, {"topics": None})["brokers"]
+            return True
+        if said["error_code"] == 0:
+            assert json.loads(said["auth_bytes"]) == {"status": "invalid_token"}
+            said = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"\x01"})
+        assert said["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+        assert said["session_lifetime_ms"] == 0
+        with pytest.raises(Closed):
+            raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})
+        return False
+
+
+# --- which tokens are good
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256", "PS384", "ES256", "ES384", "EdDSA"])
+def test_each_algorithm(tmp_path: Path, algorithm: str) -> None:
+    """The keys are in a file here."""
+    key, file = new_key(algorithm), tmp_path / "keys with space.json"
+    file.write_text(json.dumps({"keys": [{"kty": "oct", "k": "AAAA", "kid": key.id}, key.public]}))
+    with identity_provider() as provider:
+        settings = {**LISTENERS, **provider.settings, "oauth_jwks_url": file.as_uri()}
+        with run_broker(tmp_path / "data", **settings) as broker:
+            assert is_taken(broker, provider.token(key=key))
+            assert not is_taken(broker, provider.token(key=new_key(algorithm, key.id)))
+        assert not provider.asked
+
+
+def test_a_good_token(broker: RunningBroker, provider: IdentityProvider) -> None:
+    assert is_taken(broker, provider.token())
+    assert is_taken(broker, provider.token(aud=["other", AUDIENCE]))
+    assert is_taken(broker, provider.token(iat=None))
+    assert is_taken(broker, provider.token(seconds=-10))  # the clocks may differ by 30 s
+    for identity in ("a=ada", "a=x"):
+        first = f"n,{identity},\x01host=h\x01port=1\x01auth=bearer  {provider.token()}\x01traceId=1\x01\x01"
+        assert is_taken(broker, first.encode()) == (identity == "a=ada")
+
+
+def test_bad_tokens(broker: RunningBroker, provider: IdentityProvider) -> None:
+    good = provider.token()
+    head, body, signature = good.split(".")
+    other = json.loads(base64.urlsafe_b64decode(body + "=="))
+    forged = base64.urlsafe_b64encode(json.dumps({**other, "sub": "root"}).encode()).rstrip(b"=").decode()
+    bad = {
+        "expired": provider.token(seconds=-31),
+        "not yet": provider.token(nbf=time.time() + 60),
+        "made later": provider.token(iat=time.time() + 60),
+        "another issuer": provider.token(iss="https://evil.example"),
+        "no issuer": provider.token(iss=None),
+        "another audience": provider.token(aud="somebody"),
+        "no audience": provider.token(aud=None),
+        "no end": provider.token(exp=None),
+        "an end that is no time": provider.token(exp="soon"),
+        "an end without end": provider.token(exp=float("inf")),
+        "no user": provider.token(sub=None),
+        "an empty user": provider.token(""),
+        "a long user": provider.token("a" * 256),
+        "a user that is no text": provider.token(sub=7),
+        "a user of lines": provider.token("a\nb"),
+        "groups that are none": provider.token(groups=[1]),
+        "many groups": provider.token(groups=[f"g{number}" for number in range(1001)]),
+        "another key": provider.token(key=new_key(id=provider.keys[0].id)),
+        "another text": f"{head}.{forged}.{signature}",
+        "no signature": f"{head}.{body}.",
+        "two parts": f"{head}.{body}",
+        "one part": "x",
+        "a long one": good + "A" * 1000,
+    }
+    assert {name: is_taken(broker, token) for name, token in bad.items()} == dict.fromkeys(bad, False)
+
+
+def unsigned(claims: dict[str, Any], algorithm: str, kid: str, secret: bytes | None = None) -> str:
+    def part(value: Any) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    told = f"{part({'alg': algorithm, 'kid': kid})}.{part(claims)}"
+    proof = b"" if secret is None else hmac.digest(secret, told.encode(), hashlib.sha256)
+    return told + "." + base64.urlsafe_b64encode(proof).rstrip(b"=").decode()
+
+
+def test_no_algorithm_and_one_with_the_public_key_as_secret(broker: RunningBroker, provider: IdentityProvider) -> None:
+    key = provider.keys[0]
+    public = key.private.public_key()
+    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    claims = {"iss": provider.issuer, "aud": AUDIENCE, "sub": "ada", "exp": int(time.time()) + 60}
+    for algorithm in ("none", "None", "NONE", ""):
+        assert not is_taken(broker, unsigned(claims, algorithm, key.id))
+    for secret in (pem, pem.strip(), der, json.dumps(key.public).encode(), b""):
+        assert not is_taken(broker, unsigned(claims, "HS256", key.id, secret))
+    for algorithm in ("PS256", "RS512"):  # the key says RS256
+        assert not is_taken(broker, provider.token(key=ProviderKey(key.id, algorithm, key.private)))
+
+
+def test_a_token_without_a_key_s_id(broker: RunningBroker, provider: IdentityProvider) -> None:
+    claims = {"iss": provider.issuer, "aud": AUDIENCE, "sub": "ada", "exp": int(time.time()) + 60}
+    assert is_taken(broker, jwt.encode(claims, provider.keys[0].private, "RS256"))
+
+
+# --- strangers
+
+
+def test_garbage(broker: RunningBroker, provider: IdentityProvider) -> None:
+    chance = random.Random(11)
+    good = first_message(provider.token())
+    for _ in range(150):
+        changed = bytearray(good)
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(len(changed))
+            how = chance.randrange(3)
+            if how == 0:
+                changed[at] = (changed[at] + chance.randrange(1, 256)) % 256
+            elif how == 1:
+                del changed[at : at + chance.randrange(1, 40)]
+            else:
+                changed[at:at] = chance.randbytes(chance.randrange(1, 40))
+        if read_or_none(bytes(changed)) != read_or_none(good):
+            assert not is_taken(broker, bytes(changed))
+    for data in (
+        b"",
+        b"\x01",
+        b"n,,\x01\x01",
+        b"y,,\x01auth=Bearer x\x01\x01",
+        b"n,,\x01auth=Basic x\x01\x01",
+        b"\xff",
+    ):
+        assert not is_taken(broker, data)
+    for head in ("[" * 20_000, '{"a":' * 5_000, "1" * 20_000, '{"alg":["RS256"],"kid":{}}', '{"alg":1}', "null"):
+        encoded = base64.urlsafe_b64encode(head.encode()).rstrip(b"=").decode()
+        assert not is_taken(broker, f"{encoded}.e30.AA")
+
+
+def read_or_none(data: bytes) -> Any:
+    try:
+        return read_first(data)
+    except TokenRefused:
+        return None
+
+
+@given(st.binary(max_size=200) | st.text("n,a=\x01uthBer .-", max_size=60).map(str.encode))
+def test_a_first_message_is_read_or_refused(data: bytes) -> None:
+    found = read_or_none(data)
+    assert found is None or found.token
+
+
+def test_a_token_of_a_megabyte(broker: RunningBroker, provider: IdentityProvider) -> None:
+    with Raw(address(broker)) as raw:
+        raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})
+        with pytest.raises((Closed, ConnectionError)):
+            raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first_message("A" * (1 << 20))})
+    with Raw(address(broker)) as raw:  # also once its user has logged in, when larger requests are taken
+        assert not log_in(raw, provider.token())["error_code"]
+        assert log_in(raw, first_message("A" * (1 << 20)))["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+    assert is_taken(broker, provider.token(more="x" * (LONGEST_TOKEN // 2)))
+
+
+def test_a_flood_of_unknown_keys_reaches_the_provider_seldom(broker: RunningBroker, provider: IdentityProvider) -> None:
+    before, began = provider.asked["/keys"], time.monotonic()
+    for _ in range(200):
+        assert not is_taken(broker, provider.token(key=new_key_of(provider)))
+    allowed = 1 + (time.monotonic() - began) / token_keys.PAUSE
+    assert provider.asked["/keys"] - before <= allowed
+    assert is_taken(broker, provider.token())
+
+
+def new_key_of(provider: IdentityProvider) -> ProviderKey:
+    """Another id for the same key: making one takes long."""
+    return provider.keys[0]._replace(id=random.randbytes(8).hex())
+
+
+# --- keys
+
+
+def test_keys_change_and_the_provider_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_keys, "PAUSE", 0.05)
+    monkeypatch.setattr(token_keys, "FIRST_RETRY", 0.05)
+    events: list[str] = []
+    with (
+        identity_provider() as provider,
+        run_broker(
+            tmp_path / "data",
+            report=lambda event, **_: events.append(event),
+            oauth_jwks_refresh_ms=1000,
+            **LISTENERS,
+            **{**provider.settings, "oauth_jwks_url": ""},  # the discovery document says where they are
+        ) as broker,
+    ):
+        old = provider.token()
+        assert is_taken(broker, old)
+        provider.rotate("ES256")
+        wait_until(lambda: is_taken(broker, provider.token()), "the new key is read")
+        wait_until(lambda: not is_taken(broker, old), "the old key is gone")
+        provider.answers["/keys"] = b'{"keys": []}'
+        wait_until(lambda: "oauth_keys_not_read" in events, "an answer without keys is told")
+        assert is_taken(broker, provider.token())
+        provider.stop()
+        events.clear()
+        wait_until(lambda: "oauth_keys_not_read" in events, "the death is told")
+        assert is_taken(broker, provider.token())  # by the keys that it had
+        provider.rotate()
+        assert not is_taken(broker, provider.token())
+        provider.answers.clear()
+        provider.start()
+        wait_until(lambda: is_taken(broker, provider.token()), "it is back")
+
+
+def test_a_broker_starts_without_its_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_keys, "FIRST_RETRY", 0.05)
+    monkeypatch.setattr(token_keys, "LAST_RETRY", 0.05)
+    with identity_provider() as provider:
+        provider.stop()
+        with run_broker(tmp_path / "data", **LISTENERS, **provider.settings) as broker:
+            assert not is_taken(broker, provider.token())
+            provider.start()
+            wait_until(lambda: is_taken(broker, provider.token()), "the keys are read")
+
+
+def test_which_keys_are_read() -> None:
+    good = new_key("ES256").public
+    small = {"kty": "RSA", "n": base64.urlsafe_b64encode(b"\xff" * 128).decode().rstrip("="), "e": "AQAB"}
+    wrong: list[Any] = [
+        *({**good, "use": "enc"}, {**good, "alg": "HS256"}, {**good, "crv": "P-999"}, {"kty": "oct", "k": "AAAA"}),
+        *(small, {"kty": "EC"}, {}, None, 7, {**good, "x": "!"}, {**good, "kty": ["EC"]}),
+    ]
+    [read] = token_keys.read_keys(json.dumps({"keys": [*wrong, good]}).encode())
+    assert (read.id, read.algorithms) == (good["kid"], ["ES256"])
+    for data in (b"", b"[]", b"{}", b'{"keys": 7}', b"[" * 100_000, json.dumps({"keys": wrong}).encode()):
+        with pytest.raises(ProviderTrouble):
+            token_keys.read_keys(data)
+
+
+# --- how long
+
+
+@pytest.mark.parametrize(
+    ("reauth", "seconds", "wanted"),
+    [
+        ({}, 7200, 3_600_000),
+        ({}, 60, 60_000),
+        ({"connections_max_reauth_ms": 0}, 7200, 7_200_000),
+        ({"connections_max_reauth_ms": 5000}, 60, 5000),
+        ({"connections_max_reauth_ms": 5000}, -5, 1),
+    ],
+)
+def test_how_long_a_session_lasts(
+    tmp_path: Path, provider: IdentityProvider, reauth: dict[str, int], seconds: float, wanted: int
+) -> None:
+    with run_broker(tmp_path / "data", **LISTENERS, **reauth, **provider.settings) as broker:
+        with Raw(address(broker)) as raw:
+            told = log_in(raw, provider.token(seconds=seconds))["session_lifetime_ms"]
+            assert wanted - 10_000 < told <= wanted
+            assert told > 0
+        with NativeRaw(broker.address) as native:
+            answer = native.call(m.Authenticate("OAUTHBEARER", first_message(provider.token(seconds=seconds))))
+            assert answer.done
+            assert wanted - 10_000 < answer.lifetime <= wanted
+
+
+def test_a_session_ends_with_its_token(broker: RunningBroker, provider: IdentityProvider) -> None:
+    with Raw(address(broker)) as lazy, Raw(address(broker)) as diligent:
+        for raw in (lazy, diligent):
+            log_in(raw, provider.token(seconds=1))
+        ended = False
+        while not ended:
+            assert not log_in(diligent, provider.token(seconds=1))["error_code"]
+            assert diligent.ask(ApiKey.METADATA, {"topics": None})["brokers"]
+            try:
+                lazy.ask(ApiKey.METADATA, {"topics": None})
+            except (Closed, ConnectionError):
+                ended = True
+        assert not log_in(diligent, provider.token())["error_code"]
+        assert log_in(diligent, provider.token("bob"))["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+
+
+# --- the native protocol
+
+
+def test_the_native_protocol(broker: RunningBroker, provider: IdentityProvider) -> None:
+    with NativeRaw(broker.address) as raw:
+        assert raw.call(m.Ping()).mechanisms == ["OAUTHBEARER"]
+        assert raw.call(m.Authenticate("OAUTHBEARER", first_message(provider.token()))).done
+        assert raw.call(m.Ping()).principal == "User:ada"
+    with NativeRaw(broker.address) as raw:
+        answer = raw.call(m.Authenticate("OAUTHBEARER", first_message(provider.token(seconds=-60))))
+        assert (answer.data, answer.done) == (b'{"status":"invalid_token"}', False)
+        with pytest.raises(errors.AuthenticationFailed):
+            raw.call(m.Authenticate("", b"\x01"))
+        with pytest.raises((EOFError, ConnectionError)):
+            raw.call(m.Ping())
+
+
+# --- claims
+
+
+def test_claims() -> None:
+    def read(user_is: Any = "sub", groups_are: Any = "groups", **claims: Any) -> tuple[str, tuple[str, ...]]:
+        found = read_claims({"exp": 1, **claims}, user_is, groups_are)
+        return found.user, found.groups
+
+    assert read(sub="ada") == ("ada", ())
+    assert read(sub="ada", groups=["ops", "dev", "ops"]) == ("ada", ("dev", "ops"))
+    assert read(sub="ada", groups="ops") == ("ada", ("ops",))
+    assert read("user.name", user={"name": "ada"}) == ("ada", ())
+    assert read(groups_are="https://x.example/g", sub="ada", **{"https://x.example/g": ["ops"]}) == ("ada", ("ops",))
+    assert read(groups_are="realm.roles", sub="ada", realm={"roles": ["ops"]}) == ("ada", ("ops",))
+    assert read(groups_are="realm.roles", sub="ada", realm=7) == ("ada", ())
+    wrongs: list[dict[str, Any]] = [{}, {"sub": None}, {"sub": "a", "groups": {}}, {"sub": "a", "groups": [""]}]
+    for wrong in wrongs:
+        with pytest.raises(TokenRefused):
+            read(**wrong)
+
+
+# --- settings, and what is told
+
+NEEDED = {"sasl_enabled_mechanisms": "oauthbearer", "oauth_issuer": "https://idp.example", "oauth_audience": "krappy"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "setting"),
+    [
+        ({"oauth_issuer": ""}, "oauth_issuer"),
+        ({"oauth_issuer": "idp.example"}, "oauth_issuer"),
+        ({"oauth_issuer": "http://idp.example"}, "oauth_issuer"),
+        ({"oauth_audience": ""}, "oauth_audience"),
+        ({"oauth_audience": " , "}, "oauth_audience"),
+        ({"oauth_jwks_url": "http://idp.example/keys"}, "oauth_jwks_url"),
+        ({"oauth_jwks_url": "ftp://idp.example/keys"}, "oauth_jwks_url"),
+        ({"oauth_jwks_url": "/etc/keys"}, "oauth_jwks_url"),
+        ({"listen_kafka": "SASL_PLAINTEXT://0.0.0.0:9092"}, "listen_kafka"),
+    ],
+)
+def test_settings_that_can_not_be(changed: dict[str, str], setting: str) -> None:
+    load(NEEDED, {})
+    with pytest.raises(ConfigError, match=f"^{setting}: ") as error:
+        load({**NEEDED, **changed}, {})
+    assert error.value.details["setting"] == setting
+
+
+def test_kafka_s_names(tmp_path: Path) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text(
+        """
+        sasl.enabled.mechanisms = "OAUTHBEARER"
+        sasl.oauthbearer.jwks.endpoint.url = "https://idp.example/keys"
+        sasl.oauthbearer.jwks.endpoint.refresh.ms = 60000
+        sasl.oauthbearer.expected.issuer = "https://idp.example"
+        sasl.oauthbearer.expected.audience = "krappy, kafka"
+        sasl.oauthbearer.sub.claim.name = "email"
+        sasl.oauthbearer.clock.skew.seconds = 5
+        """
+    )
+    config = load({}, {}, file)
+    assert (config.oauth_jwks_url, config.oauth_jwks_refresh_ms) == ("https://idp.example/keys", 60_000)
+    assert (config.oauth_issuer, config.oauth_audiences) == ("https://idp.example", ["krappy", "kafka"])
+    assert (config.oauth_subject_claim, config.oauth_clock_skew_seconds) == ("email", 5)
+
+
+def test_tokens_are_in_no_log(broker: RunningBroker, provider: IdentityProvider, reported: list[str]) -> None:
+    tokens = [provider.token(), provider.token(seconds=-60), provider.token(aud="x"), provider.token(sub=7)]
+    for token in tokens:
+        is_taken(broker, token)
+    assert any("authentication_failed" in each and "OAUTHBEARER" in each for each in reported)
+    for token in tokens:
+        assert repr(read_first(first_message(token))) == "<BearerToken>"
+        for part in token.split("."):
+            assert not [each for each in reported if part in each]
+    for what in ("expired", "Audience"):
+        assert [each for each in reported if what in each]  # whoever looks after the broker learns why
