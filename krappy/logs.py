@@ -119,6 +119,7 @@ INFO = {
     "data_folder_closed_to_others",
     "draining",
     "election_by_hand",
+    "ended",
     "events_taken_again",
     "http_connection_ended",
     "internal_topic_grows",

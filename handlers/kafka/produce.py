@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from krappy.core.security import needs
+from krappy.core.security.audit import AUDITOR
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.staging import PUBLISHER
 from krappy.errors import (
@@ -79,13 +80,17 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("denied", "hints", "is_staged", "laters", "responses", "sender", "waiting")
+    __slots__ = ("denied", "hints", "is_staged", "laters", "own", "responses", "sender", "waiting")
 
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
         self.is_staged = transactional_id == PUBLISHER
-        if self.is_staged:
+        self.own = ""  # the name of the internal topic that it may write to
+        if self.is_staged or transactional_id == AUDITOR:
             self.denied = session.access.denies(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
             session.is_broker = session.broker.in_cluster and not self.denied
+            if session.is_broker and not self.is_staged:
+                self.own = session.broker.config.audit_topic
+            transactional_id = None
         else:
             self.denied = transactional_id is not None and session.access.denies(
                 Resource.TRANSACTIONAL_ID, transactional_id, Op.WRITE
@@ -115,7 +120,7 @@ def _publish(
 ) -> None:
     """Publishes the batches `parts` to one topic, in their order, and adds their answers to `answers`."""
     name, id = data["name"], data["topic_id"]
-    topic = topic_to_write(session, name, id, version >= BY_ID_SINCE)
+    topic = topic_to_write(session, name, id, version >= BY_ID_SINCE, work.own)
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)

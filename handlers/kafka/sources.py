@@ -54,8 +54,8 @@ def found(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | Cod
     return topic_of(session, name, UUID_ZERO, False, op)
 
 
-def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool) -> TopicPort | Code:
-    """As `topic_of`, where only topics can be meant."""
+def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str = "") -> TopicPort | Code:
+    """As `topic_of`, where only topics can be meant. `own`: the internal topic that may be meant."""
     access = session.access
     try:
         topic = access.find_topic_by_id(id, Op.WRITE) if by_id else access.find_topic(name, Op.WRITE)
@@ -63,7 +63,7 @@ def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool)
         return code_for(error)
     if topic is None:
         return Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-    return Code.INVALID_TOPIC_EXCEPTION if topic.internal else topic
+    return Code.INVALID_TOPIC_EXCEPTION if topic.internal and topic.name != own else topic
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:

@@ -154,7 +154,7 @@ class Authorizer:
         """It is looked at now, since what was allowed may have been taken away before it was opened, and with each
         change of the ACLs. Returns what ends that."""
         self._open[opened] = None
-        self._look_at(opened)
+        self._look_at(opened, self.tell_denied)
         return lambda: self._open.pop(opened, None) and None
 
     async def follow(self) -> None:
@@ -174,22 +174,29 @@ class Authorizer:
         self._changed.fire()
         for number, opened in enumerate(tuple(self._open), 1):
             if opened in self._open:
-                self._look_at(opened)
+                self._look_at(opened, self._tell_ended)
             if number % TURN == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _look_at(self, opened: OpenGrants) -> None:
+    def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> None:
         """Ends it if it is not allowed."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
         if missing is not None:
-            self.tell_denied(opened.principal, missing)
+            tell(opened.principal, missing)
             opened.end(refusal(opened.principal, missing))
 
     def tell_denied(self, principal: Principal, grant: Grant) -> None:
         """Notes it in the audit log."""
         if self.audit.on:
-            acl = self._now().denying(principal, *grant)
-            self.audit.denied(principal, grant, "no ACL allows it" if acl is None else f"ACL {acl.id} denies it")
+            self.audit.denied(principal, grant, self._reason(principal, grant))
+
+    def _tell_ended(self, principal: Principal, grant: Grant) -> None:
+        if self.audit.on:
+            self.audit.ended(principal, self._reason(principal, grant), grant)
+
+    def _reason(self, principal: Principal, grant: Grant) -> str:
+        acl = self._now().denying(principal, *grant)
+        return "no ACL allows it" if acl is None else f"ACL {acl.id} denies it"
 
     # --- the ACLs
 

@@ -69,7 +69,7 @@ class Runtime:
         self.stopped = False
         self.in_cluster = False
         self.opened = False  # everything is recovered, and nothing closed yet
-        self.topics = Topics(config.latest_alias)
+        self.topics = Topics(config.latest_alias, config.audit_topic)
         self.meta: Meta
         self.views: Views
         self.cluster_id: str

@@ -11,6 +11,7 @@ from krappy.cluster.peers import LARGEST, Message, PeerLink
 from krappy.cluster.share_peers import SharePeers
 from krappy.cluster.transaction_peers import PATIENCE_S, TransactionPeers
 from krappy.core.cluster.image import Image
+from krappy.core.security.audit import AUDITOR
 from krappy.core.stability import aborted_in, without
 from krappy.core.staging import PUBLISHER
 from krappy.errors import (
@@ -106,6 +107,9 @@ class LogPeers(TransactionPeers, SharePeers):
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)
+
+    async def append_audit(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
+        await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S, AUDITOR)
 
     async def append_staged(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> int:
         return await _append(self._staged.to(broker), broker, at, topic_id, batch, STAGED_PATIENCE_S, PUBLISHER)

@@ -41,7 +41,7 @@ from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
-from krappy.console.security import HEADERS, Guard, read_cookies
+from krappy.console.security import CHANGED, HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
 from krappy.errors import KrappyError
@@ -92,6 +92,7 @@ class Console:
             started_ms=broker.started_ms,
             users=listening.console_users,
             secret=listening.secret,
+            ended=lambda principal, why: broker.audit.ended(principal, why),
         )
         self.disk = health.DiskTrial()
         self.attempts = Attempts(server.report)
@@ -180,7 +181,12 @@ class PathOperations:
 
             def allowed() -> bool:
                 now = console.broker.clock.steady_ms()
-                return guard.is_session(headers, cookies, now) and guard.stamp(who) == stamp
+                if not guard.is_session(headers, cookies, now):
+                    return False
+                if guard.stamp(who) != stamp:
+                    console.broker.audit.ended(who, CHANGED)
+                    return False
+                return True
 
             hold = partial(call.access.hold, grants)
             stream = EventStream(found, console.pacer, allowed, hold, call.payer.pause, binary=call.binary)

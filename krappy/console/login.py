@@ -82,6 +82,8 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     if query.all:
         everybody = call.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.ALTER)
         ended = sessions.close_all(now, None if everybody else replace(call.principal, host=""))
+        if everybody and ended:
+            call.broker.audit.changed("sessions", "console", {"open": ended}, None)
     else:
         ended = sessions.close(cookie, now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))

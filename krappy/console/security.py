@@ -28,6 +28,7 @@ from krappy.core.security.principal import Principal
 from krappy.ports.users import Took, UsersPort, untold
 
 COOKIE = "krappy_session"
+CHANGED = "the user's password was changed, or the user deleted"  # why a session has ended
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
 HEADER = "krappy-request"
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -54,7 +55,8 @@ HEADERS = [
 
 class Guard:
     """`token`: the secret, or empty for none. `local`: only this machine reaches the console. `users`: None: nobody
-    logs in with a password. `secret`: random, for the cookies of sessions."""
+    logs in with a password. `secret`: random, for the cookies of sessions. `ended`: is told whose session ended before
+    its time, and why."""
 
     def __init__(
         self,
@@ -64,7 +66,9 @@ class Guard:
         started_ms: int = 0,
         users: Callable[[], UsersPort] | None = None,
         secret: bytes = b"",
+        ended: Callable[[Principal, str], None] = lambda principal, why: None,
     ) -> None:
+        self._ended = ended
         self._token = token.encode()
         self._users = users
         self._probes_only = not token and not local and users is None
@@ -110,8 +114,12 @@ class Guard:
         return b"" if by_token or self._users is None else self._users().stamp(principal.name)
 
     def _session(self, cookies: Mapping[str, str], now: int) -> ConsoleSession | None:
-        found = self.sessions.find(cookies.get(COOKIE, ""), now)
-        return found if found is not None and found.stamp == self.stamp(found.principal) else None
+        found = self.sessions.find(cookie := cookies.get(COOKIE, ""), now)
+        if found is not None and found.stamp != self.stamp(found.principal):
+            self.sessions.close(cookie, now)
+            self._ended(found.principal, CHANGED)
+            return None
+        return found
 
     def check(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -26,6 +27,9 @@ class AskedFor(NamedTuple):
 ASKED: ContextVar[AskedFor | None] = ContextVar("ASKED", default=None)
 
 
+Position = tuple[str, int, int]  # topic, partition, offset
+
+
 class AuditPort(Protocol):
     """`on`: something is written. `allowing`: also what was allowed."""
 
@@ -40,5 +44,12 @@ class AuditPort(Protocol):
     def allowed(self, principal: Principal, grant: Grant) -> None: ...
     def changed(self, kind: str, name: str, before: Any, after: Any) -> None:
         """Somebody has changed something: what it was and what it is, None where it was not or is not there."""
+
+    def moved(self, group: str, before: Iterable[Position], after: Iterable[Position], *, often: bool = False) -> None:
+        """Somebody has moved a group's positions: those that it had, and those that it has; no `after`: they were
+        deleted. `often`: those who read by themselves do this all the time, so it is told once a minute."""
+
+    def ended(self, principal: Principal, reason: str, grant: Grant | None = None) -> None:
+        """A session of somebody's has ended, before he ended it; `grant`: what was open and is not allowed any more."""
 
     def throttled(self, quota: str, user: str, client_id: str, host: str, seconds: float) -> None: ...

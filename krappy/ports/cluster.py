@@ -95,6 +95,9 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""
 
+    async def append_audit(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
+        """As `append`, to the topic of the audit log, which only brokers write to."""
+
     async def append_staged(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> int:
         """As `append`, a batch of a staged job. Gives its offset. Raises RecordTooLarge as well."""
 

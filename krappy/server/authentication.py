@@ -275,4 +275,11 @@ class Entrance:
         else:
             self._until = math.inf
             what = "the certificate has expired" if login is None else "nobody has logged in in time"
+            self._tell_ended(what)
             self._end_waiting(f"the connection ends: {what}")
+
+    def _tell_ended(self, why: str) -> None:
+        """Notes it in the audit log, if the peer had proved who it is."""
+        login = self._peer.login
+        if login is None or login.user is not None:
+            self._server.broker.audit.ended(self._peer.principal, why)

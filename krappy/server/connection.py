@@ -109,6 +109,7 @@ class Connection(Channel):
             if self._finishing:
                 raise ShuttingDown("the broker is shutting down")
             if self._locked and cls not in LOGGING_IN:
+                self._tell_ended("a request came before its sender had logged in again")
                 self.finish()
                 raise AuthenticationFailed("log in first: this listener has users")
             if self._audit.on:

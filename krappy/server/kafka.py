@@ -168,6 +168,7 @@ class KafkaConnection(Channel):
         header = parse_header(frame)
         key, version = header.api_key, header.version
         if self._locked and key not in LOGGING_IN:
+            self._tell_ended("a request came before its sender had logged in again")
             raise ProtocolError("a request before its sender has logged in")
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)

@@ -117,3 +117,9 @@ class SecuritySettings(AuthorizationSettings):
         if self.audit_log != "auto":
             return self.audit_log
         return "stderr" if self.authenticates or self.authorizes else "none"
+
+    @property
+    def audit_topic(self) -> str:
+        """The topic that the audit log is written to; empty: to none."""
+        kind, _, where = self.audit_sink.partition(":")
+        return where if kind == "topic" else ""

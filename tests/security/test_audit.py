@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,12 +13,16 @@ import pytest
 
 from krappy import errors
 from krappy.broker import audit as audit_module
+from krappy.clients.acls import AclInfo
 from krappy.core.security.audit import MANY
 from krappy.core.security.operations import Op, Resource
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.types import TopicPartition
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.batches import Row, encode_rows
+from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw
 from tests.process import wait_until
 from tests.security.guarded import rule
@@ -144,6 +149,119 @@ def test_every_change_is_told_with_before_and_after(audited: Audited) -> None:
     assert found["api"] == "incremental_alter_configs"
 
 
+def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
+    """By every way: the native protocol, what Kafka's tools ask for, HTTP."""
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.create_topic("moved")
+        with client.producer("moved") as producer:
+            for _ in range(5):
+                producer.send("x").result()
+        client.commit("native", {TopicPartition("moved", 0): 2})
+        client.reset_group("native", "latest")
+        client.reset_group("native", "earliest", dry_run=True)
+        client.delete_group("native")
+    audited.wait(lambda line: line.get("name") == "native" and line.get("kind") == "group")
+
+    def told(group: str) -> list[tuple[str, Any, Any]]:
+        found = [line for line in audited.lines() if line["event"] == "changed" and line.get("name") == group]
+        assert {line["principal"] for line in found} == {"User:admin"}
+        return [(line["kind"], line.get("before"), line.get("after")) for line in found]
+
+    assert told("native") == [
+        ("positions", None, {"moved-0": 2}),
+        ("positions", {"moved-0": 2}, {"moved-0": 5}),
+        ("group", {"protocol": "native"}, None),
+    ]
+
+    def committed(offset: int) -> dict[str, Any]:
+        part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        return {"group_id": "classic", "topics": [{"name": "moved", "partitions": [part]}]}
+
+    topics = [{"name": "moved", "partitions": [{"partition_index": 0}]}]
+    move = [{"topic_name": "moved", "partitions": [{"partition_index": 0, "start_offset": 1}]}]
+    with logged_in(audited.broker, "admin") as raw:
+        for offset in (3, 4, 4):
+            raw.ask(ApiKey.OFFSET_COMMIT, committed(offset), 8)
+        raw.ask(ApiKey.OFFSET_DELETE, {"group_id": "classic", "topics": topics})
+        raw.ask(ApiKey.OFFSET_DELETE, {"group_id": "classic", "topics": topics})
+        raw.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, {"group_id": "shared", "topics": move})
+        raw.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, {"group_id": "shared", "topics": [{"topic_name": "moved"}]})
+        raw.ask(ApiKey.DELETE_GROUPS, {"groups_names": ["classic", "shared", "absent"]})
+    audited.wait(lambda line: line.get("name") == "shared" and line.get("kind") == "group")
+    assert told("classic") == [
+        ("positions", None, {"moved-0": 3}),  # whoever commits by himself does it often: once a minute
+        ("positions", {"moved-0": 4}, None),
+        ("group", {"protocol": "classic"}, None),
+    ]
+    assert told("shared") == [
+        ("positions", None, {"moved-0": 1}),
+        ("positions", {"topics": ["moved"]}, None),
+        ("group", {"protocol": "share"}, None),
+    ]
+    assert not [line for line in audited.lines() if line.get("name") == "absent"]
+
+
+def test_what_is_revoked_while_it_is_open_is_told(audited: Audited) -> None:
+    with audited.broker.connect(user="admin", password=SECRET) as admin:
+        admin.create_topic("revoked")
+        acl = AclInfo("topic", "revoked", "User:ada", "read")
+        admin.add_acls([acl])
+        with audited.broker.connect(user="ada", password=SECRET) as ada, ada.consumer("revoked") as consumer:
+            consumer.poll(0)
+            admin.delete_acls(name="revoked")
+            found = audited.wait(lambda line: line["event"] == "ended")
+    assert {"principal": "User:ada", "resource": "revoked", "operation": "READ"}.items() <= found.items()
+    assert found["reason"] == "no ACL allows it"
+
+
+def test_a_console_session_that_ends_with_its_password_is_told(audited: Audited) -> None:
+    with audited.broker.connect(user="admin", password=SECRET) as client:
+        client.security.set_password("carl", "c")
+        with httpx.Client(base_url=f"http://{audited.broker.http_address}/api/v1", trust_env=False) as browser:
+            assert browser.post("/login", json={"user": "carl", "password": "c"}).status_code == 200
+            client.security.set_password("carl", "other")
+            assert browser.get("/topics").status_code == 401
+            assert browser.get("/topics").status_code == 401
+    audited.wait(lambda line: line["event"] == "ended" and line["principal"] == "User:carl")
+    ended = [line for line in audited.lines() if line["event"] == "ended" and line["principal"] == "User:carl"]
+    assert len(ended) == 1
+    assert "password" in ended[0]["reason"]
+
+
+def test_a_session_that_is_not_renewed_is_told(tmp_path: Path) -> None:
+    """In both protocols; who never logged in had none."""
+    users = tmp_path / "users"
+    users.mkdir()
+    (users / "ada").write_text(SECRET)
+    said: list[tuple[str, Any]] = []
+
+    def report(event: str, **facts: Any) -> None:
+        said.append((event, facts.get("principal")))
+
+    settings = {"sasl_enabled_mechanisms": "PLAIN", "super_users": "User:ada", "users_dir": str(users)}
+    listeners = dict.fromkeys(("listen_native", "listen_kafka"), "SASL_PLAINTEXT://127.0.0.1:0")
+    with run_broker(
+        tmp_path / "data",
+        durability="os",
+        connections_max_reauth_ms=300,
+        authentication_timeout_ms=1000,
+        report=report,
+        **settings,
+        **listeners,
+    ) as broker:
+        with Raw(broker.kafka_addresses["SASL_PLAINTEXT"]) as stranger:
+            assert stranger.closed()
+        assert "ended" not in [event for event, _ in said]
+        with logged_in(broker, "ada") as raw, contextlib.suppress(EOFError, OSError):
+            while True:
+                raw.ask(ApiKey.METADATA, {"topics": None})
+        wait_until(lambda: ("ended", "User:ada") in said, "it is told")
+        said.clear()
+        with Native(broker.address) as native:
+            assert native.call(m.Authenticate("PLAIN", b"\0ada\0" + SECRET.encode())).done
+            wait_until(lambda: ("ended", "User:ada") in said, "it is told")
+
+
 def test_what_is_allowed_is_told_if_it_is_no_read(audited: Audited) -> None:
     with audited.broker.connect(user="admin", password=SECRET) as client:
         client.create_topic("allowed")
@@ -223,11 +341,32 @@ def test_a_file_that_can_not_be_written_is_told_and_stops_nothing(tmp_path: Path
         client.create_topic("u")
 
 
+def test_lines_that_can_not_be_written_wait_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request waits for them; those for which there is no room are counted."""
+    monkeypatch.setattr(audit_module, "MOST_WAITING", 5000)
+    monkeypatch.setattr(audit_module, "AGAIN_S", 0.05)
+    monkeypatch.setattr("krappy.core.security.audit.MANY", 10_000)
+    file = tmp_path / "later" / "audit"
+    with run_broker(tmp_path / "data", durability="os", audit_log=f"file:{file}") as broker, broker.connect() as client:
+        for number in range(60):
+            client.security.alter_quotas({"producer_byte_rate": 1e6 + number}, user="u")
+        file.parent.mkdir()
+        wait_until(lambda: file.exists() and file.stat().st_size > 4000, "they are written")
+        client.create_topic("last")
+        wait_until(lambda: '"last"' in file.read_text(), "the next is written")
+    lines = [json.loads(each) for each in file.read_text().splitlines()]
+    written = [line["after"]["producer_byte_rate"] - 1e6 for line in lines if line["kind"] == "quota"]
+    assert written == list(range(len(written)))  # the first ones, each once
+    assert len(written) + lines[-1]["left_out"] == 60
+
+
 def test_a_topic_is_written_by_the_broker_alone(tmp_path: Path) -> None:
     settings = {"audit_log": "topic:__krappy_audit", "authorizer": "acl", "super_users": "User:ANONYMOUS"}
     with run_broker(tmp_path, durability="os", **settings) as broker, broker.connect() as client:
         client.create_topic("told")
-        wait_until((tmp_path / "topics" / "__krappy_audit-0").exists, "it is made")
+        with Raw(broker.kafka_address) as raw:
+            asked = {"topics": [{"name": "__krappy_audit"}], "allow_auto_topic_creation": False}
+            wait_until(lambda: raw.ask(ApiKey.METADATA, asked)["topics"][0]["error_code"] == 0, "it is made")
         with client.consumer("__krappy_audit") as consumer:
             found = json.loads(next(iter(consumer)).value or b"")
         assert (found["event"], found["kind"], found["name"]) == ("changed", "topic", "told")

@@ -392,6 +392,7 @@ class GroupCoordinator(ShareKeeper):
             group = self._groups[name] = Group(self, name, SharedSettings("positions"))
             self.writer.mark_group(group)
         await self._move(group, found)
+        self._runtime.audit.moved(name, (), offsets, often=True)
 
     async def reset(
         self,
@@ -427,6 +428,7 @@ class GroupCoordinator(ShareKeeper):
                     await self._kafka.move(name, moves)
                 else:
                     await self._move(group, [(partition, target) for _, partition, target in moves])
+                self._runtime.audit.moved(name, [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer])
             return answer
 
     def _positions_to_move(self, name: str, *, dry_run: bool) -> dict[tuple[str, int], int]:
@@ -478,6 +480,7 @@ class GroupCoordinator(ShareKeeper):
             group = self._find(name)
             check_empty(group)
             await self.storage.synced([self._forget(group)])
+            self._runtime.audit.changed("group", name, {"protocol": "native"}, None)
 
     @property
     def _kafka(self) -> NativeView:

@@ -91,3 +91,4 @@ class Admin:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
         self._owner.forget(group)
         await self._owner.store.written(name).wait()
+        self._runtime.audit.changed("group", name, {"protocol": group.membership.kind}, None)

@@ -111,7 +111,7 @@ class NativeView:
         self.check_empty(name)
         if name in self._owner.shares:
             ids = {topic: self._runtime.topics.find(topic).id for topic, _, _ in moves}
-            await self._share.alter(name, {PartitionId(ids[topic], at.index): offset for topic, at, offset in moves})
+            await self._share.move(name, {PartitionId(ids[topic], at.index): offset for topic, at, offset in moves})
             return
         now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}

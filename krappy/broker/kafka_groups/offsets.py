@@ -114,7 +114,12 @@ class KafkaOffsets:
         version: int,
     ) -> Later[KrappyError | None]:
         """As `commit_later`, by a member that `check` lets commit."""
-        return self.commit_later(self.check(name, member_id, generation, instance_id, version=version), offsets)
+        group = self.check(name, member_id, generation, instance_id, version=version)
+        later = self.commit_later(group, offsets)
+        if generation < 0 and not member_id:  # a tool, or one who reads without the group's members
+            told = ((topic, index, offset.offset) for (topic, index), offset in offsets.items())
+            self._runtime.audit.moved(name, (), told, often=True)
+        return later
 
     async def stage(
         self,
@@ -199,7 +204,7 @@ class KafkaOffsets:
         group = self._owner.find(name)
         topics = set() if group.membership.empty else group.membership.topics()
         faults: dict[At, Fault] = {}
-        gone: list[At] = []
+        gone: list[tuple[str, int, int]] = []  # with its offset
         for at in wanted:
             if not self._exists(at):
                 faults[at] = Fault.UNKNOWN_TOPIC_OR_PARTITION
@@ -207,9 +212,11 @@ class KafkaOffsets:
                 faults[at] = Fault.GROUP_SUBSCRIBED_TO_TOPIC
             else:
                 faults[at] = Fault.NONE
-                gone.append(at)
-        self._drop(group, [at for at in gone if at in group.offsets])
+                if at in group.offsets:
+                    gone.append((*at, group.offsets[at].offset))
+        self._drop(group, {(topic, index) for topic, index, _ in gone})
         await self._store.written(name).wait()
+        self._runtime.audit.moved(name, gone, ())
         return faults
 
     def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:

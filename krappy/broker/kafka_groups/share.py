@@ -111,6 +111,14 @@ class ShareGroups:
         return found
 
     async def alter(self, name: str, moves: Mapping[PartitionId, int]) -> None:
+        """As `move`; it is told in the audit log."""
+        await self.move(name, moves)
+        runtime = self._owner.runtime
+        names = runtime.image.names
+        told = [(names.get(id.topic_id, ""), id.partition, offset) for id, offset in moves.items()]
+        runtime.audit.moved(name, (), told)
+
+    async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
         """Moves a group without members, durably; one that is not there is made. An offset outside a log becomes its
         nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic."""
         await self._owner.store.sure(name)
@@ -146,7 +154,11 @@ class ShareGroups:
         """Deletes the positions of a group without members in these topics, by their ids; durably. Raises as
         `alter`."""
         await self._empty(name)
-        await self._kept.delete(name, [*topics])
+        gone = [*topics]
+        await self._kept.delete(name, gone)
+        runtime = self._owner.runtime
+        names = runtime.image.names
+        runtime.audit.changed("positions", name, {"topics": [names.get(id, "") for id in gone]}, None)
 
     async def delete(self, name: str) -> None:
         """Deletes a group without members, durably. Raises as `alter`."""
@@ -155,6 +167,7 @@ class ShareGroups:
                 self._owner.forget(await self._empty(name))
                 await self._owner.store.written(name).wait()
                 await self._kept.delete(name, None)
+                self._owner.runtime.audit.changed("group", name, {"protocol": "share"}, None)
             elif not await self._kept.delete(name, None):  # else a deletion was interrupted
                 self._owner.find(name)
 

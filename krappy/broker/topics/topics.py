@@ -15,14 +15,17 @@ from krappy.waiting import Signal
 class Topics(dict[str, Topic]):
     """All topics by name. `changed`: fired when one was created, deleted or changed."""
 
-    def __init__(self, alias: str) -> None:
-        """`alias`: the ending of names by which tables are read (the setting latest_alias)."""
+    def __init__(self, alias: str, own: str = "") -> None:
+        """`alias`: the ending of names by which tables are read (the setting latest_alias). `own`: the name of the
+        topic that only the broker writes to."""
         super().__init__()
+        self._own = own
         self.by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
         self.changed = Signal()
         self._alias = alias
 
     def add(self, topic: Topic) -> None:
+        topic.internal |= topic.name == self._own
         self[topic.name] = self.by_id[topic.id] = topic
 
     def remove(self, topic: Topic) -> None:

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from krappy.core.security.principal import Principal
 
+AUDITOR = "__krappy_audit"  # the transactional id that brokers name when they write lines to each other's topic
 REPEAT_S = 60.0
 WINDOW_S, MANY = 10.0, 100
 KEPT = 10_000  # repeats, and sources, that are remembered
+MOST_POSITIONS = 30  # of a group that a line tells
 LONGEST = 255  # characters of a text,
 LONGEST_STATE = 4096  # and of what something was before or after a change
 Facts = dict[str, Any]
@@ -78,9 +81,9 @@ class AuditTrail:
             if oldest.count:
                 yield {**oldest.facts, "repeated": oldest.count}
 
-    def lost(self, lines: int) -> None:
-        """So many lines could not be written."""
-        self._left_out += lines
+    def lost(self, facts: Facts) -> None:
+        """There is no room for what `take` gave. What it had counted is counted again."""
+        self._left_out += 1 + int(facts.get("left_out", 0)) + int(facts.get("repeated", 0))
 
     def _has_many(self, source: str, now: float) -> bool:
         if source not in self._sources and len(self._sources) >= self._kept:
@@ -113,6 +116,14 @@ def state(value: Any) -> Any:
         return None
     text = json.dumps(value, default=str)
     return json.loads(text) if len(text) <= LONGEST_STATE else text[:LONGEST_STATE]
+
+
+def positions(held: Iterable[tuple[str, int, int]]) -> Facts | None:
+    """Positions of a group as a state, at most `MOST_POSITIONS` of them; None if there are none."""
+    found: Facts = {}
+    for topic, index, offset in islice(held, MOST_POSITIONS):
+        found[f"{topic}-{index}"] = offset
+    return found or None
 
 
 def cleaned(facts: Mapping[str, Any]) -> Facts:
