@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from krappy import blocking
 from krappy.errors import KrappyError, LeaseLost
 from krappy.types import Event
 from tests.chaos.groups import Delivery, GroupHistory
-from tests.chaos.writers import QUIET
+from tests.chaos.writers import QUIET, TOLD
 
 SESSION_SECONDS = 4.0, 20.0
 LEASE_MS = 5_000
@@ -91,11 +91,11 @@ class NativeMember(Member):
 
 
 class KafkaMember(Member):
-    """`protocol`: classic, or consumer (KIP-848)."""
+    """`protocol`: classic, or consumer (KIP-848). It commits without waiting, since librdkafka's waiting has no end."""
 
     def __init__(self, bootstrap: str, protocol: str, *more: Any) -> None:
         super().__init__(*more)
-        self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET}
+        self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **QUIET, **TOLD}
         self._settings |= {"group.id": self.history.group, "group.protocol": protocol}
         self._settings |= {"enable.auto.commit": "false", "auto.offset.reset": "error"}
         self._settings |= {"isolation.level": "read_committed"}
@@ -104,7 +104,9 @@ class KafkaMember(Member):
             self._settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 
     def _session(self, number: int, until: float) -> None:
-        consumer = Consumer(self._settings)
+        consumer = Consumer(
+            {**self._settings, "client.id": f"{self.history.group}-{number}", "on_commit": self._committed}
+        )
         refused: list[KafkaException] = []
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -122,15 +124,15 @@ class KafkaMember(Member):
                 self.history.deliver([Delivery(number, each.partition(), each.offset(), None) for each in messages])
                 ends = {each.partition(): each.offset() + 1 for each in messages}
                 if ends:
-                    told = consumer.commit(
-                        offsets=[TopicPartition(self._topic, index, end) for index, end in ends.items()],
-                        asynchronous=False,
-                    )
-                    self.history.commit({each.partition: each.offset for each in told if each.error is None})
+                    consumer.commit(offsets=[TopicPartition(self._topic, index, end) for index, end in ends.items()])
             if refused:
                 raise refused[0]
         finally:
             consumer.close()
+
+    def _committed(self, error: KafkaError | None, told: list[TopicPartition]) -> None:
+        if error is None:
+            self.history.commit({each.partition: each.offset for each in told if each.error is None})
 
     def _positions(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where the group goes on. Raises KafkaException."""

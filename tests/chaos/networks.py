@@ -1,6 +1,6 @@
 """Networks between the servers of a round: namespaces of their own that can be cut, or this machine's loopback.
 
-`Namespaces` needs no clean-up: `enter` puts the whole run into namespaces of its own (network, mounts, processes), so
+`Namespaces` needs no clean-up: `enter` puts a whole round into namespaces of its own (network, mounts, processes), so
 all that it makes, and every process that it starts, is gone when it ends, however it ends.
 """
 
@@ -100,7 +100,6 @@ class Namespaces:
         return self._hosts[name]
 
     def ports(self, count: int) -> list[int]:
-        """Those of no round before: a client that has not ended yet would make topics in this one, and write to it."""
         return list(itertools.islice(self._ports, count))
 
     # --- trouble, of one host; `heal` ends all of it
@@ -175,8 +174,7 @@ def inside() -> bool:
 
 
 def enter() -> NoReturn:
-    """Runs this very command anew in namespaces of its own, in place of this process. Raises Missing."""
-    probe()
+    """Runs this very command anew in namespaces of its own, in place of this process."""
     os.environ[INSIDE] = "1"
     sys.stdout.flush()
     command = [*_unshare(), sys.executable, "-m", "tests.chaos.run", *sys.argv[1:]]

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from krappy import blocking
 from krappy.errors import KrappyError
 from tests.chaos.histories import History
-from tests.chaos.writers import QUIET
+from tests.chaos.writers import QUIET, TOLD
 
 FINISH_SECONDS = 60.0
 
@@ -66,8 +66,19 @@ class Reader:
 class RdkafkaReader(Reader):
     def __init__(self, name: str, bootstrap: str, history: History, topic: str, partitions: int) -> None:
         super().__init__(name, history, topic, partitions)
-        self._settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, **QUIET}
-        self._settings |= {"auto.offset.reset": "error", "isolation.level": "read_committed", "fetch.wait.max.ms": 200}
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "enable.auto.commit": False,
+            **QUIET,
+            **TOLD,
+        }
+        self._settings |= {
+            "client.id": "reader",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 200,
+        }
         self._settings |= {"enable.partition.eof": True}  # a log may end in a transaction's marker
 
     def _read(self) -> None:

@@ -9,6 +9,8 @@ lost, there twice, out of order or unseen; replicas are equal; tables are the fo
 compare-and-sets of tables are linearizable. Nothing runs as it did before only because the seed is the same: it decides
 the faults and their times, not what threads and disks do.
 
+A round is a process of its own, so what a client of one leaves behind ends with it.
+
 Exit status: 0 all is well, 1 something is wrong (the folder of the round is kept), 2 it can't run here.
 """
 
@@ -17,11 +19,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection
 from pathlib import Path
 from random import Random
 
@@ -33,6 +36,8 @@ from tests.cluster.zookeeper import Missing, jars
 from tests.power.record import build
 
 ROUND_SECONDS = 90.0
+CANT = 2  # exit status
+CLIENTS_LOG = "clients.log"  # in the folder of a round: what librdkafka tells of its consumers
 POWER_SHARE = 0.5  # of the rounds that record disks, so that power can be lost; such brokers are slower
 
 
@@ -53,35 +58,36 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the brokers")
     found.add_argument("--folder", type=Path, help="where rounds have their folders (a temporary one)")
     found.add_argument("--keep", action="store_true", help="keep the folders of good rounds, too")
+    found.add_argument("--of-many", action="store_true", help=argparse.SUPPRESS)  # this process runs one round
     found.add_argument("--json", action="store_true", help="a line of JSON for each round, on standard output")
     return found
 
 
-class Chaos:
-    """A run: what this machine can do, and the rounds."""
+class Round:
+    """What this machine can do, and one round."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._network: networks.Network = networks.Loopback() if options.no_namespaces else networks.Namespaces()
-        self._folder = options.folder or Path(tempfile.mkdtemp(prefix="krappy-chaos-"))
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder = options.folder / f"round-{options.seed}"
+        self._shims = options.folder / "shims"
         self._disk: Path | None = None
         self._clock: Path | None = None
         self._program: Path | None = None
         self._began = time.monotonic()
+        self._terminal = os.fdopen(os.dup(2), "w", buffering=1)
 
     def say(self, text: str) -> None:
-        seconds = time.monotonic() - self._began
-        sys.stderr.write(f"{seconds:7.1f} {text}\n")
-        sys.stderr.flush()
+        self._terminal.write(f"{time.monotonic() - self._began:7.1f} {text}\n")
 
-    def prepare(self) -> list[str]:
-        """The kinds of faults that are possible here; says which are not, and why."""
+    def _prepare(self) -> list[str]:
+        """The kinds of faults that are possible here; says which are not, and why. Raises Missing."""
         if shutil.which("cc") is None and shutil.which("gcc") is None:
             self.say("no power is lost and no clock jumps: there is no C compiler (Debian's package: gcc)")
         else:
-            self._clock = build(self._folder, CLOCK)
-            self._disk = build(self._folder) if self._options.power != "off" else None
+            self._shims.mkdir(exist_ok=True)
+            self._clock = build(self._shims, CLOCK)
+            self._disk = build(self._shims) if self._options.power != "off" else None
         try:
             self._program = linearizability.build()
         except linearizability.NotBuilt as reason:
@@ -98,27 +104,13 @@ class Chaos:
         return [each for each in asked if can[KINDS[each].needs]]
 
     def run(self) -> bool:
-        """Whether all rounds were well. Raises Missing."""
-        options = self._options
-        kinds = self.prepare()
-        seed = Random().getrandbits(31) if options.seed is None else options.seed
-        well, rounds = True, 0
-        while rounds < (options.rounds or 1 << 30):
-            if rounds and not options.rounds and time.monotonic() - self._began > options.minutes * 60:
-                break
-            well = self._round(seed + rounds, kinds) and well
-            rounds += 1
-        if not any(self._folder.glob("round-*")):
-            shutil.rmtree(self._folder)
-        return well
-
-    def _round(self, seed: int, kinds: Collection[str]) -> bool:
-        options = self._options
-        random = Random(seed)
+        """Whether all was well. Raises Missing."""
+        options, kinds = self._options, self._prepare()
+        random = Random(options.seed)
         zookeepers = random.choice([1, 3])
         power = random.random() < POWER_SHARE or options.power == "on" or "power" in " ".join(options.faults or [])
         order = Order(
-            seed=seed,
+            seed=options.seed,
             seconds=options.seconds,
             zookeepers=options.zookeepers or zookeepers,
             kinds=kinds,
@@ -127,31 +119,51 @@ class Chaos:
             shims=Shims(self._disk if power else None, self._clock),
             program=self._program,
         )
-        folder = self._folder / f"round-{seed}"
-        folder.mkdir()
-        self.say(
-            f"seed {seed}: {order.zookeepers} ZooKeepers, disks {'' if order.shims.disk else 'not '}recorded, {folder}"
-        )
-        outcome = run(order, folder, self._network, lambda text: self.say(f"  {text}"))
-        self._tell(outcome, folder)
+        self._folder.mkdir()
+        recorded = "recorded" if order.shims.disk else "not recorded"
+        self.say(f"seed {options.seed}: {order.zookeepers} ZooKeepers, disks {recorded}, {self._folder}")
+        with (self._folder / CLIENTS_LOG).open("wb") as log:
+            os.dup2(log.fileno(), 2)  # librdkafka writes there, also what a client that hangs never asks for
+        outcome = run(order, self._folder, self._network, lambda text: self.say(f"  {text}"))
+        self._tell(outcome)
         if not outcome.violations and not options.keep:
-            shutil.rmtree(folder)
+            shutil.rmtree(self._folder)
         return not outcome.violations
 
-    def _tell(self, outcome: Outcome, folder: Path) -> None:
+    def _tell(self, outcome: Outcome) -> None:
         if self._options.json:
             sys.stdout.write(json.dumps(outcome.as_json()) + "\n")
             sys.stdout.flush()
         for each in outcome.violations:
             self.say(f"seed {outcome.seed}: WRONG: {each}")
-        verdict = (
-            f"{len(outcome.violations)} things are wrong; kept in {folder}" if outcome.violations else "all is well"
-        )
+        wrong = f"{len(outcome.violations)} things are wrong; kept in {self._folder}"
+        verdict = wrong if outcome.violations else "all is well"
         self.say(f"seed {outcome.seed}: {sum(outcome.faults.values())} faults, {verdict}")
 
 
+def _rounds(options: argparse.Namespace) -> int:
+    """Runs each round as this command with its seed. Returns the exit status of all."""
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="krappy-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    seed = Random().getrandbits(31) if options.seed is None else options.seed
+    began, status, rounds = time.monotonic(), 0, 0
+    while rounds < (options.rounds or 1 << 30):
+        if rounds and not options.rounds and time.monotonic() - began > options.minutes * 60:
+            break
+        one = ["--of-many", "--seed", str(seed + rounds), "--folder", str(folder)]
+        ended = subprocess.run([sys.executable, "-m", "tests.chaos.run", *sys.argv[1:], *one], check=False).returncode
+        status = max(status, abs(ended))
+        if ended == CANT:
+            break
+        rounds += 1
+    shutil.rmtree(folder / "shims", ignore_errors=True)
+    with contextlib.suppress(OSError):  # rounds that went wrong are kept
+        folder.rmdir()
+    return status
+
+
 def _download() -> None:
-    """Builds and fetches what a run needs, while the network is in reach. Raises Missing without a ZooKeeper."""
+    """Builds and fetches what rounds need, while the network is in reach. Raises Missing without a ZooKeeper."""
     jars()
     with contextlib.suppress(linearizability.NotBuilt):  # told once the run has begun
         linearizability.build()
@@ -166,16 +178,20 @@ def main() -> int:
     if unknown := [each for each in options.faults or [] if each not in KINDS]:
         parser().error(f"there is no fault {unknown[0]!r}; --list-faults shows all")
     try:
+        if not options.of_many:
+            if not options.no_namespaces:
+                networks.probe()
+            _download()
+            return _rounds(options)
         if not options.no_namespaces:
             if not networks.inside():
-                _download()
                 networks.enter()
             networks.settle()
-        return 0 if Chaos(options).run() else 1
+        return 0 if Round(options).run() else 1
     except (Missing, networks.Missing) as reason:
         hint = "" if options.no_namespaces else "; --no-namespaces runs what needs none"
         sys.stderr.write(f"chaos can't run: {reason}{hint}\n")
-        return 2
+        return CANT
 
 
 if __name__ == "__main__":

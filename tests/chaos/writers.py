@@ -20,6 +20,7 @@ from krappy.types import Receipt
 from tests.chaos.histories import Fate, History, Sent
 
 FLUSH_SECONDS = 40.0
+TOLD = {"log_level": 7, "debug": "cgrp,fetch,metadata,protocol"}  # what a consumer that stands still must tell
 QUIET = {"log_level": 0, "socket.timeout.ms": 5000, "reconnect.backoff.max.ms": 1000}
 
 
