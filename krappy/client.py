@@ -38,7 +38,7 @@ from krappy.clients.security import ClientOptions
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import KeyRangeChoice
-from krappy.clients.values import Addresses, StartAt, Text
+from krappy.clients.values import Addresses, Consistency, StartAt, Text
 from krappy.errors import TopicDiffers
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
@@ -215,9 +215,18 @@ class Client(AclMethods):
             max_bytes=max_bytes,
         )
 
-    def table(self, topic: str) -> Table:
-        """The topic as a table."""
-        return Table(self._connection, topic)
+    def table(self, topic: str, *, consistency: Consistency = "strong") -> Table:
+        """The topic as a table.
+
+        Args:
+            consistency: "strong": each answer includes all that was committed before the request. The leaders of
+                partitions give it. "session": each includes what this client has written, and read in this way. Any
+                replica in sync gives it, so that lookups and scans are spread over the cluster; it may lack the last
+                writes of others. While the topic has strays, and of one broker, it is the same as "strong".
+
+        Raises InvalidRequest for another word.
+        """
+        return Table(self._connection, topic, consistency)
 
     # --- by columns ---------------------------------------------------------------------------------------------
 

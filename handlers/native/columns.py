@@ -127,7 +127,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
         await views.wait()
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + step]
-            at, found = await look_up_spread(topic, some, only, pause)
+            at, found = await look_up_spread(topic, some, only, pause, topic.led)
             where += at
             if heads_only:
                 found = [entry and entry[: entry_columns.END] for entry in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,8 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
 
 
 async def _get_later(session: SessionPort, partition: PartitionPort, request: messages.Get) -> messages.Got:
-    views = await session.broker.wait_for_views([partition], request.min_offset)
+    least = None if request.min_offset is None else {partition.index: request.min_offset}
+    views = await session.broker.wait_for_views([partition], least)
     await session.writable()
     await views.wait()
     return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
@@ -54,7 +55,8 @@ async def _get_later(session: SessionPort, partition: PartitionPort, request: me
 async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
     views = await session.broker.wait_for_views(topic.all_led())
     if request.min_offset is not None:
-        await session.broker.wait_for_views([_partition(topic, request.key, None)], request.min_offset)
+        partition = _partition(topic, request.key, None)
+        await session.broker.wait_for_views([partition], {partition.index: request.min_offset})
     await session.writable()
     await views.wait()
     (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
@@ -67,7 +69,7 @@ def multi_get(
 ) -> messages.MultiGot | Coroutine[Any, Any, messages.MultiGot]:
     topic = session.access.topic(request.topic, Op.READ)
     keys = request.keys
-    if request.partition is not None or topic.count == 1:
+    if request.min_offsets is None and (request.partition is not None or topic.count == 1):
         partition = topic.led(request.partition or 0)
         if len(keys) <= QUICK and partition.is_sure and partition.view_ready(None):
             entries: list[bytes] = []
@@ -84,8 +86,15 @@ def multi_get(
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys = request.keys
     only = 0 if topic.count == 1 else request.partition
-    partitions = [topic.led(only)] if only is not None else await partitions_of(session, topic, lambda: keys)
-    views = await session.broker.wait_for_views(partitions)
+    least = _least(topic, request)
+    at = topic.led if least is None else topic.held
+    if only is not None:
+        partitions = [at(only)]
+    elif least is None:
+        partitions = list(await partitions_of(session, topic, lambda: keys))
+    else:
+        partitions = await _own_partitions(session, topic, keys, at)
+    views = await session.broker.wait_for_views(partitions, least)
     pause = views.after(session.pause)
     indexes: list[int] = []
     entries: list[bytes] = []
@@ -94,7 +103,7 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
         await views.wait()
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + SLICE]
-            where, there = await look_up_spread(topic, some, only, pause)
+            where, there = await look_up_spread(topic, some, only, pause, at)
             found = [entry or NIL for entry in there]
             indexes += where
             entries += found
@@ -107,6 +116,11 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     return messages.MultiGot(indexes, entries)
 
 
+def _least(topic: TopicPort, request: messages.MultiGet | messages.Scan) -> Mapping[int, int] | None:
+    """By partition, the offset that an answer must include; None: all that is committed, which leaders know."""
+    return None if request.min_offsets is None or topic.scattered else dict(request.min_offsets)
+
+
 async def partitions_of(
     session: SessionPort, topic: TopicPort, keys: Callable[[], list[bytes]]
 ) -> Sequence[PartitionPort]:
@@ -117,22 +131,33 @@ async def partitions_of(
     except NotLeader:
         if topic.scattered:
             raise
+    return await _own_partitions(session, topic, keys(), topic.led)
+
+
+async def _own_partitions(
+    session: SessionPort, topic: TopicPort, keys: list[bytes], at: Callable[[int], PartitionPort]
+) -> list[PartitionPort]:
+    """Those that murmur2 gives the keys. Raises NotLeader."""
     found: set[int] = set()
-    wanted = keys()
-    for first in range(0, len(wanted), QUICK):
-        found.update(partition_for(key, topic.count) for key in wanted[first : first + QUICK])
+    for first in range(0, len(keys), QUICK):
+        found.update(partition_for(key, topic.count) for key in keys[first : first + QUICK])
         await session.pause()
-    return [topic.led(index) for index in sorted(found)]
+    return [at(index) for index in sorted(found)]
 
 
 async def look_up_spread(
-    topic: TopicPort, keys: list[bytes], only: int | None, pause: Pause
+    topic: TopicPort,
+    keys: list[bytes],
+    only: int | None,
+    pause: Pause,
+    at: Callable[[int], PartitionPort],
 ) -> tuple[list[int], list[bytes | None]]:
     """(partition, entry) lists of the first of these keys, in their order: of all keys, unless their entries are large.
-    An entry is None when the key is absent. `only`: the one partition to look in."""
+    An entry is None when the key is absent. `only`: the one partition to look in. `at`: finds partitions; the topic's
+    own, `led` or `held`."""
     found: list[bytes | None] = []
     if only is not None:
-        found = topic.led(only).look_up_some(keys)
+        found = at(only).look_up_some(keys)
         return [only] * len(found), found
     if topic.scattered:
         return await topic.newest(keys, pause)
@@ -140,7 +165,7 @@ async def look_up_spread(
     where: list[int] = []
     for key in keys:
         index = partition_for(key, count)
-        entry = topic.led(index).look_up(key)
+        entry = at(index).look_up(key)
         where.append(index)
         found.append(entry)
         size += len(entry or b"")
@@ -171,8 +196,9 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
         topic = session.access.topic(request.topic, Op.READ)
-        partitions = chosen_partitions(topic, request.partitions)
-        await session.broker.wait_for_views(partitions)
+        least = _least(topic, request)
+        partitions = chosen_partitions(topic, request.partitions, topic.led if least is None else topic.held)
+        await session.broker.wait_for_views(partitions, least)
         scan = session.broker.scan(
             partitions,
             *(request.prefix, request.start, request.end),
@@ -286,5 +312,8 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
     return topic.led(index)
 
 
-def chosen_partitions(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in indexes]
+def chosen_partitions(
+    topic: TopicPort, indexes: list[int] | None, at: Callable[[int], PartitionPort] | None = None
+) -> list[PartitionPort]:
+    """`at`: finds a partition; None: only those that this broker leads."""
+    return list(map(at or topic.led, range(topic.count) if indexes is None else indexes))

@@ -6,7 +6,7 @@ the newer one: it rises with every election.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from krappy.clients.values import Address, address
@@ -113,11 +113,15 @@ class KnownCluster:
             raise UnknownPartition(f"the topic '{topic}' has partitions 0 to {len(partitions) - 1}, not {partition}")
         return self.brokers.get(partitions[partition].leader)
 
-    def in_sync(self, topic: str, partition: int) -> list[KnownBroker]:
-        """The brokers that have all that is acknowledged. Raises UnknownTopic."""
-        partitions = self.topic(topic).partitions
-        some = partitions[partition].isr if partition < len(partitions) else ()
-        return [self.brokers[each] for each in some if each in self.brokers]
+    def in_sync(self, topic: str, partitions: Iterable[int]) -> dict[int, list[int]]:
+        """By broker, those of some partitions of which it has all that is acknowledged. Raises UnknownTopic."""
+        known = self.topic(topic).partitions
+        found: dict[int, list[int]] = {}
+        for index in partitions:
+            for broker in known[index].isr if index < len(known) else ():
+                if broker in self.brokers:
+                    found.setdefault(broker, []).append(index)
+        return found
 
 
 def _broker(told: Mapping[str, Any]) -> KnownBroker:

@@ -9,7 +9,7 @@ highest partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import TypeVar
 
@@ -25,16 +25,28 @@ async def spread(
     router: Router, topic: str, keys: Sequence[bytes], request: Callable[[list[bytes]], Request], answer: type[A]
 ) -> list[tuple[list[int], A]]:
     """(numbers of keys, the answer about them) of each leader. Raises OthersNeeded while the topic has strays."""
-    count = await partitions(router, topic)
+    rows = await rows_by_partition(router, topic, keys)
+    found = await router.of_leaders(
+        topic, rows, lambda some: request([keys[row] for row in rows_of(rows, some)]), answer
+    )
+    return [(rows_of(rows, some), got) for _, some, got in found]
+
+
+async def rows_by_partition(
+    router: Router, topic: str, keys: Sequence[bytes], partition: int | None = None
+) -> dict[int, list[int]]:
+    """The numbers of the keys by the partition that they are looked up in: this one, or that which murmur2 gives."""
+    if partition is not None:
+        return {partition: list(range(len(keys)))}
     rows: dict[int, list[int]] = {}
-    for row, index in enumerate(map(partition_for, keys, repeat(count))):
+    for row, index in enumerate(map(partition_for, keys, repeat(await partitions(router, topic)))):
         rows.setdefault(index, []).append(row)
+    return rows
 
-    def of(some: list[int]) -> list[int]:
-        return [row for index in some for row in rows[index]]
 
-    found = await router.of_leaders(topic, rows, lambda some: request([keys[row] for row in of(some)]), answer)
-    return [(of(some), got) for _, some, got in found]
+def rows_of(rows: Mapping[int, list[int]], partitions: Iterable[int]) -> list[int]:
+    """The numbers of the keys of some partitions."""
+    return [row for index in partitions for row in rows[index]]
 
 
 async def partitions(router: Router, topic: str) -> int:

@@ -21,6 +21,7 @@ from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientSignal
+from krappy.clients.session_reads import SessionReads
 from krappy.clients.values import Address
 from krappy.clients.watchdog import Watchdog
 from krappy.errors import (
@@ -41,6 +42,7 @@ from krappy.wire import messages
 from krappy.wire.messages import Answer, Request
 
 A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 KNOWN = 5.0  # seconds for which it counts what the leaders know of a topic's strays
 UNSURE = 1.0  # seconds for which a leader may say that it does not know whether a topic has strays
@@ -68,6 +70,7 @@ class Router:
         self._links: dict[int, Link] = {}  # by the broker's id
         self._scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
         self._watchdog = Watchdog(self)
+        self.session = SessionReads(self)
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
@@ -245,24 +248,9 @@ class Router:
         link = self._link(broker, broker.address)
         return None if link.broken else link
 
-    async def ask_replica(
-        self, request: Request, answer: type[A], topic: str, partition: int | None, key: bytes
-    ) -> A | None:
-        """The answer of some replica in sync of a partition, as for `ask`; None: none that is connected answers."""
-        deadline = self.runtime.now() + self.timeout
-        known = await self.topic(topic, deadline)
-        at = partition_for(key, len(known.partitions)) if partition is None else partition
-        brokers = self.known.in_sync(topic, at)
-        links = [self._link(each, each.address) for each in brokers if each.address is not None]
-        connected = [link for link in links if not link.broken]
-        if not connected:
-            return None
-        link = connected[int(self._random() * len(connected))]
-        try:
-            return await link.ask(request, answer, generation=link.generation, timeout=PATIENCE)
-        except (NotLeader, ConnectionLost, RequestTimeout):
-            await self.refresh([topic], deadline)  # it may not be in sync any more
-            return None
+    def choice(self, some: Sequence[T]) -> T:
+        """One of them, by chance."""
+        return some[int(self._random() * len(some))]
 
     def any_now(self) -> Link:
         """A link to some broker, which is connected if one is."""

@@ -32,9 +32,13 @@ class Scanning:
         partitions: Sequence[int] | None,
         tombstones: bool,
         page_entries: int = PAGE_ENTRIES,
+        *,
+        session: bool = False,
     ) -> None:
+        """`session`: any replica may give its table, if that has what this client has written, and read so."""
         self._router, self._topic = router, topic
         self._runtime = router.runtime
+        self._session = session
         self._link = router.home  # to the broker that has the scan now
         self._left: list[int] | None = None  # partitions that are still to be scanned, once there are several leaders
         self._first = messages.Scan(
@@ -77,7 +81,8 @@ class Scanning:
         while True:
             request = self._first
             if self._router.several:
-                self._link, request.partitions = await self._leader(deadline)
+                self._link, request.partitions = await self._broker(deadline)
+                request.min_offsets = sorted(self._router.session.seen(self._topic).items()) if self._session else None
             self._generation = await self._link.ready(deadline)
             try:
                 scanned = await self._link.ask(
@@ -91,17 +96,20 @@ class Scanning:
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
                 self._router.note(error)
+                self._session = False  # the leaders are asked from now on
                 if self._router.several:
                     await self._router.look_again(self._topic, error, backoff, deadline)
                 continue
             self._begun = True
             self.offsets |= dict(scanned.offsets)
+            if self._session:
+                self._router.session.saw(self._topic, [(index, end - 1) for index, end in scanned.offsets])
             if self._left is not None:
                 self._left = [each for each in self._left if each not in self.offsets]
             return scanned
 
-    async def _leader(self, deadline: float) -> tuple[Link, list[int]]:
-        """The leader of the next partition, and all partitions that it can scan."""
+    async def _broker(self, deadline: float) -> tuple[Link, list[int]]:
+        """The leader of the next partition, or a replica, and all partitions that it can scan."""
         if self._left is None:
             await self._router.check_in_place(self._topic, deadline)
             count = len((await self._router.topic(self._topic, deadline)).partitions)
@@ -109,6 +117,11 @@ class Scanning:
             self._left = list(range(count)) if chosen is None else sorted(set(chosen))
         if not self._left:
             return self._router.home, []
+        if self._session:
+            replicas = self._router.session.brokers(self._topic, self._left)
+            if replicas is not None:
+                return replicas[0]
+            self._session = False
         link = await self._router.leader(self._topic, self._left[0], deadline)
         return link, [each for each in self._left if self._router.leader_now(self._topic, each) is link]
 

@@ -300,6 +300,7 @@ class Sending:
         with self._lock:
             settled = self._accumulator.collect()
             self._let_in()
+        self._router.session.wrote(self.topic, settled)
         for each in settled:
             each.tell()
 

@@ -31,24 +31,53 @@ MOST_KEYS = 10_000  # keys in one request
 KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at most 1 MiB of small values at once
 
 
-async def get(router: Router, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
-    """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset."""
+async def get(
+    router: Router, topic: str, key: Text, partition: int | None, min_offset: int | None, session: bool = False
+) -> Entry | None:
+    """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset. `session`: of any replica
+    that has what this client has written, and read so."""
     wanted = key_bytes(key)
+    if router.several and (session or min_offset is not None):
+        told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session)
+        if told:
+            return found
     if partition is not None or not router.several or not await router.may_scatter(topic):
         with suppress(OthersNeeded):
-            return await _get(router, topic, wanted, partition, min_offset)
+            return _saw(router, topic, session, await _get(router, topic, wanted, partition, min_offset))
     count = await lookups.partitions(router, topic)
     home = partition_for(wanted, count)
-    found = [await _get(router, topic, wanted, each, min_offset if each == home else None) for each in range(count)]
-    return lookups.newest(found, home)
+    entries = [await _get(router, topic, wanted, each, min_offset if each == home else None) for each in range(count)]
+    return _saw(router, topic, session, lookups.newest(entries, home))
+
+
+def _saw(router: Router, topic: str, session: bool, entry: Entry | None) -> Entry | None:
+    if session and entry is not None:
+        router.session.saw(topic, [(entry.partition, entry.offset)])
+    return entry
+
+
+async def _get_of_replica(
+    router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None, session: bool
+) -> tuple[bool, Entry | None]:
+    """(whether some replica has answered, its answer)."""
+    at = partition_for(key, await lookups.partitions(router, topic)) if partition is None else partition
+    least = -1 if min_offset is None else min_offset
+    if session:
+        least = max(least, router.session.seen(topic).get(at, -1))
+    request = messages.Get(topic, key, partition, least)
+    answers = await router.session.ask(topic, [at], lambda _: request, messages.Got)
+    if answers is None:
+        return False, None
+    [(_, got)] = answers
+    return True, _saw(router, topic, session, _got(key, got))
 
 
 async def _get(router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
-    request, got = messages.Get(topic, key, partition, min_offset), None
-    if min_offset is not None and router.several:
-        got = await router.ask_replica(request, messages.Got, topic, partition, key)
-    if got is None:
-        got = await router.ask(request, messages.Got, topic, partition, key)
+    request = messages.Get(topic, key, partition, min_offset)
+    return _got(key, await router.ask(request, messages.Got, topic, partition, key))
+
+
+def _got(key: bytes, got: messages.Got) -> Entry | None:
     if len(got.entry) != 1:
         raise ProtocolError(f"{len(got.entry)} entries in the answer to a lookup of one key")
     found = got.entry[0]
@@ -62,14 +91,40 @@ def _several(keys: Iterable[Text]) -> Iterable[Text]:
     return keys
 
 
-async def get_many(router: Router, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
+async def get_many(
+    router: Router, topic: str, keys: Iterable[Text], partition: int | None, session: bool = False
+) -> list[Entry | None]:
     """For each key, in their order, what `get` returns."""
     wanted = [key if type(key) is bytes else key_bytes(key) for key in _several(keys)]
     found: list[Entry | None] = []
     step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
     for first in range(0, len(wanted), step):
-        found += await _get_some(router, topic, wanted[first : first + step], partition)
+        some = wanted[first : first + step]
+        got = await _get_some_of_replicas(router, topic, some, partition) if session and router.several else None
+        found += await _get_some(router, topic, some, partition) if got is None else got
+    if session:
+        router.session.saw(topic, [(each.partition, each.offset) for each in found if each is not None])
     return found
+
+
+async def _get_some_of_replicas(
+    router: Router, topic: str, keys: list[bytes], partition: int | None
+) -> list[Entry | None] | None:
+    rows = await lookups.rows_by_partition(router, topic, keys, partition)
+    least = sorted(router.session.seen(topic).items())
+
+    def request(some: list[int]) -> messages.MultiGet:
+        return messages.MultiGet(topic, [keys[row] for row in lookups.rows_of(rows, some)], partition, least)
+
+    answers = await router.session.ask(topic, rows, request, messages.MultiGot)
+    if answers is None:
+        return None
+    entries: list[Entry | None] = [None] * len(keys)
+    for some, got in answers:
+        of = lookups.rows_of(rows, some)
+        for row, entry in zip(of, _several_got(got, [keys[row] for row in of], partition), strict=True):
+            entries[row] = entry
+    return entries
 
 
 async def get_columns(

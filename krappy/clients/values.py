@@ -13,6 +13,7 @@ from krappy.types import ABSENT, NO_TIMESTAMP, Headers
 Text = str | bytes | bytearray | memoryview  # str is sent as UTF-8
 Time = int | datetime  # ms since the epoch, or an aware datetime
 StartAt = Literal["earliest", "latest"] | int | datetime  # an int is an offset
+Consistency = Literal["strong", "session"]
 Expected = int | Literal["absent"]
 Addresses = str | Iterable[str]  # HOST:PORT, several with commas between them, or as a list
 HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]

@@ -158,7 +158,8 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     partition = found.led(index)
     if query.min_offset is not None:
         _check_offset(found, partition, query.min_offset)
-    await call.broker.wait_for_views([partition], query.min_offset)
+    least = None if query.min_offset is None else {partition.index: query.min_offset}
+    await call.broker.wait_for_views([partition], least)
     if query.partition is None and found.scattered:
         views = await call.broker.wait_for_views(found.all_led())
         (index,), (entry_bytes,) = await found.newest([key], views.after(call.pause))

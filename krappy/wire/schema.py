@@ -68,6 +68,7 @@ U32 = Annotated[int, Range(0, 2**32 - 1)]
 I31 = Annotated[int, Range(0, 2**31 - 1)]
 I64 = Annotated[int, Range(-(2**63), 2**63 - 1)]
 Offset = Annotated[int, Range(0, 2**63 - 1)]
+Least = Annotated[int, Range(-1, 2**63 - 1)]  # an offset, or -1: none
 Expect = Annotated[int, Range(-1, 2**63 - 1)]  # an offset, or -1: absent
 Timestamp = Annotated[int, Range(0, 2**63 - 1)]  # ms since the epoch
 Millis = Annotated[int, Range(0, 2**31 - 1)]

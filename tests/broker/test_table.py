@@ -144,5 +144,5 @@ async def test_who_waits_for_a_view_that_is_behind_is_told_how_far_it_is(
             with pytest.raises(RequestTimeout, match="of waiting it is at offset 0 of 1"):
                 await broker.wait_for_views([partition])
             with pytest.raises(RequestTimeout, match="no event with offset 1 yet"):
-                await broker.wait_for_views([partition], 1)
-        await broker.wait_for_views([partition], 0)
+                await broker.wait_for_views([partition], {0: 1})
+        await broker.wait_for_views([partition], {0: 0})

@@ -440,6 +440,7 @@ def test_scan_by_prefix_and_range(krappy: Krappy, topic: str) -> None:
     assert sorted(krappy("scan", topic, "--prefix", "b", "--sep", "=").lines) == ["b0=0", "b1=1", "b2=2", "b3=3"]
     assert sorted(krappy("scan", topic, "--start", "a3", "--end", "b2", "--keys").lines) == ["a3", "b0", "b1"]
     assert len(krappy("scan", topic).lines) == 12
+    assert krappy("scan", topic, "--prefix", "b", "--ordered", "--keys", "-n", "3").lines == ["b0", "b1", "b2"]
     assert len(krappy("scan", topic, "--max", "7").lines) == 7
     assert krappy("scan", topic, "--start", "b2", "--end", "b3", "--keys", "--json").objects == [{"key": "b2"}]
     tombstones = [each for each in krappy("scan", topic, "--tombstones", "--json").objects if each["deleted"]]

@@ -146,7 +146,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("GroupDeleted", {"id": 1}),
     ("Get", {"id": 1, "topic": "users", "key": b"u1", "partition": None, "min_offset": None}),
     ("Got", {"id": 1, "partition": 1, "entry": [[42, 1700000000000, b"Ada", [["lang", b"en"]]]]}),
-    ("MultiGet", {"id": 1, "topic": "users", "keys": [b"u1", b"nobody"], "partition": None}),
+    ("MultiGet", {"id": 1, "topic": "users", "keys": [b"u1", b"nobody"], "partition": None, "min_offsets": None}),
     ("MultiGot", {"id": 1, "partitions": [1, 0], "entries": [[42, 1700000000000, b"Ada", None], None]}),
     (
         "Scan",
@@ -161,6 +161,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "max_entries": 1000,
             "max_bytes": 1048576,
             "cursor": None,
+            "min_offsets": [[0, 41]],
         },
     ),
     (

@@ -55,6 +55,7 @@ TYPES = {
     "Indexes": "[u32, …]",
     "Millis": "ms",
     "Names": "[str, …]",
+    "Least": "offset or -1",
     "Offset": "offset",
     "OffsetList": "[[partition, offset], …]",
     "Order": '"none" or "key"',

@@ -49,7 +49,7 @@ REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
     ),
     (m.Ack(1, [("t", 0, 1, 2)]), 4, {"handle": 1, "ranges": [["t", 0, 1, 2]]}),
     (m.Get("t", b""), 5, {"topic": "t", "key": b"", "partition": None, "min_offset": None}),
-    (m.MultiGet("t", [b"a", b"b"], 0), 5, {"topic": "t", "keys": [b"a", b"b"], "partition": 0}),
+    (m.MultiGet("t", [b"a", b"b"], 0), 5, {"topic": "t", "keys": [b"a", b"b"], "partition": 0, "min_offsets": None}),
     (
         m.CreateTopic("t", 3, {"a": 1, "b": None}, True, 2),
         6,
@@ -180,7 +180,7 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
         (m.Get, "partition", 2**32),
         (m.Get, "partition", True),
         (m.Get, "partition", 1.0),
-        (m.Get, "min_offset", -1),
+        (m.Get, "min_offset", -2),
         (m.MultiGet, "keys", b"ab"),
         (m.MultiGet, "keys", [b"a", "b"]),
         (m.Message, "headers", [["a"]]),

@@ -203,7 +203,7 @@ class InternalTables(ABC, Generic[Kept]):
         `wait_for_views`, StorageError."""
         partition = table.partition
         await partition.appender.idle()
-        folded = await wait_for_views([partition], partition.end_offset - 1)
+        folded = await wait_for_views([partition], {partition.index: partition.end_offset - 1})
         number, rows = partition.number, list[tuple[bytes, bytes]]()
         for prefix in self._keys.prefixes:
             at: bytes | None

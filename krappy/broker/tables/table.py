@@ -64,20 +64,23 @@ class Chosen(NamedTuple):
 
 
 class Folded:
-    """Waits until each view includes an offset: `min_offset`, of which any replica may answer; or the last that was
-    decided when this was made, which only a leader knows that is sure to lead.
+    """Waits until each view includes an offset: one of `min_offsets` (by partition; none that is not there), of which
+    any replica may answer; or the last that was decided when this was made, which only a leader knows that is sure to
+    lead.
 
     After `wait` they do until another task has its turn: then a view may be dropped or begun anew, and lookups in it
     find nothing. So a task that pauses between two lookups must wait again (`after`).
     """
 
-    def __init__(self, partitions: Sequence[Partition], min_offset: int | None) -> None:
-        self._partitions, self._min_offset = partitions, min_offset
+    def __init__(self, partitions: Sequence[Partition], min_offsets: Mapping[int, int] | None) -> None:
+        self._partitions, self._min_offsets = partitions, min_offsets
         self._wanted = self._now()
 
     def _now(self) -> list[tuple[Partition, int]]:
-        least = self._min_offset
-        return [(each, each.last_stable_offset - 1 if least is None else least) for each in self._partitions]
+        least = self._min_offsets
+        if least is None:
+            return [(each, each.last_stable_offset - 1) for each in self._partitions]
+        return [(each, least.get(each.index, -1)) for each in self._partitions]
 
     async def wait(self) -> None:
         """Raises RequestTimeout, NotLeader, and why a view never will include it."""
@@ -85,7 +88,7 @@ class Folded:
         while waited:
             waited = False
             for partition, offset in self._wanted:
-                if self._min_offset is None and not partition.is_sure:
+                if self._min_offsets is None and not partition.is_sure:
                     waited = True
                     await partition.until_sure()
                     self._wanted = self._now()
@@ -118,9 +121,10 @@ def _late(partition: Partition, offset: int) -> RequestTimeout:
     )
 
 
-async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> Folded:
-    """Returns once each view includes `min_offset`, or all that was decided at the call. Raises as `Folded.wait`."""
-    folded = Folded(partitions, min_offset)
+async def wait_for_views(partitions: Sequence[Partition], min_offsets: Mapping[int, int] | None = None) -> Folded:
+    """Returns once each view includes its one of `min_offsets`, or all that was decided at the call. Raises as
+    `Folded.wait`."""
+    folded = Folded(partitions, min_offsets)
     await folded.wait()
     return folded
 

@@ -23,6 +23,7 @@ from krappy.types import Entry
 @range_options
 @partition_option
 @click.option("--tombstones", is_flag=True, help="Print deleted keys too, while their tombstones are kept.")
+@click.option("--ordered", is_flag=True, help="Merge all partitions in the order of keys.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
 @click.option(
     "-s", "--sep", "separator", type=Separator(), default="\t", help="The text between key and value.  [default: tab]"
@@ -38,6 +39,7 @@ def scan(
     end: str | None,
     partitions: tuple[int, ...],
     tombstones: bool,
+    ordered: bool,
     limit: int | None,
     separator: str,
     keys_only: bool,
@@ -47,7 +49,7 @@ def scan(
 ) -> None:
     """Print a topic's table: each key and its latest value, from one snapshot.
 
-    Entries come partition by partition, ordered by key within each.
+    Entries come partition by partition, ordered by key within each; with --ordered all in one order.
 
     \b
     Examples:
@@ -55,12 +57,14 @@ def scan(
       krappy scan users --prefix u1 --max 10
       krappy scan users --start u1 --end u5 --json
       krappy scan users --keys | wc -l
+      krappy scan users --ordered --start u1
     """
     chosen = chosen_keys(prefix, start, end)
     left = limit
     with connect(address) as client:
         table = client.table(topic)
-        with table.scan(**chosen, partitions=list(partitions) or None, tombstones=tombstones) as scanned:  # type: ignore[arg-type]
+        some = list(partitions) or None
+        with table.scan(**chosen, partitions=some, tombstones=tombstones, ordered=ordered) as scanned:  # type: ignore[arg-type]
             for page in scanned.pages():
                 entries = page if left is None else page[:left]
                 output.write_lines(_line(entry, separator, keys_only, form, as_json) for entry in entries)

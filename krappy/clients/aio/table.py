@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self, Unpack
+from typing import Self, Unpack, get_args
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables
@@ -14,22 +14,29 @@ from krappy.clients.aio.io import Delivery
 from krappy.clients.aio.items import Items
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
+from krappy.clients.merging import MergedScanning
 from krappy.clients.scanning import Scanning
-from krappy.clients.values import EventOptions, Text, key_bytes
+from krappy.clients.values import Consistency, EventOptions, Text, key_bytes
 from krappy.clients.watch_progress import SnapshotEnd
 from krappy.clients.watching import Watching
-from krappy.errors import OffsetMismatch
+from krappy.errors import InvalidRequest, OffsetMismatch
 from krappy.types import Entry, Receipt
 
+LEAST_PAGE = 64  # entries of a page of one partition, when several are merged
 LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
 class Table:
-    """A topic's latest value for each key. Every answer includes all events committed before the request."""
+    """A topic's latest value for each key. Every answer includes all events committed before the request, or what the
+    table's consistency says."""
 
-    def __init__(self, connection: ClientConnection, topic: str) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, consistency: Consistency = "strong") -> None:
+        """Raises InvalidRequest."""
+        if consistency not in get_args(Consistency):
+            raise InvalidRequest(f"consistency is one of {', '.join(get_args(Consistency))}, not {consistency!r}")
         self.topic = topic
         self._connection = connection
+        self._session = consistency == "session"
 
     async def get(self, key: Text, *, partition: int | None = None, min_offset: int | None = None) -> Entry | None:
         """The entry of a key. None: absent. An entry with `.deleted`: the key was deleted at `.offset`.
@@ -43,11 +50,11 @@ class Table:
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
-        return await tables.get(self._connection.router, self.topic, key, partition, min_offset)
+        return await tables.get(self._connection.router, self.topic, key, partition, min_offset, self._session)
 
     async def get_many(self, keys: Iterable[Text], *, partition: int | None = None) -> list[Entry | None]:
         """The entries of many keys, in their order; None: absent. One request asks for up to 10,000 keys."""
-        return await tables.get_many(self._connection.router, self.topic, keys, partition)
+        return await tables.get_many(self._connection.router, self.topic, keys, partition, self._session)
 
     async def get_columns(
         self,
@@ -144,14 +151,30 @@ class Table:
         partitions: Sequence[int] | None = None,
         tombstones: bool = False,
         page_entries: int = tables.PAGE_ENTRIES,
+        ordered: bool = False,
     ) -> Scan:
         """A snapshot of all keys, of those with a `prefix`, or from `start` (inclusive) to `end` (exclusive).
 
         `async for entry in table.scan()` gives entries partition by partition, in the order of keys; `.pages()` gives
         lists of entries, which is faster. A lost connection ends the snapshot: then it raises ConnectionLost.
+
+        `ordered`: gives the entries of all partitions in the order of keys, each key once. Each partition is scanned
+        with a cursor of its own then, and each cursor waits at most two minutes for the others: after that it raises
+        UnknownHandle.
         """
+        router = self._connection.router
         chosen = tables.KeyRangeChoice(prefix, start, end)
-        return Scan(Scanning(self._connection.router, self.topic, chosen, partitions, tombstones, page_entries))
+
+        def scan(some: Sequence[int] | None, tombstones: bool, size: int) -> Scanning:
+            return Scanning(router, self.topic, chosen, some, tombstones, size, session=self._session)
+
+        if not ordered:
+            return Scan(scan(partitions, tombstones, page_entries))
+
+        def scan_one(partition: int, of: int, hidden: bool) -> Scanning:
+            return scan([partition], tombstones or hidden, max(LEAST_PAGE, page_entries // of))
+
+        return Scan(MergedScanning(router, self.topic, partitions, scan_one, tombstones=tombstones))
 
     def watch(
         self,
@@ -180,7 +203,7 @@ class Table:
 class KeyedEntries:
     """Entries one by one: `async for entry in entries`; `pages` gives lists of them."""
 
-    def __init__(self, core: Scanning | tables.KeyHistory) -> None:
+    def __init__(self, core: Scanning | MergedScanning | tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
 
@@ -204,7 +227,7 @@ class KeyedEntries:
 class Scan(KeyedEntries):
     """The entries of a snapshot."""
 
-    _core: Scanning
+    _core: Scanning | MergedScanning
 
     @property
     def offsets(self) -> dict[int, int]:

@@ -7,32 +7,39 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self, Unpack
+from typing import Self, Unpack, get_args
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
+from krappy.clients.merging import MergedScanning
 from krappy.clients.runtime import run
 from krappy.clients.scanning import Scanning
 from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.items import Items
-from krappy.clients.values import EventOptions, Text, key_bytes
+from krappy.clients.values import Consistency, EventOptions, Text, key_bytes
 from krappy.clients.watch_progress import SnapshotEnd
 from krappy.clients.watching import Watching
-from krappy.errors import OffsetMismatch
+from krappy.errors import InvalidRequest, OffsetMismatch
 from krappy.types import Entry, Receipt
 
+LEAST_PAGE = 64  # entries of a page of one partition, when several are merged
 LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
 class Table:
-    """A topic's latest value for each key. Every answer includes all events committed before the request."""
+    """A topic's latest value for each key. Every answer includes all events committed before the request, or what the
+    table's consistency says."""
 
-    def __init__(self, connection: ClientConnection, topic: str) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, consistency: Consistency = "strong") -> None:
+        """Raises InvalidRequest."""
+        if consistency not in get_args(Consistency):
+            raise InvalidRequest(f"consistency is one of {', '.join(get_args(Consistency))}, not {consistency!r}")
         self.topic = topic
         self._connection = connection
+        self._session = consistency == "session"
 
     def get(self, key: Text, *, partition: int | None = None, min_offset: int | None = None) -> Entry | None:
         """The entry of a key. None: absent. An entry with `.deleted`: the key was deleted at `.offset`.
@@ -46,11 +53,11 @@ class Table:
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
-        return run(tables.get(self._connection.router, self.topic, key, partition, min_offset))
+        return run(tables.get(self._connection.router, self.topic, key, partition, min_offset, self._session))
 
     def get_many(self, keys: Iterable[Text], *, partition: int | None = None) -> list[Entry | None]:
         """The entries of many keys, in their order; None: absent. One request asks for up to 10,000 keys."""
-        return run(tables.get_many(self._connection.router, self.topic, keys, partition))
+        return run(tables.get_many(self._connection.router, self.topic, keys, partition, self._session))
 
     def get_columns(
         self,
@@ -147,14 +154,30 @@ class Table:
         partitions: Sequence[int] | None = None,
         tombstones: bool = False,
         page_entries: int = tables.PAGE_ENTRIES,
+        ordered: bool = False,
     ) -> Scan:
         """A snapshot of all keys, of those with a `prefix`, or from `start` (inclusive) to `end` (exclusive).
 
         `for entry in table.scan()` gives entries partition by partition, in the order of keys; `.pages()` gives
         lists of entries, which is faster. A lost connection ends the snapshot: then it raises ConnectionLost.
+
+        `ordered`: gives the entries of all partitions in the order of keys, each key once. Each partition is scanned
+        with a cursor of its own then, and each cursor waits at most two minutes for the others: after that it raises
+        UnknownHandle.
         """
+        router = self._connection.router
         chosen = tables.KeyRangeChoice(prefix, start, end)
-        return Scan(Scanning(self._connection.router, self.topic, chosen, partitions, tombstones, page_entries))
+
+        def scan(some: Sequence[int] | None, tombstones: bool, size: int) -> Scanning:
+            return Scanning(router, self.topic, chosen, some, tombstones, size, session=self._session)
+
+        if not ordered:
+            return Scan(scan(partitions, tombstones, page_entries))
+
+        def scan_one(partition: int, of: int, hidden: bool) -> Scanning:
+            return scan([partition], tombstones or hidden, max(LEAST_PAGE, page_entries // of))
+
+        return Scan(MergedScanning(router, self.topic, partitions, scan_one, tombstones=tombstones))
 
     def watch(
         self,
@@ -183,7 +206,7 @@ class Table:
 class KeyedEntries:
     """Entries one by one: `for entry in entries`; `pages` gives lists of them."""
 
-    def __init__(self, core: Scanning | tables.KeyHistory) -> None:
+    def __init__(self, core: Scanning | MergedScanning | tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
 
@@ -207,7 +230,7 @@ class KeyedEntries:
 class Scan(KeyedEntries):
     """The entries of a snapshot."""
 
-    _core: Scanning
+    _core: Scanning | MergedScanning
 
     @property
     def offsets(self) -> dict[int, int]:

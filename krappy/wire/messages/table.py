@@ -32,7 +32,7 @@ that has strays from then on. While a topic has strays:
 
 from __future__ import annotations
 
-from krappy.wire.schema import U32, Answer, Indexes, Offset, OffsetList, Positive, Raw, Request
+from krappy.wire.schema import U32, Answer, Indexes, Least, Offset, OffsetList, Positive, Raw, Request
 
 
 class Get(Request, kind=12):
@@ -41,9 +41,10 @@ class Get(Request, kind=12):
     topic: str
     key: bytes
     partition: U32 | None = None  # nil: by the key's murmur2, or all while the topic has strays
-    # waits until the table includes this offset of the key's own partition, instead of everything committed (while
-    # the topic has strays: and everything committed). Then any replica answers; else only the leader
-    min_offset: Offset | None = None
+    # waits until the table includes this offset of the key's own partition (-1: takes the table as it is), instead of
+    # everything committed (while the topic has strays: and everything committed). Then any replica answers; else only
+    # the leader
+    min_offset: Least | None = None
 
 
 class Got(Answer, kind=12):
@@ -57,6 +58,10 @@ class MultiGet(Request, kind=13):
     topic: str
     keys: list[bytes]
     partition: U32 | None = None  # nil: each by its murmur2, or all while the topic has strays
+    # waits until the table includes these offsets, instead of everything committed; takes other partitions as they are.
+    # Then any broker answers that has replicas of the keys' partitions; else only who leads them. Nothing else than nil
+    # while the topic has strays
+    min_offsets: OffsetList | None = None
 
 
 class MultiGot(Answer, kind=13):
@@ -82,6 +87,7 @@ class Scan(Request, kind=14):
     max_entries: Positive = 1000  # of one page
     max_bytes: Positive = 1 << 20  # of one page
     cursor: U32 | None = None  # nil: the first page
+    min_offsets: OffsetList | None = None  # as for MultiGet, of the partitions to be scanned
 
 
 class Scanned(Answer, kind=14):

@@ -1,0 +1,115 @@
+"""A scan of several partitions that gives entries in the order of keys, each key once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from krappy.clients import lookups
+from krappy.clients.router import Router
+from krappy.clients.scanning import Scanning
+from krappy.partitioner import partition_for
+from krappy.types import Entry
+
+_key = attrgetter("key")
+
+
+class MergedScanning:
+    """A scan of each partition, all open at the same time, merged. Has the methods of `Scanning`.
+
+    Each partition is scanned with a cursor of its own, which its broker closes when no page was asked for in two
+    minutes: `page` raises UnknownHandle then.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        partitions: Sequence[int] | None,
+        scan: Callable[[int, int, bool], Scanning],
+        *,
+        tombstones: bool,
+    ) -> None:
+        """`scan(partition, of, hidden)`: a scan of one of so many partitions; `hidden`: it gives tombstones, whether
+        they were asked for (`tombstones`) or not."""
+        self._router, self._topic, self._chosen, self._scan = router, topic, partitions, scan
+        self._count = 0  # partitions of the topic
+        self._parts: list[tuple[Scanning, list[Entry]]] | None = None  # with what is read of each, and not given out
+        self._all: list[Scanning] = []
+        self._tombstones = tombstones
+        self._hides = False  # whether tombstones come that were not asked for
+        self._ended = False
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition: the scan includes exactly the events before this offset."""
+        return {index: offset for each in self._all for index, offset in each.offsets.items()}
+
+    async def page(self) -> list[Entry] | None:
+        """The next entries, in the order of keys. None: there are no more."""
+        while not self._ended:
+            if self._parts is None:
+                await self._open()
+                assert self._parts is not None
+            if not self._parts:
+                self._ended = True
+                break
+            # Up to this key everything of every partition is here.
+            last = min(page[-1].key for _, page in self._parts)
+            found, left = [], []
+            for scan, page in self._parts:
+                cut = bisect_right(page, last, key=_key)
+                found += page[:cut]
+                rest = page[cut:] or await scan.page()
+                if rest:
+                    left.append((scan, rest))
+            self._parts = left
+            found.sort(key=_key)
+            if found := self._distinct(found):
+                return found
+        return None
+
+    async def _open(self) -> None:
+        """Begins all scans. While a topic has strays, the newest entry of a key counts, and that may be a tombstone."""
+        runtime = self._router.runtime
+        scattered = False
+        while True:
+            deadline = runtime.now() + self._router.timeout
+            self._count = len((await self._router.topic(self._topic, deadline)).partitions)
+            chosen = range(self._count) if self._chosen is None else sorted(set(self._chosen))
+            self._all = [self._scan(each, len(chosen), scattered) for each in chosen]
+            first = [(each, await each.page()) for each in self._all]
+            self._parts = [(each, page) for each, page in first if page]
+            self._hides = scattered and not self._tombstones
+            if scattered or not await self._router.scattered(self._topic, deadline):
+                return
+            self._close_all()
+            scattered = True
+
+    def _distinct(self, found: list[Entry]) -> list[Entry]:
+        """Of entries with the same key the newest."""
+        if not self._hides and len(set(map(_key, found))) == len(found):
+            return found
+        newest: dict[bytes, Entry] = {}
+        for each in found:
+            other = newest.setdefault(each.key, each)
+            if other is not each:
+                best = lookups.newest([other, each], partition_for(each.key, self._count))
+                assert best is not None
+                newest[each.key] = best
+        return [each for each in newest.values() if not (self._hides and each.deleted)]
+
+    def _close_all(self) -> None:
+        for each in self._all:
+            each.close()
+
+    def close(self) -> None:
+        """Lets the brokers drop the scans."""
+        self._ended = True
+        self._close_all()
+
+    def abandon(self) -> None:
+        """As `close`, for a finalizer."""
+        for each in self._all:
+            each.abandon()

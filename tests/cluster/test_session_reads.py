@@ -1,0 +1,160 @@
+"""Tables with consistency="session": any replica answers, and none shows less than the client has written and read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from krappy import blocking
+from krappy.errors import InvalidRequest, NotLeader
+from krappy.wire import messages as m
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.peer import Peer
+
+PARTITIONS = 3
+KEYS = [f"k{number}" for number in range(30)]
+LONG = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as found:
+        yield found
+
+
+def asked(cluster: ClusterProcesses, request: str) -> dict[int, int]:
+    """How many requests of a kind each broker has answered."""
+    found = {}
+    for id, broker in cluster.brokers.items():
+        told = httpx.get(f"http://{broker.http}/api/v1/overview", timeout=30).json()["requests"]
+        found[id] = sum(each["latency"]["count"] for each in told if each["request"] == request)
+    return found
+
+
+def test_it_reads_its_own_writes(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("own", PARTITIONS)
+    cluster.until_in_sync("own")
+    table = client.table("own", consistency="session")
+    before = {kind: asked(cluster, kind) for kind in ("Get", "MultiGet", "Scan")}
+    for number in range(60):
+        with client.producer("own") as producer:
+            producer.send_many((key, str(number)) for key in KEYS)
+        entry = table.get("k1")
+        assert entry is not None
+        assert entry.value == b"%d" % number
+        assert {each.value for each in table.get_many(KEYS) if each is not None} == {b"%d" % number}
+        assert table.get_many(["absent"]) == [None]
+        with table.scan(ordered=number % 2 == 0) as scan:
+            assert [each.value for each in scan] == [b"%d" % number] * len(KEYS)
+            assert set(scan.offsets) == set(range(PARTITIONS))
+    for kind, counts in before.items():
+        after = asked(cluster, kind)
+        assert all(after[id] > count for id, count in counts.items()), (kind, counts, after)
+
+
+def test_what_was_read_is_not_taken_back(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Another client counts up. Each replica may lag, but what one has shown the others do not deny."""
+    client.create_topic("counted", 1)
+    cluster.until_in_sync("counted")
+    stop = threading.Event()
+
+    def count() -> None:
+        with blocking.connect(cluster.native, timeout=LONG) as other:
+            table, number = other.table("counted"), 0
+            while not stop.is_set():
+                table.put("k", str(number))
+                number += 1
+
+    writer = threading.Thread(target=count)
+    writer.start()
+    try:
+        table, last, changes = client.table("counted", consistency="session"), -1, 0
+        for turn in range(600):
+            if turn % 3 == 2:
+                found = [int(each.value or b"") for each in table.scan()]
+            else:
+                [entry] = table.get_many(["k"]) if turn % 3 else [table.get("k")]
+                found = [] if entry is None else [int(entry.value or b"")]
+            assert found or last == -1
+            for number in found:
+                assert number >= last
+                changes += number > last
+                last = number
+        assert changes > 5
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_replica_that_does_not_answer_is_left_out(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("paused", 1)
+    cluster.until_in_sync("paused")
+    table = client.table("paused", consistency="session")
+    leader = cluster.partitions("paused")[0].leader
+    for _ in range(20):  # all links are there
+        table.put("k", "before")
+        assert table.get("k") is not None
+    with cluster.paused(next(id for id in cluster.brokers if id != leader)):
+        table.put("k", "after")
+        for read in (lambda: table.get("k"), lambda: table.get_many(["k"])[0], lambda: next(iter(table.scan()))):
+            for _ in range(4):
+                entry = read()
+                assert entry is not None
+                assert entry.value == b"after"
+    cluster.until_in_sync("paused")
+
+
+def test_a_topic_that_is_made_anew_has_no_past(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    for number in range(2):
+        client.create_topic("anew", 1)
+        cluster.until_in_sync("anew")
+        table = client.table("anew", consistency="session")
+        assert table.get("k") is None
+        with client.producer("anew") as producer:
+            for _ in range(20 - 19 * number):
+                producer.send(str(number), "k")
+        entry = table.get("k")
+        assert entry is not None
+        assert entry.value == b"%d" % number
+        client.delete_topic("anew")
+
+
+def test_strays_are_found(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("scattered", PARTITIONS)
+    cluster.until_in_sync("scattered")
+    table = client.table("scattered", consistency="session")
+    for number, key in enumerate(KEYS):
+        table.put(key, key, partition=number % PARTITIONS)
+    assert [each and each.value for each in map(table.get, KEYS)] == [key.encode() for key in KEYS]
+    assert [each and each.value for each in table.get_many(KEYS)] == [key.encode() for key in KEYS]
+
+
+def test_a_follower_is_asked_for_offsets_it_has_not(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """What the protocol says: with `min_offsets` any replica answers, without only leaders; and it waits for them."""
+    client.create_topic("wire", PARTITIONS)
+    cluster.until_in_sync("wire")
+    with client.producer("wire") as producer:
+        producer.send_many((key, "v") for key in KEYS)
+    keys = [key.encode() for key in KEYS]
+    for broker in cluster.brokers.values():
+        with Peer(broker.address) as peer:
+            assert None not in peer.ask(m.MultiGet("wire", keys, None, [(0, 0), (1, 0), (2, 0)]), m.MultiGot).entries
+            assert len(peer.ask(m.Scan("wire", min_offsets=[]), m.Scanned).offsets) == PARTITIONS
+            assert len(peer.ask(m.Get("wire", keys[0], None, -1), m.Got).entry) == 1
+            for request in (m.MultiGet("wire", keys), m.Scan("wire")):
+                with pytest.raises(NotLeader):
+                    peer.ask(request, m.MultiGot)
+
+
+def test_another_word_is_refused(client: blocking.Client) -> None:
+    with pytest.raises(InvalidRequest, match="strong, session"):
+        client.table("own", consistency="eventual")  # type: ignore[arg-type]
