@@ -220,16 +220,7 @@ class Client(Opened, AclMethods):
         )
 
     def table(self, topic: str, *, consistency: Consistency = "strong") -> Table:
-        """The topic as a table.
-
-        Args:
-            consistency: "strong": each answer includes all that was committed before the request. The leaders of
-                partitions give it. "session": each includes what this client has written, and read in this way. Any
-                replica in sync gives it, so that lookups and scans are spread over the cluster; it may lack the last
-                writes of others. While the topic has strays, and of one broker, it is the same as "strong".
-
-        Raises InvalidRequest for another word.
-        """
+        """The topic as a table. `consistency`: see `Table`. Raises InvalidRequest."""
         return Table(self._connection, topic, consistency)
 
     # --- by columns ---------------------------------------------------------------------------------------------

@@ -448,10 +448,8 @@ class LocalBroker(Runtime):
         with subscribed([] if told is None else [(each.moved, partial(told, each)) for each in parts]):
             return await wait_any(signals, lambda: self.stopped or ready(), seconds)
 
-    async def wait_for_views(
-        self, partitions: Sequence[Partition], min_offsets: Mapping[int, int] | None = None
-    ) -> table.Folded:
-        return await table.wait_for_views(partitions, min_offsets)
+    async def wait_for_views(self, partitions: Sequence[Partition], least: table.Least = None) -> table.Folded:
+        return await table.wait_for_views(partitions, least)
 
     def scan(
         self,

@@ -21,7 +21,7 @@ from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientSignal
-from krappy.clients.session_reads import SessionReads
+from krappy.clients.session_offsets import SessionOffsets
 from krappy.clients.values import Address
 from krappy.clients.watchdog import Watchdog
 from krappy.errors import (
@@ -70,7 +70,7 @@ class Router:
         self._links: dict[int, Link] = {}  # by the broker's id
         self._scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
         self._watchdog = Watchdog(self)
-        self.session = SessionReads(self)
+        self.session = SessionOffsets(self.known)  # what this client has written and read
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:

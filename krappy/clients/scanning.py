@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.router import Router
+from krappy.clients.session_reads import replicas
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
 from krappy.errors import ConnectionLost, NotLeader, RequestTimeout
 from krappy.types import Entry
@@ -118,9 +119,9 @@ class Scanning:
         if not self._left:
             return self._router.home, []
         if self._session:
-            replicas = self._router.session.brokers(self._topic, self._left)
-            if replicas is not None:
-                return replicas[0]
+            found = replicas(self._router, self._topic, self._left)
+            if found is not None:
+                return found[0]
             self._session = False
         link = await self._router.leader(self._topic, self._left[0], deadline)
         return link, [each for each in self._left if self._router.leader_now(self._topic, each) is link]

@@ -13,6 +13,7 @@ from krappy.arrow_layout import Binary
 from krappy.clients import blocks, lookups
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.router import OthersNeeded, Router
+from krappy.clients.session_reads import ask_replicas
 from krappy.clients.values import Text, encoded, key_bytes
 from krappy.errors import (
     InvalidRequest,
@@ -65,7 +66,7 @@ async def _get_of_replica(
     if session:
         least = max(least, router.session.seen(topic).get(at, -1))
     request = messages.Get(topic, key, partition, least)
-    answers = await router.session.ask(topic, [at], lambda _: request, messages.Got)
+    answers = await ask_replicas(router, topic, [at], lambda _: request, messages.Got)
     if answers is None:
         return False, None
     [(_, got)] = answers
@@ -116,7 +117,7 @@ async def _get_some_of_replicas(
     def request(some: list[int]) -> messages.MultiGet:
         return messages.MultiGet(topic, [keys[row] for row in lookups.rows_of(rows, some)], partition, least)
 
-    answers = await router.session.ask(topic, rows, request, messages.MultiGot)
+    answers = await ask_replicas(router, topic, rows, request, messages.MultiGot)
     if answers is None:
         return None
     entries: list[Entry | None] = [None] * len(keys)

@@ -139,10 +139,8 @@ class BrokerPort(Protocol):
         topics: bool = False,
         told: Callable[[Moving], None] | None = None,
     ) -> bool: ...
-    async def wait_for_views(
-        self, partitions: Sequence[Own], min_offsets: Mapping[int, int] | None = None
-    ) -> FoldedPort:
-        """Returns once each view includes what was committed when this was called, or its one of `min_offsets` (by
+    async def wait_for_views(self, partitions: Sequence[Own], least: Mapping[int, int] | None = None) -> FoldedPort:
+        """Returns once each view includes what was committed when this was called, or its one of `least` (offsets by
         partition; those that are not there are taken as they are). Raises RequestTimeout, and why a view never will."""
 
     def scan(

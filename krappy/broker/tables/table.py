@@ -38,6 +38,7 @@ HISTORY_READ = 4 << 20  # bytes of the log that are read for one page of a histo
 PROGRESS = 1.0  # seconds after which a watch emits its progress, even if nothing matched
 STRETCH = 10_000  # entries that are read in one turn: a few milliseconds
 SCAN_IDLE_MS = 120_000  # a scan whose next page is not asked for so long is closed: it pins old data
+Least = Mapping[int, int] | None
 VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before RequestTimeout; clients then ask again
 
 
@@ -72,7 +73,7 @@ class Folded:
     find nothing. So a task that pauses between two lookups must wait again (`after`).
     """
 
-    def __init__(self, partitions: Sequence[Partition], min_offsets: Mapping[int, int] | None) -> None:
+    def __init__(self, partitions: Sequence[Partition], min_offsets: Least) -> None:
         self._partitions, self._min_offsets = partitions, min_offsets
         self._wanted = self._now()
 
@@ -121,7 +122,7 @@ def _late(partition: Partition, offset: int) -> RequestTimeout:
     )
 
 
-async def wait_for_views(partitions: Sequence[Partition], min_offsets: Mapping[int, int] | None = None) -> Folded:
+async def wait_for_views(partitions: Sequence[Partition], min_offsets: Least = None) -> Folded:
     """Returns once each view includes its one of `min_offsets`, or all that was decided at the call. Raises as
     `Folded.wait`."""
     folded = Folded(partitions, min_offsets)

@@ -30,8 +30,13 @@ LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
 class Table:
-    """A topic's latest value for each key. Every answer includes all events committed before the request, or what the
-    table's consistency says."""
+    """A topic's latest value for each key.
+
+    Its consistency is "strong": each answer includes all that was committed before the request, and the leaders of
+    partitions give it. Or it is "session": each answer of `get`, `get_many` and `scan` includes what this client has
+    written, and read in this way. Any replica in sync gives it, so that reads are spread over the cluster; it may lack
+    the last writes of others. While the topic has strays, and of one broker, it is as "strong".
+    """
 
     def __init__(self, connection: ClientConnection, topic: str, consistency: Consistency = "strong") -> None:
         """Raises InvalidRequest."""
