@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.chaos.checker import Violation, shortened
 from tests.chaos.world import World
-from tests.chaos.writers import QUIET
+from tests.chaos.writers import QUIET, TOLD
 from tests.cluster.transfers import ORDERS, PARTITIONS, Mover, read_moves
 
 RATE = 4.0  # orders a second
@@ -23,7 +23,7 @@ class Transfers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._placed: set[tuple[int, int]] = set()  # the acknowledged orders: (number, amount)
-        self.mover = Mover(world.kafka, "mover")
+        self.mover = Mover(world.kafka, "mover", {"client.id": "mover", **TOLD})
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._place, name="orders", daemon=True)
 

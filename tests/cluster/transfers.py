@@ -7,6 +7,8 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -31,10 +33,12 @@ def place_orders(cluster: ClusterProcesses, first: int, count: int) -> None:
 
 class Mover:
     """`with Mover(bootstrap, "id") as mover`: it moves until the end of the block. `done`: transactions committed, as
-    it was told."""
+    it was told. `reading`: more settings of its consumer; `settings`: of its producer."""
 
-    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
-        self._bootstrap, self._name, self._settings = bootstrap, name, settings
+    def __init__(
+        self, bootstrap: str, name: str, reading: Mapping[str, Any] = MappingProxyType({}), **settings: Any
+    ) -> None:
+        self._bootstrap, self._name, self._reading, self._settings = bootstrap, name, reading, settings
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.done = 0
@@ -65,6 +69,7 @@ class Mover:
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
                     "isolation.level": "read_committed",
+                    **self._reading,
                 }
             )
             try:
