@@ -91,7 +91,10 @@ class NativeMember(Member):
 
 
 class KafkaMember(Member):
-    """`protocol`: classic, or consumer (KIP-848). It commits without waiting, since librdkafka's waiting has no end."""
+    """`protocol`: classic, or consumer (KIP-848).
+
+    It commits without waiting, since librdkafka's waiting has no end; and one commit after the other, since librdkafka
+    sends one again that failed, also when a later one is stored."""
 
     def __init__(self, bootstrap: str, protocol: str, *more: Any) -> None:
         super().__init__(*more)
@@ -104,12 +107,20 @@ class KafkaMember(Member):
             self._settings |= {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 
     def _session(self, number: int, until: float) -> None:
-        consumer = Consumer(
-            {**self._settings, "client.id": f"{self.history.group}-{number}", "on_commit": self._committed}
-        )
         refused: list[KafkaException] = []
+        due: dict[int, int] = {}  # by partition, what is to be committed
+        asked: list[bool] = []  # a commit that is not answered
+
+        def committed(error: KafkaError | None, told: list[TopicPartition]) -> None:
+            asked.clear()
+            if error is None:
+                self.history.commit({each.partition: each.offset for each in told if each.error is None})
+
+        def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            due.clear()
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            due.clear()
             try:
                 found = self._positions(consumer, partitions)
             except KafkaException as error:  # it can't be raised from here
@@ -117,22 +128,22 @@ class KafkaMember(Member):
                 return
             (consumer.incremental_assign if self._incremental else consumer.assign)(found)
 
+        named = {"client.id": f"{self.history.group}-{number}", "on_commit": committed}
+        consumer = Consumer({**self._settings, **named})
         try:
-            consumer.subscribe([self._topic], on_assign=assigned)
+            consumer.subscribe([self._topic], on_assign=assigned, on_revoke=revoked)
             while not (self._over(until) or refused):
                 messages = [each for each in consumer.consume(200, 0.3) if each.error() is None]
                 self.history.deliver([Delivery(number, each.partition(), each.offset(), None) for each in messages])
-                ends = {each.partition(): each.offset() + 1 for each in messages}
-                if ends:
-                    consumer.commit(offsets=[TopicPartition(self._topic, index, end) for index, end in ends.items()])
+                due |= {each.partition(): each.offset() + 1 for each in messages}
+                if due and not asked:
+                    asked.append(True)
+                    consumer.commit(offsets=[TopicPartition(self._topic, index, end) for index, end in due.items()])
+                    due.clear()
             if refused:
                 raise refused[0]
         finally:
             consumer.close()
-
-    def _committed(self, error: KafkaError | None, told: list[TopicPartition]) -> None:
-        if error is None:
-            self.history.commit({each.partition: each.offset for each in told if each.error is None})
 
     def _positions(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where the group goes on. Raises KafkaException."""
