@@ -124,7 +124,7 @@ LAYERS = [
 # Narrower than the table: one door for each of these.
 ONLY_IMPORTERS = {
     "rocksdict": {"store.rocks"},
-    "re2": {"core.kafka.topic_regex"},
+    "re2": {"core.kafka.name_regex"},
     "pyroaring": {"core.live_offsets"},
     "h11": {"server.http", "server.http_exchange"},
     "jwt": {"server.tokens", "server.token_keys"},

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
+from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.core.transactions import TxnStage
@@ -340,21 +341,25 @@ async def end_txn(session: KafkaSessionPort, request: Message, version: int) -> 
 
 @serves(ApiKey.LIST_TRANSACTIONS, needs=needs.transactional_id(Op.DESCRIBE))
 async def list_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """All transactional ids, or those of some states, producers or a duration. `duration_filter`: only transactions
-    that have been open for longer, in ms."""
+    """All transactional ids, or those of some states, producers, a duration or a pattern. `duration_filter`: only
+    transactions that have been open for longer, in ms. `transactional_id_pattern`: of RE2, for the whole id
+    (KIP-1152)."""
     known = set(TxnStage)
     states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()
     found = []
+    pattern = request["transactional_id_pattern"]
     try:
         listed = session.access.transactions(Op.DESCRIBE)
+        named = NameRegex(pattern) if pattern else None
     except KrappyError as error:
         return {"error_code": group_code(error), "unknown_state_filters": [], "transaction_states": []}
     for number, each in enumerate(listed, 1):
         if (
             (not states or each.stage in wanted)
             and (not producers or each.producer_id in producers)
+            and (named is None or named.matches(each.name))
             and (ms <= NO_FILTER or (each.started_ms >= 0 and now - each.started_ms > ms))
         ):
             state = str(each.stage)

@@ -257,6 +257,13 @@ def test_transactions_are_listed_and_described(raw: Raw, version: int) -> None:
     assert listed(producer_id_filters=[99]) == {}
     if version >= 1:
         assert listed(duration_filter=600_000) == {}
+    if version >= 2:
+        assert listed(transactional_id_pattern=f"[st]-{version}|x") == {name: "Ongoing"}
+        assert listed(transactional_id_pattern="t-") == {}  # the whole id
+        assert listed(transactional_id_pattern="") == {name: "Ongoing"}
+        wrong = {"state_filters": [], "producer_id_filters": [], "transactional_id_pattern": "("}
+        code = raw.ask(ApiKey.LIST_TRANSACTIONS, wrong, version)["error_code"]
+        assert code == Code.INVALID_REGULAR_EXPRESSION
     state = described()
     assert state["transaction_state"] == "Ongoing"
     assert state["transaction_start_time_ms"] > 0

@@ -38,7 +38,7 @@ from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_c
 from krappy.core.kafka.modern import ModernGroup, check_beat
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.subscription import subscribed_topics
-from krappy.core.kafka.topic_regex import TopicRegex
+from krappy.core.kafka.name_regex import NameRegex
 from krappy.errors import KrappyError
 from krappy.store.group_offsets import GroupChange, KeptGroup
 from krappy.waiting import Later
@@ -286,7 +286,7 @@ class KafkaGroups(GroupRegistry):
         else:
             check_beat(beat)  # an invalid heartbeat turns no group
             if beat.regex:
-                TopicRegex(beat.regex)
+                NameRegex(beat.regex)
             self.learn_special(classic.topics() or ())
             membership = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
         group.move_to(membership)

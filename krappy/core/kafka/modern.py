@@ -39,7 +39,7 @@ from krappy.core.kafka.modern_member import (
     Sees,
     reconcile,
 )
-from krappy.core.kafka.topic_regex import TopicRegex
+from krappy.core.kafka.name_regex import NameRegex
 
 
 class KnownTopic(NamedTuple):
@@ -75,7 +75,7 @@ class ModernGroup:
         self._holders: dict[Partition, str] = {}
         self._subscribed: dict[str, KnownTopic] = {}  # the topics that the target was assigned for
         self._seen: Topics | None = None  # the topics seen last
-        self._regexes: dict[str, TopicRegex] = {}
+        self._regexes: dict[str, NameRegex] = {}
         self._resumed = False  # after a restart: the target is what the members have, if topics are unchanged
 
     # --- heartbeats
@@ -238,11 +238,11 @@ class ModernGroup:
             self.dirty.add(member.id)
         return changed
 
-    def _compile(self, pattern: str) -> TopicRegex:
+    def _compile(self, pattern: str) -> NameRegex:
         if pattern not in self._regexes:
             used = {member.regex for member in self.members.values()}
             self._regexes = {text: regex for text, regex in self._regexes.items() if text in used}
-            self._regexes[pattern] = TopicRegex(pattern)
+            self._regexes[pattern] = NameRegex(pattern)
         return self._regexes[pattern]
 
     # --- assigning
@@ -478,7 +478,7 @@ def check_beat(beat: Beat) -> None:
     elif beat.epoch == JOINING and beat.owned:
         problem = "TopicPartitions must be empty in the first heartbeat"
     elif beat.epoch == JOINING and beat.topics is None and not beat.regex:
-        problem = "SubscribedTopicNames or SubscribedTopicRegex must be given with the first heartbeat"
+        problem = "SubscribedTopicNames or SubscribedNameRegex must be given with the first heartbeat"
     if problem is not None:
         raise Refused(Fault.INVALID_REQUEST, problem)
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.topic_regex import TopicRegex
+from krappy.core.kafka.name_regex import NameRegex
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from krappy.core.kafka.topic_regex import TopicRegex
     ["^.*_17", "(^.*_17)", "(^orders_17)|(^.*_17$)", "^(?:.*(?:_17).*)$", "^(^other|.*)_17$", "(^|x)orders_17($|y)"],
 )
 def test_anchors_may_stand_in_groups(pattern: str) -> None:
-    regex = TopicRegex(pattern)
+    regex = NameRegex(pattern)
     assert regex.matches("orders_17")
     assert not regex.matches("orders_18")
     assert not regex.matches("")
@@ -26,14 +26,14 @@ def test_anchors_may_stand_in_groups(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["a^b", "a$b", "(a$)b", "$a", "b^"])
 def test_an_anchor_where_the_name_goes_on_matches_nothing(pattern: str) -> None:
-    regex = TopicRegex(pattern)
+    regex = NameRegex(pattern)
     assert not any(map(regex.matches, ["ab", "a", "b", "a^b", "a$b", "$a", "b^", ""]))
 
 
 def test_nothing_at_all_starts_and_ends_at_once() -> None:
-    assert TopicRegex("^$").matches("")
-    assert TopicRegex("$^").matches("")
-    assert not TopicRegex("^$").matches("a")
+    assert NameRegex("^$").matches("")
+    assert NameRegex("$^").matches("")
+    assert not NameRegex("^$").matches("a")
 
 
 NAMES = ["", "a", "b", "ab", "aab", "abab", "orders", "orders-1", "orders.eu", "a.b", "A", "x_9", "aaa", "-", "10"]
@@ -50,33 +50,33 @@ BAD += ["x" * 4097, "((((a{50}){50}){50}){50})", r"(\pL{1,30}){30}"]
 @pytest.mark.parametrize("pattern", GOOD)
 def test_patterns_match_whole_names(pattern: str) -> None:
     """As Python's own expressions, where the two have the same syntax."""
-    regex = TopicRegex(pattern)
+    regex = NameRegex(pattern)
     for name in NAMES:
         assert regex.matches(name) == (re.fullmatch(pattern, name, re.ASCII) is not None), name
         assert regex.matches(name) == regex.matches(name)
 
 
 def test_what_re2_alone_has() -> None:
-    assert TopicRegex(r"\Qa.b\E").matches("a.b")
-    assert not TopicRegex(r"\Qa.b\E").matches("axb")
-    assert TopicRegex("[[:alpha:]]+").matches("orders")
-    assert TopicRegex(r"\pL+").matches("orders")
-    assert TopicRegex(r"a\z").matches("a")
+    assert NameRegex(r"\Qa.b\E").matches("a.b")
+    assert not NameRegex(r"\Qa.b\E").matches("axb")
+    assert NameRegex("[[:alpha:]]+").matches("orders")
+    assert NameRegex(r"\pL+").matches("orders")
+    assert NameRegex(r"a\z").matches("a")
 
 
 @pytest.mark.parametrize("pattern", BAD)
 def test_other_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(Refused, match=r"can't be used: .") as refused:
-        TopicRegex(pattern)
+        NameRegex(pattern)
     assert refused.value.fault is Fault.INVALID_REGULAR_EXPRESSION
 
 
 @given(st.text(max_size=40) | st.text(alphabet="ab.*+?|()[]{}^$\\-,12", max_size=12), st.text(max_size=6))
 def test_nothing_but_a_refusal_comes_of_any_pattern(pattern: str, name: str) -> None:
     with suppress(Refused):
-        assert TopicRegex(pattern).matches(name) in (True, False)
+        assert NameRegex(pattern).matches(name) in (True, False)
 
 
 def test_no_pattern_is_slow() -> None:
     """A backtracking matcher would need 2^40 steps here."""
-    assert not TopicRegex("(a*)*(a|aa)+" * 5 + "b").matches("a" * 240)
+    assert not NameRegex("(a*)*(a|aa)+" * 5 + "b").matches("a" * 240)

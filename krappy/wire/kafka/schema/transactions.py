@@ -183,11 +183,12 @@ TABLE: dict[ApiKey, Shape] = {
         """,
     ),
     ApiKey.LIST_TRANSACTIONS: Shape(
-        Versions(0, 1, flexible=0),
+        Versions(0, 2, flexible=0),
         request="""
-        state_filters        []string  once
-        producer_id_filters  []int64  once
-        duration_filter      int64     1+  = -1
+        state_filters             []string  once
+        producer_id_filters       []int64  once
+        duration_filter           int64     1+  = -1
+        transactional_id_pattern  string?   2+
         """,
         response="""
         throttle_time_ms        int32

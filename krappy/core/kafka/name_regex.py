@@ -1,6 +1,7 @@
-"""The regular expressions that a KIP-848 consumer may subscribe with: RE2's, as in Kafka, matched by RE2 itself.
+"""The regular expressions that choose topics (KIP-848) or transactional ids (KIP-1152): RE2's, as in Kafka, matched by
+RE2 itself.
 
-So matching takes time linear in the topic's name, whatever the pattern. The whole name must match. The syntax is
+So matching takes time linear in the name, whatever the pattern. The whole name must match. The syntax is
 https://github.com/google/re2/wiki/Syntax; other patterns (look-around, back-references) are refused.
 """
 
@@ -13,10 +14,10 @@ MEMORY = 256 << 10  # bytes that a compiled pattern may take: it also bounds how
 MAX_KNOWN = 20_000  # names whose result is cached
 
 
-class TopicRegex:
+class NameRegex:
     def __init__(self, pattern: str) -> None:
         """Raises Refused: INVALID_REGULAR_EXPRESSION."""
-        import re2  # here, since few groups subscribe by a pattern, and clients that import `core` go without it
+        import re2  # here, since few requests have a pattern, and clients that import `core` go without it
 
         self.pattern = pattern
         self._known: dict[str, bool] = {}

@@ -1,0 +1,51 @@
+"""What a client has written, and read in its session: a replica that shows less may not answer it.
+
+So two of the session guarantees hold (Terry et al., "Session Guarantees for Weakly Consistent Replicated Data", PDIS
+1994): read your writes, and monotonic reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from krappy.clients.cluster import KnownCluster
+from krappy.clients.lane import Settled
+
+
+class SessionOffsets:
+    """By topic and partition, the highest offset that was written or read. Threads may share it. What was noted of a
+    deleted topic does not count for another one of its name."""
+
+    def __init__(self, known: KnownCluster) -> None:
+        self._known = known
+        self._topics: dict[str, tuple[str, dict[int, int]]] = {}  # by name: the topic's id, offset by partition
+        self._lock = threading.Lock()
+
+    def wrote(self, topic: str, settled: Iterable[Settled]) -> None:
+        """Notes which offsets were acknowledged."""
+        if topic in self._known.topics:
+            stored = [each for each in settled if each.error is None and each.offset >= 0]
+            self.saw(topic, [(each.batch.partition, each.offset + len(each.batch.timestamps) - 1) for each in stored])
+
+    def saw(self, topic: str, offsets: Iterable[tuple[int, int]]) -> None:
+        """Notes which offsets were read, as (partition, offset). Nothing where the brokers of the topic are not known:
+        then there is one that is always asked."""
+        known = self._known.topics.get(topic)
+        if known is None:
+            return
+        with self._lock:
+            id, noted = self._topics.get(topic, ("", {}))
+            if id != known.id:
+                noted = {}
+                self._topics[topic] = known.id, noted
+            for partition, offset in offsets:
+                if offset > noted.get(partition, -1):
+                    noted[partition] = offset
+
+    def seen(self, topic: str) -> dict[int, int]:
+        """By partition, the offset that an answer must include."""
+        known = self._known.topics.get(topic)
+        with self._lock:
+            id, noted = self._topics.get(topic, ("", {}))
+            return dict(noted) if known is not None and known.id == id else {}
