@@ -37,8 +37,8 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import ModernGroup, check_beat
 from krappy.core.kafka.modern_member import Beat, Beaten
-from krappy.core.kafka.subscription import subscribed_topics
 from krappy.core.kafka.name_regex import NameRegex
+from krappy.core.kafka.subscription import subscribed_topics
 from krappy.errors import KrappyError
 from krappy.store.group_offsets import GroupChange, KeptGroup
 from krappy.waiting import Later
