@@ -95,7 +95,7 @@ def connect(to: Addresses | None = None, **options: Unpack[ClientOptions]) -> Cl
             that answers tells of the others. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries (30).
         keepalive: seconds of silence after which the broker is pinged; after as many more the connection is lost (30).
-        tls, ca, cert, user, password: as `krappy.clients.security.ClientSecurity` explains them.
+        tls, ca, cert, user, password, token: as `krappy.clients.security.ClientSecurity` explains them.
 
     Raises ConfigError for a wrong argument. Entering raises ConnectionLost when no broker answers there; connections
     that are lost later are made again in the background.

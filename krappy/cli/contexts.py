@@ -7,12 +7,17 @@
     user = "ada"
     password_file = "/home/ada/.krappy-password"
 
+In place of the last two, `token_file` names a file with a token of an identity provider, and `token_command` a command
+that prints one. It is run by no shell, and again whenever a connection needs a token.
+
 What is chosen is put into this process's environment, from which the clients take it; it wins over what is there.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +25,12 @@ from pathlib import Path
 import click
 
 from krappy.cli.errors import Failure
-from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, USER, Password
+from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, TOKEN_FILE, USER, Password
 from krappy.clients.values import ADDRESS_VARIABLE
 
 FILE_VARIABLE = "KRAPPY_CONTEXTS"
+TOKEN_COMMAND = "KRAPPY_TOKEN_COMMAND"
+COMMAND_SECONDS = 60.0
 VARIABLES = {
     "address": ADDRESS_VARIABLE,
     "tls": TLS,
@@ -31,16 +38,31 @@ VARIABLES = {
     "cert": CERT,
     "user": USER,
     "password_file": PASSWORD_FILE,
+    "token_file": TOKEN_FILE,
+    "token_command": TOKEN_COMMAND,
 }
+TOKENS = ("token_file", "token_command")
 
 
 def choose(context: str | None, given: Mapping[str, str | None]) -> None:
     """Takes a context by its name, and what was `given` besides, by the names of `VARIABLES`. Raises Failure."""
     found = {} if context is None else _read(context)
-    if any(given.get(name) is not None for name in ("user", "password_file")):  # another user has another password
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if sum(name in found for name in ("user", *TOKENS)) > 1:
+        raise Failure(f"the context {context} has more than one of user, {' and '.join(TOKENS)}")
+    if "user" in chosen or "password_file" in chosen:  # another user has another password
         found.pop("password_file", None)
-    for name, value in {**found, **{name: value for name, value in given.items() if value is not None}}.items():
-        os.environ[VARIABLES[name]] = value
+    _put(found)
+    _put(chosen)
+
+
+def _put(values: Mapping[str, str]) -> None:
+    """Who comes with a token is no user with a password."""
+    with_token = any(name in values for name in TOKENS)
+    others = ("user", "password_file", *TOKENS) if with_token else TOKENS if "user" in values else ()
+    for name in others:
+        os.environ.pop(VARIABLES[name], None)
+    os.environ.update({VARIABLES[name]: value for name, value in values.items()})
 
 
 def _read(context: str) -> dict[str, str]:
@@ -65,8 +87,11 @@ def _folder() -> Path:
 
 def login() -> dict[str, str | Password]:
     """The user and the password for a client, if there is a user without a file of the password: it is asked for, once,
-    on the terminal. Else nothing: the client finds them itself. Raises Failure without a terminal."""
+    on the terminal. Or a token, if a command prints it. Else nothing: the client finds them itself. Raises Failure
+    without a terminal."""
     user = os.environ.get(USER)
+    if not user and (command := os.environ.get(TOKEN_COMMAND)):
+        return {"token": lambda: _printed(command)}
     if not user or os.environ.get(PASSWORD_FILE):
         return {}
     if user not in _asked:
@@ -74,6 +99,16 @@ def login() -> dict[str, str | Password]:
             raise Failure(f"the password of {user} is needed: give --password-file, or set {PASSWORD_FILE}")
         _asked[user] = str(click.prompt(f"Password of {user}", hide_input=True, err=True))
     return {"user": user, "password": lambda: _asked[user]}
+
+
+def _printed(command: str) -> str:
+    """Raises Failure."""
+    try:
+        done = subprocess.run(shlex.split(command), stdout=subprocess.PIPE, timeout=COMMAND_SECONDS, check=True)
+        return done.stdout.decode().strip()
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+        why = f"it ended with {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else str(error)
+        raise Failure(f"token_command: {why}") from None
 
 
 _asked: dict[str, str] = {}  # passwords, by user

@@ -63,6 +63,8 @@ class ConsoleFigures:
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
+        elif security.has_token:
+            self._headers["Authorization"] = f"Bearer {security.token()}"
         elif security.user is not None:
             pair = f"{security.user}:{security.password()}".encode(errors="surrogateescape")
             self._headers["Authorization"] = f"Basic {b64encode(pair).decode()}"

@@ -50,6 +50,7 @@ class Commands(CommandGroup):
 @click.option("--cert", metavar="FILE", help="The certificate and key to show to the broker (PEM).")
 @click.option("--user", metavar="NAME", help="Who logs in; the password is asked for, or in --password-file.")
 @click.option("--password-file", metavar="FILE", help="The file that holds the password.")
+@click.option("--token-file", metavar="FILE", help="The file that holds a token of an identity provider.")
 def cli(context: str | None, tls: bool, **given: str | None) -> None:
     """Krappy: an event broker whose topics are also tables.
 

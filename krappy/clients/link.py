@@ -41,6 +41,7 @@ TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
 NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
 RENEWED = 0.8  # of a session's time, after which the client logs in again
+SOONEST = 0.2  # seconds until that: a token that was not renewed in time may have little left
 PATIENCE = 1.0  # seconds that `tell`, and a login, wait for room to send
 
 
@@ -196,7 +197,7 @@ class Link:
                 return
             self._stream = stream
             self._heard, self._probed, self._dropped = self.runtime.now(), None, ""
-            self._refusal, self._renewed_at = None, math.inf
+            self._renewed_at = math.inf
             if self.closed:  # by `abandon`, which had not seen the stream
                 return
         pinged = True
@@ -260,7 +261,7 @@ class Link:
                 self.pong = pong
                 conversation.allow(pong.max_frame)
                 if self._stream is stream and not self.closed and self._conversation is not conversation:
-                    self._conversation = conversation
+                    self._conversation, self._refusal = conversation, None
                     self.generation += 1
                     self._backoff.reset()
                     self._up.set()
@@ -285,7 +286,7 @@ class Link:
                     say("", following)
                     return
                 if answer.lifetime:
-                    self._renewed_at = self.runtime.now() + RENEWED * answer.lifetime / 1000
+                    self._renewed_at = self.runtime.now() + max(SOONEST, RENEWED * answer.lifetime / 1000)
                 if self._conversation is not conversation:
                     self._ping(conversation, stream)
 

@@ -1,7 +1,7 @@
 """Which broker a process of Spark connects to, and how it shows itself there: the options `address`,
 `security.protocol`, `sasl.…` and `ssl.…`, whose names are librdkafka's, or Java's, also with `kafka.` before them.
 
-A password is in no text that people see: not in the repr of what holds it, nor in an error.
+A password or a token is in no text that people see: not in the repr of what holds it, nor in an error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from krappy.errors import ConfigError
 PREFIX = "kafka."
 SECURITY = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "sasl.password.file"),
-    *("sasl.jaas.config", "ssl.ca.location"),
+    *("sasl.jaas.config", "sasl.token", "sasl.token.file", "ssl.ca.location"),
 )
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+OAUTHBEARER = "OAUTHBEARER"
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", OAUTHBEARER)
 _JAAS = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
@@ -37,12 +38,16 @@ class BrokerAt:
     password: str | None = field(default=None, repr=False)
     password_file: str | None = None
     mechanism: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
 
     def connect(self) -> Client:
         """Raises ConfigError; its `open` raises ConnectionLost, AuthenticationFailed."""
         security = SecurityOptions(tls=self.tls, ca=self.ca, user=self.user, mechanism=self.mechanism)
         if self.user is not None:
             security["password"] = Path(self.password_file) if self.password_file else self.password
+        if self.token is not None or self.token_file is not None:
+            security["token"] = Path(self.token_file) if self.token_file else self.token
         return connect(self.address, **security)
 
 
@@ -69,6 +74,19 @@ def broker_at(texts: Mapping[str, str]) -> BrokerAt:
                 "option sasl.jaas.config has user and password: leave out sasl.username and sasl.password"
             )
         user, password = _of_jaas(jaas)
+    token, token_file = texts.get("sasl.token"), texts.get("sasl.token.file")
+    mechanism = _choice(texts, "sasl.mechanism", MECHANISMS)
+    has_token = token is not None or token_file is not None
+    if has_token and (user is not None or password is not None or file is not None):
+        raise ConfigError(
+            "options sasl.token and sasl.token.file take the place of a user and a password: leave these out"
+        )
+    if token is not None and token_file is not None:
+        raise ConfigError("options sasl.token and sasl.token.file: give one of them")
+    if has_token and mechanism not in (None, OAUTHBEARER):
+        raise ConfigError(f"option sasl.mechanism={mechanism}: with a token it is {OAUTHBEARER}")
+    if mechanism == OAUTHBEARER and user is not None:
+        raise ConfigError(f"option sasl.mechanism={OAUTHBEARER}: give sasl.token or sasl.token.file")
     if password is not None and file is not None:
         raise ConfigError("options sasl.password and sasl.password.file: give one of them")
     if (user is None) != (password is None and file is None):
@@ -76,11 +94,12 @@ def broker_at(texts: Mapping[str, str]) -> BrokerAt:
     if protocol is not None:
         if user is not None and not protocol.startswith("SASL_"):
             raise ConfigError(f"option security.protocol={protocol}: with a user it is SASL_SSL, or SASL_PLAINTEXT")
+        if has_token and protocol != "SASL_SSL":
+            raise ConfigError(f"option security.protocol={protocol}: with a token it is SASL_SSL")
         if ca is not None and not protocol.endswith("SSL"):
             raise ConfigError(f"option security.protocol={protocol}: with ssl.ca.location it is SSL or SASL_SSL")
     tls = None if protocol is None else protocol.endswith("SSL")
-    mechanism = _choice(texts, "sasl.mechanism", MECHANISMS)
-    return BrokerAt(texts.get("address") or None, tls, ca, user, password, file, mechanism)
+    return BrokerAt(texts.get("address") or None, tls, ca, user, password, file, mechanism, token, token_file)
 
 
 def _choice(texts: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:

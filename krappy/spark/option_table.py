@@ -43,8 +43,10 @@ OPTIONS = [
         "sasl.mechanism",
         "the best that the broker has",
         EVERYWHERE,
-        "`SCRAM-SHA-512`, `SCRAM-SHA-256`, or `PLAIN` over TLS",
+        "`SCRAM-SHA-512`, `SCRAM-SHA-256`, or over TLS `PLAIN` or `OAUTHBEARER`",
     ),
+    Option("sasl.token", "", EVERYWHERE, "a token of an identity provider, in place of user and password"),
+    Option("sasl.token.file", "$KRAPPY_TOKEN_FILE", EVERYWHERE, "file, on each machine, that holds the token"),
     Option("sasl.jaas.config", "", EVERYWHERE, "user and password, as Kafka's clients for Java have them"),
     Option(
         "mode",
@@ -131,7 +133,13 @@ USES = {
 }
 KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
 KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # these may be empty, and keep blanks at their ends
-AS_THEY_ARE = (*KEYS_AS_THEY_ARE, "sasl.password", "kafka.sasl.password")  # and so do these, which may not be empty
+AS_THEY_ARE = (
+    *KEYS_AS_THEY_ARE,
+    "sasl.password",
+    "kafka.sasl.password",
+    "sasl.token",
+    "kafka.sasl.token",
+)  # and so do these, which may not be empty
 TIMES = ("startingTimestamp", "startingOffsetsByTimestamp")
 NEEDS = [  # an option, and options of which at least one must be given, too
     ("keyEncoding", KEY_OPTIONS),

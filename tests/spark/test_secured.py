@@ -11,6 +11,7 @@ import pytest
 
 from krappy.cli.spawn import spawn_broker
 from tests.security.authority import Authority
+from tests.security.identity import identity_provider
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,11 +32,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         "tls_certificate": authority.issue("127.0.0.1"),
         "users_dir": str(users),
         "super_users": "User:ada",
-        "sasl_enabled_mechanisms": "SCRAM-SHA-256,PLAIN",
+        "sasl_enabled_mechanisms": "SCRAM-SHA-256,PLAIN,OAUTHBEARER",
         "listen_native": "SASL_SSL://127.0.0.1:0",
     }
-    with spawn_broker(folder / "data", settings) as broker:
+    with (
+        identity_provider() as provider,
+        spawn_broker(folder / "data", {**settings, **provider.settings}) as broker,
+    ):
+        (folder / "token").write_text(provider.token() + "\n")
         yield {
+            "token": provider.token(),
+            "token file": str(folder / "token"),
             "address": broker.address,
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": authority.ca,
@@ -47,7 +54,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 def options(secured: dict[str, str], how: str) -> dict[str, str]:
     """Ways to say who one is."""
-    given = {name: value for name, value in secured.items() if name != "file"}
+    given = {name: value for name, value in secured.items() if "file" not in name and name != "token"}
+    if how.startswith("token"):
+        del given["sasl.username"], given["sasl.password"]
+        name = "kafka.sasl.token.file" if how == "token file" else "kafka.sasl.token"
+        return {**given, "kafka.sasl.mechanism": "OAUTHBEARER", name: secured[how]}
     if how == "jaas":
         del given["sasl.username"], given["sasl.password"]
         return {**given, "kafka.sasl.jaas.config": LOGIN}
@@ -57,9 +68,9 @@ def options(secured: dict[str, str], how: str) -> dict[str, str]:
     return {name if name == "address" else f"kafka.{name}": value for name, value in given.items()}
 
 
-@pytest.mark.parametrize("how", ["kafka", "file", "jaas"])
+@pytest.mark.parametrize("how", ["kafka", "file", "jaas", "token", "token file"])
 def test_a_batch(spark: SparkSession, secured: dict[str, str], how: str) -> None:
-    given, topic = options(secured, how), f"batch-{how}"
+    given, topic = options(secured, how), f"batch-{how.replace(' ', '-')}"
     rows = spark.createDataFrame([(f"k{number}", f"v{number}") for number in range(50)], "key string, value string")
     rows.write.format("krappy").options(**given).option("topic", topic).mode("append").save()
     events = spark.read.format("krappy").options(**given).option("subscribe", topic).load()
@@ -67,9 +78,10 @@ def test_a_batch(spark: SparkSession, secured: dict[str, str], how: str) -> None
     [found] = spark.read.format("krappy").options(**given, subscribe=topic, key="k7").load().collect()
     assert found.value == b"v7"
     hidden(events)
+    hidden(events, secured["token"])
 
 
-def hidden(frame: Any) -> None:
+def hidden(frame: Any, secret: str = SECRET) -> None:
     """Asserts that no plan of it has the password."""
     execution = frame._jdf.queryExecution()
     shown = [repr(frame), execution.logical().treeString(), execution.logical().toJSON()]
@@ -77,7 +89,7 @@ def hidden(frame: Any) -> None:
         shown.append(execution.analyzed().treeString())
     else:
         shown += [execution.toString(), execution.simpleString(), execution.executedPlan().treeString()]
-    assert not [each for each in shown if SECRET in each]
+    assert not [each for each in shown if secret in each]
 
 
 def test_a_stream(spark: SparkSession, secured: dict[str, str], tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""Our own clients and the command line, with tokens of an identity provider; and groups in ACLs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+import krappy
+from krappy import blocking, errors
+from krappy.cli import main
+from krappy.clients import link
+from krappy.clients.acls import AclInfo
+from krappy.clients.security import ClientSecurity
+from krappy.errors import ConfigError
+from krappy.testing.running import RunningBroker, run_broker
+from tests.process import wait_until
+from tests.security.authority import Authority
+from tests.security.identity import IdentityProvider, identity_provider
+from tests.security.test_tokens import LISTENERS
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(
+    provider: IdentityProvider, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    settings = {
+        **LISTENERS,
+        **provider.settings,
+        "listen_native": "SASL_SSL://127.0.0.1:0",
+        "tls_certificate": authority.issue("127.0.0.1"),
+        "super_users": "User:ada;Group:admins",
+    }
+    with run_broker(tmp_path_factory.mktemp("own") / "data", **settings) as found:
+        yield found
+
+
+def test_the_blocking_client(
+    broker: RunningBroker, authority: Authority, provider: IdentityProvider, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(provider.token() + "\n")
+    for token in (provider.token(), file, provider.token):
+        with broker.connect(ca=authority.ca, token=token) as client:
+            assert client.ping().principal == "User:ada"
+            assert provider.token()[:20] not in repr(client)
+    with broker.connect(ca=authority.ca, token=provider.token("eve", groups=["admins"])) as client:
+        client.create_topic("of-a-group")
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_the_async_client(
+    broker: RunningBroker, authority: Authority, provider: IdentityProvider, backend: str
+) -> None:
+    async def run() -> None:
+        async with krappy.connect(broker.address, ca=authority.ca, token=provider.token) as client:
+            assert (await client.ping()).principal == "User:ada"
+        with pytest.raises(errors.AuthenticationFailed, match=r"refuses the token.*invalid_token"):
+            async with krappy.connect(broker.address, ca=authority.ca, token=provider.token(aud="x")):
+                pass
+
+    anyio.run(run, backend=backend)
+
+
+def test_who_is_refused(broker: RunningBroker, authority: Authority, provider: IdentityProvider) -> None:
+    def lost() -> str:
+        raise OSError("the provider is away")
+
+    with pytest.raises(ConfigError, match="there is no token: OSError: the provider is away"):
+        broker.connect(ca=authority.ca, token=lost).__enter__()
+    with pytest.raises(ConfigError, match="the token is none"):
+        broker.connect(ca=authority.ca, token="two words").__enter__()
+    with pytest.raises(errors.AuthenticationFailed, match="mechanisms are OAUTHBEARER"):
+        broker.connect(ca=authority.ca, user="ada", password="x").__enter__()
+    with pytest.raises(errors.AuthenticationFailed, match="its mechanisms are OAUTHBEARER"):
+        broker.connect(ca=authority.ca).__enter__()
+    for more in ({"user": "ada", "password": "x"}, {"mechanism": "PLAIN"}):
+        with pytest.raises(ConfigError, match="takes the place"):
+            ClientSecurity(token="x", **more)  # type: ignore[arg-type]
+    assert "secret" not in repr(ClientSecurity(token="secret"))
+
+
+def test_a_token_is_sent_over_tls_alone(provider: IdentityProvider, tmp_path: Path) -> None:
+    with (
+        run_broker(tmp_path / "data", **LISTENERS, **provider.settings) as broker,
+        pytest.raises(errors.AuthenticationFailed, match="over TLS alone"),
+        broker.connect(token=provider.token()),
+    ):
+        pass
+
+
+def test_a_client_logs_in_again_under_load(
+    authority: Authority, provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over several sessions of two seconds no event is lost or comes twice, on one connection."""
+    monkeypatch.setattr(link, "RENEWED", 0.3)  # early, so that a stall of a second ends no session
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "authentication_timeout_ms": 30_000}
+    tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
+    given: list[float] = []
+
+    def token() -> str:
+        given.append(time.monotonic())
+        return provider.token(seconds=2)
+
+    with (
+        run_broker(tmp_path / "data", **{**settings, **tls}) as broker,
+        broker.connect(ca=authority.ca, token=token) as client,
+        client.producer("load") as producer,
+        client.consumer("load", start="earliest") as consumer,
+    ):
+        generation, sent, taken = client._link.generation, 0, list[bytes]()
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            receipts = [producer.send(f"{sent + number}") for number in range(50)]
+            sent += len(receipts)
+            assert receipts[-1].result().offset == sent - 1
+            taken += [event.value or b"" for event in consumer.poll(0.01)]
+        while len(taken) < sent:
+            taken += [event.value or b"" for event in consumer.poll(5)]
+        assert taken == [b"%d" % number for number in range(sent)]
+        assert client._link.generation == generation
+    assert len(given) >= 4
+
+
+def test_groups_in_acls(broker: RunningBroker, authority: Authority, provider: IdentityProvider) -> None:
+    """What is denied to a user, to one of his groups or to everybody is denied."""
+    ops, dev = (AclInfo("topic", "grouped", f"Group:{name}", "read") for name in ("ops", "dev"))
+    with broker.connect(ca=authority.ca, token=provider.token) as admin:
+        admin.create_topic("grouped")
+
+        def reads(user: str, *groups: str) -> bool:
+            token = provider.token(user, groups=list(groups))
+            with broker.connect(ca=authority.ca, token=token) as client:
+                try:
+                    with client.consumer("grouped") as consumer:
+                        consumer.poll(0.01)
+                except errors.TopicAuthorizationFailed:
+                    return False
+                return True
+
+        admin.add_acls([ops])
+        assert reads("bob", "ops", "dev")
+        assert not reads("bob", "dev")
+        assert not reads("ops")  # a user, and no group
+        admin.add_acls([dev._replace(permission="deny")])
+        assert reads("bob", "ops")
+        assert not reads("bob", "ops", "dev")
+        admin.add_acls([AclInfo("topic", "grouped", "User:bob", "all", permission="deny")])
+        assert not reads("bob", "ops")
+        assert reads("carl", "ops")
+
+
+def test_what_is_open_ends_with_a_group(
+    broker: RunningBroker, authority: Authority, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is in the group no more when he logs in again loses what he had opened by it."""
+    groups = ["ops"]
+    with broker.connect(ca=authority.ca, token=provider.token) as admin:
+        admin.create_topic("left")
+        admin.add_acls([AclInfo("topic", "left", "Group:ops", "read")])
+    token = lambda: provider.token("dora", seconds=2, groups=groups)  # noqa: E731
+    with broker.connect(ca=authority.ca, token=token) as client, client.consumer("left") as consumer:
+        assert consumer.poll(0.1) == []
+        groups.clear()
+
+        def ended() -> bool:
+            try:
+                consumer.poll(0.1)
+            except errors.TopicAuthorizationFailed:
+                return True
+            return False
+
+        wait_until(ended, "the consumer is ended")
+
+
+def test_the_command_line(
+    broker: RunningBroker,
+    authority: Authority,
+    provider: IdentityProvider,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("KRAPPY_ADDRESS", "KRAPPY_CA", "KRAPPY_USER", "KRAPPY_TOKEN_FILE", "KRAPPY_TOKEN_COMMAND"):
+        monkeypatch.setenv(name, "")  # so that what commands put there is taken away again
+        monkeypatch.delenv(name)
+    good, bad, contexts = tmp_path / "good", tmp_path / "bad", tmp_path / "config.toml"
+    good.write_text(provider.token() + "\n")
+    bad.write_text(provider.token(seconds=-60))
+    base = f'address = "{broker.address}"\nca = "{authority.ca}"\n'
+    prints = f"{sys.executable} -c 'print(open(\\\"{good}\\\").read())'"
+    contexts.write_text(
+        f'[context.file]\n{base}token_file = "{good}"\n'
+        f'[context.command]\n{base}token_command = "{prints}"\n'
+        f'[context.fails]\n{base}token_command = "false"\n'
+        f'[context.both]\n{base}token_file = "{good}"\nuser = "ada"\n'
+    )
+    monkeypatch.setenv("KRAPPY_CONTEXTS", str(contexts))
+
+    def run(*arguments: str, fails: str | None = None) -> str:
+        status = main.run([*arguments, "topic", "list"])
+        said = capfd.readouterr()
+        assert (status != 0) == (fails is not None), said.err
+        assert fails is None or fails in said.err
+        return said.out
+
+    with broker.connect(ca=authority.ca, token=provider.token) as client:
+        client.create_topic("listed", if_absent=True)
+    assert "listed" in run("--context", "file")
+    assert "listed" in run("--context", "command")
+    assert "listed" in run("--context", "fails", "--token-file", str(good))
+    run("--context", "file", "--token-file", str(bad), fails="refuses the token")
+    run("--context", "fails", fails="token_command: it ended with 1")
+    run("--context", "both", fails="more than one of")
+    password = tmp_path / "password"
+    password.write_text("x")
+    run("--context", "file", "--user", "ada", "--password-file", str(password), fails="mechanisms are OAUTHBEARER")
+    monkeypatch.setenv("KRAPPY_TOKEN_FILE", str(good))
+    monkeypatch.delenv("KRAPPY_USER", raising=False)
+    monkeypatch.delenv("KRAPPY_PASSWORD_FILE", raising=False)
+    with blocking.connect(broker.address, ca=authority.ca) as environment:
+        assert environment.ping().principal == "User:ada"
