@@ -55,8 +55,9 @@ demo: $(READY) ## stream all flights of 2013 through a broker and check every an
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q -n $$(n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadfile $(ARGS)
 
-explore: $(READY) ## run the property tests with new random examples (`make test` always tries the same)
+explore: $(READY) ## run the property tests with more, random examples (`make test` always tries the same), and simulate more
 	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
+	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q tests/core/cluster/test_simulation.py
 
 # Each PySpark has a .venv of its own, which is kept. With JAVA=21 it finds only that Java; without, it takes the one of
 # this machine, or else one from pip that every PySpark runs on. (Before 4.2 PySpark leaves sockets to the garbage

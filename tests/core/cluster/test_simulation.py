@@ -3,6 +3,7 @@ is needed: the histories find the mutants that leave one out (simulation/mutants
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 
 import pytest
@@ -11,7 +12,10 @@ from krappy.core.cluster.state import PartitionState, elected_uncleanly
 from tests.core.cluster.simulation.mutants import MUTANTS, first_found, patched
 from tests.core.cluster.simulation.world import World
 
-SEEDS = range(300)
+FIRST = range(0, 300, 25)
+# How many seeds from each of these on. `make test` has the same histories each time, and what it must find are mutants,
+# by seeds of their own: a few of every kind are enough there.
+TOGETHER = 25 if os.environ.get("KRAPPY_EXPLORE") else 8
 # Histories that once were found wrong, most of them for a fault of the simulated world itself.
 KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
     *((seed, True, False) for seed in (2, 6, 766, 886, 1927, 2163, 2282, 2542, 171)),
@@ -19,10 +23,9 @@ KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
     (2008242, False, True),
     (2013903, True, True),
 ]
-TOGETHER = 25
 
 
-@pytest.mark.parametrize("first", SEEDS[::TOGETHER])
+@pytest.mark.parametrize("first", FIRST)
 def test_nothing_acknowledged_is_lost_and_no_read_is_stale(first: int) -> None:
     counts: dict[str, int] = {}
     for seed in range(first, first + TOGETHER):
@@ -33,17 +36,17 @@ def test_nothing_acknowledged_is_lost_and_no_read_is_stale(first: int) -> None:
     assert counts["acks"] > TOGETHER * 30
 
 
-@pytest.mark.parametrize("first", SEEDS[::TOGETHER])
+@pytest.mark.parametrize("first", FIRST)
 def test_nothing_is_lost_while_replicas_change(first: int) -> None:
     counts: dict[str, int] = {}
     for seed in range(first, first + TOGETHER):
         for what, count in World(seed, min_isr=1 + seed % 3, moves=True).run().counts.items():
             counts[what] = counts.get(what, 0) + count
     assert {"acks", "reads", "left", "kills", "disks"} <= counts.keys()
-    assert counts["left"] > TOGETHER / 2
+    assert counts["left"] > TOGETHER / 3
 
 
-@pytest.mark.parametrize("first", SEEDS[::TOGETHER])
+@pytest.mark.parametrize("first", FIRST)
 def test_after_an_unclean_election_the_logs_become_the_same(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         World(seed, min_isr=1 + seed % 3, moves=seed % 2 == 0, unclean=True).run()
