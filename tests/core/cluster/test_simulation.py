@@ -13,8 +13,8 @@ from tests.core.cluster.simulation.mutants import MUTANTS, first_found, patched
 from tests.core.cluster.simulation.world import World
 
 FIRST = range(0, 300, 25)
-# How many seeds from each of these on, for each of three kinds of histories: 324 in all in `make test`, which has the same
-# ones each time. What it must find are mutants, by seeds of their own.
+# How many seeds from each of these on, for each of three kinds of histories: 324 in all in `make test`, which has the
+# same ones each time. What it must find are mutants, by seeds of their own.
 TOGETHER = 25 if os.environ.get("KRAPPY_EXPLORE") else 9
 # Histories that once were found wrong, most of them for a fault of the simulated world itself.
 KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
