@@ -29,6 +29,7 @@ from krappy.cluster.lookout import Lookout
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
+from krappy.ports.tokens import TokensPort
 from krappy.ports.users import UsersPort
 from krappy.server import http
 from krappy.server.authentication import Admission, Authenticator
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from krappy.clients.gateway import Gateway
     from krappy.cluster.zk.client import ZooKeeper
     from krappy.console.history import FigureHistory
+    from krappy.server.oidc import ProviderLogin
     from krappy.server.tokens import Tokens
 
 Report = Callable[..., None]
@@ -99,6 +101,7 @@ class Broker:
         self.server: Server
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: Tokens | None = None  # if users log in with them
+        self.provider_login: ProviderLogin | None = None  # of browsers
         self.authenticator: Authenticator
         self.secret = secrets.token_bytes(32)  # of the console's sessions
         self.history: FigureHistory  # if there is a console
@@ -155,11 +158,8 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
-            if config.takes_tokens:
-                from krappy.server.tokens import Tokens  # without PyJWT, which few brokers have
-
-                self.tokens = Tokens(config, self._report)
-                nursery.start_soon(self.tokens.follow)
+            if config.needs_tokens:
+                self._check_by_provider(nursery)
             self.authenticator = Authenticator(
                 lambda: self.engine.users, lambda: self.engine.audit, config, self._report, self.tokens
             )
@@ -216,6 +216,18 @@ class Broker:
             spoken = Kafka(kafka.registry(), advertised, self._admission(listener))
             self.server.listen(Listener(opened, spoken, self._tls_of(listener)))
         self.listening = True
+
+    def _check_by_provider(self, nursery: trio.Nursery) -> None:
+        """Raises ConfigError."""
+        from krappy.server.oidc import ProviderLogin, read_secret_file  # without PyJWT, which few brokers have
+        from krappy.server.tokens import Tokens
+
+        self.tokens = Tokens(self.config, self._report)
+        if self.config.console_oidc_client_id:
+            if self.config.console_oidc_secret_file:
+                read_secret_file(self.config.console_oidc_secret_file)
+            self.provider_login = ProviderLogin(self.tokens, self.config)
+        nursery.start_soon(self.tokens.follow)
 
     def _admission(self, listener: ListenerSetting) -> Admission:
         authenticator = self.authenticator if listener.has_users else None
@@ -315,6 +327,11 @@ class Broker:
         """Those who log in to the console, once the store is open; None: it has no users."""
         listener = self.config.listener(HTTP)
         return (lambda: self.engine.users) if listener is not None and listener.has_users else None
+
+    @property
+    def console_tokens(self) -> TokensPort | None:
+        """None: the console takes none."""
+        return self.tokens if self.config.takes_tokens and self.console_users is not None else None
 
     def _make_lookout(self) -> Lookout:
         engine = self.engine

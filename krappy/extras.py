@@ -23,10 +23,8 @@ def check(config: ServerConfig) -> None:
             f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
             "or set listen_http to none"
         )
-    if config.takes_tokens and (missing := _missing(TOKENS_NEED)):
-        raise Unavailable(
-            f"OAUTHBEARER needs {', '.join(missing)}, which is not installed: pip install 'krappy[oauth]'"
-        )
+    if config.needs_tokens and (missing := _missing(TOKENS_NEED)):
+        raise Unavailable(f"tokens need {', '.join(missing)}, which is not installed: pip install 'krappy[oauth]'")
 
 
 def _missing(names: tuple[str, ...]) -> list[str]:

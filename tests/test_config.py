@@ -168,6 +168,7 @@ TEXTS = (
     *("sasl_enabled_mechanisms", "users_dir", "inter_broker_listener_name"),
     *("inter_broker_user", "inter_broker_password", "inter_broker_password_file"),
     *("oauth_issuer", "oauth_audience", "oauth_jwks_url", "oauth_subject_claim", "oauth_groups_claim", "oauth_ca"),
+    *("console_oidc_secret_file", "console_oidc_redirect", "console_oidc_scopes"),
     *("zookeeper_user", "zookeeper_password", "zookeeper_password_file"),
     *("zookeeper_ssl_truststore_location", "zookeeper_ssl_keystore_location"),
 )

@@ -39,6 +39,7 @@ from krappy.console.api import SLASH, ApiOperation, Call, read_arguments, respon
 from krappy.console.attempts import Attempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
+from krappy.console.oidc import ProviderLogins
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import CHANGED, HEADERS, Guard, read_cookies
@@ -47,6 +48,7 @@ from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 from krappy.ports.audit import ASKED, AskedFor
+from krappy.ports.tokens import ProviderLoginPort, TokensPort
 from krappy.ports.users import UsersPort
 
 OPERATIONS: tuple[ApiOperation, ...] = tuple(
@@ -70,6 +72,10 @@ class Listening(Protocol):
     @property
     def console_users(self) -> Callable[[], UsersPort] | None: ...
     @property
+    def console_tokens(self) -> TokensPort | None: ...
+    @property
+    def provider_login(self) -> ProviderLoginPort | None: ...
+    @property
     def addresses(self) -> Mapping[str, str]: ...
     @property
     def history(self) -> FigureHistory: ...
@@ -91,9 +97,11 @@ class Console:
             local=config.console_is_local,
             started_ms=broker.started_ms,
             users=listening.console_users,
+            tokens=listening.console_tokens,
             secret=listening.secret,
             ended=lambda principal, why: broker.audit.ended(principal, why),
         )
+        self.provider_logins = ProviderLogins(listening.provider_login, listening.secret)
         self.disk = health.DiskTrial()
         self.attempts = Attempts(server.report)
         self.pacer = Pacer()
@@ -181,7 +189,8 @@ class PathOperations:
 
             def allowed() -> bool:
                 now = console.broker.clock.steady_ms()
-                if not guard.is_session(headers, cookies, now):
+                is_over = who.expires_ms is not None and console.broker.now_ms() >= who.expires_ms
+                if is_over or not guard.is_session(headers, cookies, now):
                     return False
                 if guard.stamp(who) != stamp:
                     console.broker.audit.ended(who, CHANGED)

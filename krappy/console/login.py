@@ -1,5 +1,5 @@
-"""Logs a browser in: it sends the token, or a user's password, once, and gets a cookie that scripts can't read and
-other sites can't send."""
+"""Logs a browser in: it sends the token, a user's password, or what the identity provider has given it, once, and gets
+a cookie that scripts can't read and other sites can't send."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from krappy.console import oidc
 from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
+from krappy.console.oidc import LASTS_MS
 from krappy.console.security import CONSOLE, COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
 from krappy.core.security import needs
@@ -20,12 +22,30 @@ routes = Routes("login")
 MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
 
 
+class LoginWays(msgspec.Struct):
+    """How to log in: with the console's token, with a user's password, or at the identity provider."""
+
+    token: bool
+    password: bool
+    provider: bool
+
+
+class ProviderBegun(msgspec.Struct):
+    """`location`: where the browser goes. The provider sends it back to the console's first page, with a `code` and a
+    `state`."""
+
+    location: str
+
+
 class Login(msgspec.Struct, forbid_unknown_fields=True):
-    """The console's `token`, or a `user` and the `password`."""
+    """The console's `token`; or a `user` and the `password`; or the `code` and the `state` that the identity provider
+    has given the browser."""
 
     token: Annotated[str, Meta(max_length=1000)] = ""
     user: Annotated[str, Meta(max_length=255)] = ""
     password: Annotated[str, Meta(max_length=1000)] = ""
+    code: Annotated[str, Meta(max_length=4096)] = ""
+    state: Annotated[str, Meta(max_length=255)] = ""
 
 
 class LoggedIn(msgspec.Struct):
@@ -52,25 +72,46 @@ class LoggedOut(msgspec.Struct):
     ended: int
 
 
+@routes.get("/login", needs=needs.NOTHING, summary="How to log in")
+async def ways(call: Call) -> LoginWays:
+    guard = call.console.guard
+    return LoginWays(guard.has_token, guard.has_users, call.console.provider_logins.offered)
+
+
+@routes.post("/login/provider", needs=needs.NOTHING, summary="Begin a login at the identity provider")
+async def begin(call: Call) -> ProviderBegun:
+    location, cookie = await call.console.provider_logins.begin(call.broker.clock.steady_ms())
+    call.set_cookie(_cookie(cookie, LASTS_MS // 1000, call.request.url.scheme, oidc.COOKIE))
+    return ProviderBegun(location)
+
+
 @routes.post(
     "/login",
     needs=needs.NOTHING,
-    summary="Exchange a token or a password for a cookie",
+    summary="Exchange a token, a password or the code of an identity provider for a cookie",
     max_body=MAX_LOGIN,
 )
 async def log_in(call: Call, body: Login) -> LoggedIn:
     guard = call.console.guard
     if not guard.asks:
         return LoggedIn(False, 0)
-    if body.user:
+    now = call.broker.clock.steady_ms()
+    lasts = SESSION_MS
+    if body.code:
+        cookie = read_cookies(call.request.headers).get(oidc.COOKIE, "")
+        principal = await call.console.provider_logins.finish(body.code, body.state, cookie, now)
+        lasts = min(lasts, (principal.expires_ms or 0) - call.broker.now_ms())
+        if lasts <= 0:
+            raise WrongToken("the identity provider's token is over already: do the clocks differ?")
+    elif body.user:
         principal = await guard.user(body.user, body.password, call.payer.took)
     elif guard.is_token(body.token):
         principal = CONSOLE
     else:
         raise WrongToken
     call.broker.audit.authenticated(replace(principal, host=call.principal.host))
-    seconds = SESSION_MS // 1000
-    cookie = guard.log_in(principal, call.broker.clock.steady_ms())
+    seconds = lasts // 1000
+    cookie = guard.log_in(principal, now, lasts)
     call.set_cookie(_cookie(cookie, seconds, call.request.url.scheme))
     return LoggedIn(True, seconds)
 
@@ -90,7 +131,7 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     return LoggedOut(True, ended)
 
 
-def _cookie(value: str, seconds: int, scheme: str) -> str:
+def _cookie(value: str, seconds: int, scheme: str, name: str = COOKIE) -> str:
     """The value of Set-Cookie (RFC 6265). `Secure` only over TLS: else a browser would not send the cookie back."""
-    text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"
+    text = f"{name}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"
     return text + "; Secure" if scheme == "https" else text

@@ -6,8 +6,9 @@
   else is open by accident.
 - With a token, every request to the API and to /metrics needs it (`Authorization: Bearer`), or the cookie of a login
   (sessions.py). Probes, and the pages themselves, which hold no data, are open.
-- On a listener with users (SASL_SSL, SASL_PLAINTEXT), a user's name and password do as well (`Authorization: Basic`).
-  A session ends with the password that it was opened with.
+- On a listener with users (SASL_SSL, SASL_PLAINTEXT), a user's name and password do as well (`Authorization: Basic`),
+  and so does a token of an identity provider (`Authorization: Bearer`), or a login there. A session ends with the
+  password or the token that it was opened with.
 - A request from another site's page is refused by the headers that browsers add (`Sec-Fetch-Site`, `Origin`). A request
   that changes something also needs the header `Krappy-Request`: a form or a link can't send it, and a script of another
   site only after a preflight request, which is refused.
@@ -23,8 +24,10 @@ from collections.abc import Callable, Mapping
 
 from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
-from krappy.console.sessions import ConsoleSession, Sessions
+from krappy.console.sessions import SESSION_MS, ConsoleSession, Sessions
+from krappy.core.security.oauthbearer import OAUTHBEARER, TokenClaims, TokenRefused
 from krappy.core.security.principal import Principal
+from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 
 COOKIE = "krappy_session"
@@ -35,7 +38,8 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api/", "/metrics")  # by prefix: a route also takes its path with a line feed behind
 PROBES = ("/healthz", "/readyz")
 CONSOLE = Principal(name="console", mechanism="TOKEN", listener="HTTP")  # who has the console's token
-OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # paths of the API that need no token
+OPEN = ("/api/v1/login", "/api/v1/login/provider", "/api/v1/openapi.json")  # paths of the API that need no token
+PROVIDER = "OIDC"  # the mechanism of one who has logged in at the identity provider
 
 # Of every answer. Pages load everything from this server; nothing may be framed, sniffed or run inline.
 HEADERS = [
@@ -65,18 +69,28 @@ class Guard:
         local: bool,
         started_ms: int = 0,
         users: Callable[[], UsersPort] | None = None,
+        tokens: TokensPort | None = None,
         secret: bytes = b"",
         ended: Callable[[Principal, str], None] = lambda principal, why: None,
     ) -> None:
         self._ended = ended
         self._token = token.encode()
         self._users = users
+        self._tokens = tokens
         self._probes_only = not token and not local and users is None
         self.sessions = Sessions(self._token + secret, started_ms)
 
     @property
     def asks(self) -> bool:
-        return bool(self._token) or self._users is not None
+        return self.has_token or self.has_users
+
+    @property
+    def has_token(self) -> bool:
+        return bool(self._token)
+
+    @property
+    def has_users(self) -> bool:
+        return self._users is not None
 
     def needs_login(self, path: str) -> bool:
         return self.asks and path.startswith(GUARDED) and path not in OPEN
@@ -94,9 +108,18 @@ class Guard:
         if kind.lower() == "basic" and self._users is not None:
             user, _, password = _decoded(secret).partition(":")
             return await self.user(user, password, took)
-        if kind.lower() != "bearer" or not self.is_token(secret.strip()):
+        if kind.lower() != "bearer":
             raise WrongToken
-        return CONSOLE
+        return CONSOLE if self.is_token(secret.strip()) else await self._bearer(secret.strip(), took)
+
+    async def _bearer(self, token: str, took: Took) -> Principal:
+        """Raises WrongToken."""
+        if self._tokens is None:
+            raise WrongToken
+        try:
+            return principal_of_claims(await self._tokens.verify(token, took), OAUTHBEARER)
+        except TokenRefused as error:
+            raise WrongToken(f"the token is not good: {error}") from None
 
     async def user(self, name: str, password: str, took: Took = untold) -> Principal:
         """Raises WrongToken unless it is that user's password."""
@@ -104,13 +127,13 @@ class Guard:
             raise WrongToken("the user or the password is wrong")
         return Principal(name=name, mechanism="PLAIN", listener="HTTP")
 
-    def log_in(self, principal: Principal, now: int) -> str:
-        """The cookie of a new session."""
-        return self.sessions.open(now, principal, self.stamp(principal))
+    def log_in(self, principal: Principal, now: int, lasts: int = SESSION_MS) -> str:
+        """The cookie of a new session. `lasts`: ms."""
+        return self.sessions.open(now, principal, self.stamp(principal), lasts)
 
     def stamp(self, principal: Principal) -> bytes:
         """Of the password that this user has; it changes with it."""
-        by_token = principal.mechanism == CONSOLE.mechanism
+        by_token = principal.mechanism in (CONSOLE.mechanism, OAUTHBEARER, PROVIDER)
         return b"" if by_token or self._users is None else self._users().stamp(principal.name)
 
     def _session(self, cookies: Mapping[str, str], now: int) -> ConsoleSession | None:
@@ -180,6 +203,11 @@ class Guard:
             scheme, _, name = origin.partition("://")
             if scheme not in ("http", "https") or name != headers.get("host"):
                 raise HttpError(403, "OTHER_SITE", "a page of another site asks for this")
+
+
+def principal_of_claims(said: TokenClaims, mechanism: str) -> Principal:
+    expires = int(said.expires * 1000)
+    return Principal(name=said.user, groups=said.groups, mechanism=mechanism, listener="HTTP", expires_ms=expires)
 
 
 def _decoded(text: str) -> str:

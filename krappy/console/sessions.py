@@ -32,13 +32,13 @@ class Sessions:
         self._open: dict[int, ConsoleSession] = {}  # by number; the oldest first
         self._number = 0
 
-    def open(self, now: int, principal: Principal = ANONYMOUS, stamp: bytes = b"") -> str:
-        """Opens a session; returns its cookie's value. `now`: ms by the steady clock."""
+    def open(self, now: int, principal: Principal = ANONYMOUS, stamp: bytes = b"", lasts: int = SESSION_MS) -> str:
+        """Opens a session; returns its cookie's value. `now`: ms by the steady clock. `lasts`: ms."""
         self._number += 1
         while len(self._open) >= MOST:
-            own = (number for number, each in self._open.items() if each.principal == principal)
+            own = (number for number, each in self._open.items() if each.principal.name == principal.name)
             del self._open[next(own, next(iter(self._open)))]
-        until = now + SESSION_MS
+        until = now + lasts
         self._open[self._number] = ConsoleSession(until, principal, stamp)
         told = f"{until}.{self._number}"
         return f"{told}.{self._sign(told)}"
@@ -57,8 +57,10 @@ class Sessions:
         return 1
 
     def close_all(self, now: int, principal: Principal | None = None) -> int:
-        """Ends all sessions, or all of one principal; returns how many."""
-        ended = {at: each for at, each in self._open.items() if principal is None or each.principal == principal}
+        """Ends all sessions, or all of one user, whatever he has logged in with; returns how many."""
+        ended = {
+            at: each for at, each in self._open.items() if principal is None or each.principal.name == principal.name
+        }
         for number in ended:
             del self._open[number]
         return sum(each.until > now for each in ended.values())

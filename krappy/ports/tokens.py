@@ -1,13 +1,34 @@
-"""The port to the identity provider whose tokens users log in with."""
+"""The ports to the identity provider whose tokens users log in with."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from krappy.core.security.oauthbearer import TokenClaims
 from krappy.ports.users import Took, untold
 
 
+class ProviderTrouble(Exception):
+    """The identity provider does not answer, or not as it has to."""
+
+
 class TokensPort(Protocol):
     async def verify(self, token: str, took: Took = untold) -> TokenClaims:
         """What a good token says; `took` is told of the time. Raises TokenRefused."""
+
+
+class ProviderAttempt(NamedTuple):
+    """What a browser that goes to log in at the provider has to bring back (`state`), what the token has to have
+    (`nonce`), and the proof that it is the same browser (`verifier`, RFC 7636). Letters, digits, - and _ alone."""
+
+    state: str
+    nonce: str
+    verifier: str
+
+
+class ProviderLoginPort(Protocol):
+    async def begin(self) -> tuple[str, ProviderAttempt]:
+        """(where the browser goes, what it is to remember). Raises ProviderTrouble."""
+
+    async def finish(self, code: str, attempt: ProviderAttempt) -> TokenClaims:
+        """Who has logged in there, and until when. Raises ProviderTrouble, TokenRefused."""

@@ -4,11 +4,13 @@ Rules, kept here:
 
 - Only https, http to this machine itself, and, for keys, a file. No redirect is followed.
 - An answer has at most `LONGEST` bytes, and `SECONDS` to come.
+- The discovery document is read seldom, whatever browsers ask for.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import urllib.request
 from collections.abc import Mapping
 from functools import partial
@@ -20,17 +22,16 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from krappy.errors import ConfigError
+from krappy.ports.tokens import ProviderTrouble
 from krappy.settings.oauth import OauthSettings, check_url
 from krappy.tls import client_context
 
 LONGEST = 1 << 20  # bytes of an answer
 SECONDS = 10.0  # for one request
+FRESH = 600.0  # seconds for which the discovery document counts,
+PAUSE = 5.0  # and after which it is asked for again, if that has failed
 TOGETHER = 4  # requests at a time
 DISCOVERY = "/.well-known/openid-configuration"
-
-
-class ProviderTrouble(Exception):
-    """It does not answer, or not as it has to."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -44,6 +45,9 @@ class Provider:
     def __init__(self, settings: OauthSettings) -> None:
         self._settings = settings
         self._together = trio.CapacityLimiter(TOGETHER)
+        self._discovering = trio.Lock()
+        self._discovered: Mapping[str, Any] | ProviderTrouble = {}
+        self._until = -math.inf  # when that is asked for again
         try:
             context = client_context(settings.oauth_ca or None)
         except (OSError, ValueError) as error:
@@ -57,6 +61,18 @@ class Provider:
 
     async def discovered(self) -> Mapping[str, Any]:
         """Raises ProviderTrouble."""
+        async with self._discovering:
+            if trio.current_time() >= self._until:
+                try:
+                    self._discovered, fresh = await self._discover(), FRESH
+                except ProviderTrouble as error:
+                    self._discovered, fresh = error, PAUSE
+                self._until = trio.current_time() + fresh
+        if isinstance(self._discovered, ProviderTrouble):
+            raise ProviderTrouble(str(self._discovered))
+        return self._discovered
+
+    async def _discover(self) -> Mapping[str, Any]:
         issuer = self._settings.oauth_issuer
         found = as_object(await self.read(issuer.rstrip("/") + DISCOVERY))
         if found.get("issuer") != issuer:  # section 4.3: else one provider could pass for another

@@ -19,7 +19,8 @@ import trio
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from krappy.server.provider import ProviderTrouble, as_object
+from krappy.ports.tokens import ProviderTrouble
+from krappy.server.provider import as_object
 
 LEAST_BITS = 2048
 MOST = 100  # keys

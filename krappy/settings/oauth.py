@@ -44,26 +44,46 @@ class OauthSettings:
         "", "PEM file of the authorities that vouch for the provider's certificate; empty: the system's"
     )
 
+    console_oidc_client_id: str = setting(
+        "", "the console as the provider knows it; set, browsers log in there (OpenID Connect, with PKCE)"
+    )
+    console_oidc_secret_file: str = setting(
+        "", "file that holds the console's secret at the provider; empty: it has none (a public client)"
+    )
+    console_oidc_redirect: str = setting(
+        "", "URL of the console's first page, as browsers and the provider know it: https://HOST:PORT/"
+    )
+    console_oidc_scopes: str = setting("openid profile email", "what the console asks the provider for")
+
     @property
     def oauth_audiences(self) -> list[str]:
         return [each for each in map(str.strip, self.oauth_audience.split(",")) if each]
 
 
-def check(settings: OauthSettings, *, tokens: bool) -> None:
+def check(settings: OauthSettings, *, tokens: bool, console_has_users: bool) -> None:
     """`tokens`: users may log in with them. Raises ConfigError when these could not be checked."""
-    if not tokens:
-        return
-    for name, value in (("oauth_issuer", settings.oauth_issuer), ("oauth_audience", settings.oauth_audiences)):
+    if settings.console_oidc_client_id:
+        if not console_has_users:
+            raise ConfigError(
+                "console_oidc_client_id: nobody logs in at listen_http: make it SASL_SSL://HOST:PORT",
+                setting="console_oidc_client_id",
+            )
+        check_url("console_oidc_redirect", settings.console_oidc_redirect)
+    needed = {"oauth_issuer": settings.oauth_issuer} if tokens or settings.console_oidc_client_id else {}
+    if tokens:
+        needed["oauth_audience"] = ",".join(settings.oauth_audiences)
+    for name, value in needed.items():
         if not value:
             raise ConfigError(
-                f"{name}: with OAUTHBEARER among the sasl_enabled_mechanisms it has to be set: else a token that was "
-                "made for somebody else would do",
+                f"{name}: it has to be set where users log in with tokens (OAUTHBEARER among the "
+                "sasl_enabled_mechanisms, or console_oidc_client_id): else one made for somebody else would do",
                 setting=name,
             )
-    check_url(
-        "oauth_jwks_url" if settings.oauth_jwks_url else "oauth_issuer",
-        settings.oauth_jwks_url or settings.oauth_issuer,
-    )
+    if needed:
+        name = "oauth_jwks_url" if settings.oauth_jwks_url else "oauth_issuer"
+        check_url(name, getattr(settings, name))
+    if settings.console_oidc_client_id:
+        check_url("oauth_issuer", settings.oauth_issuer)
 
 
 def check_url(name: str, url: str) -> None:

@@ -234,6 +234,11 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         certificates = self.ssl_client_auth != "none"
         return any(each.has_users or (each.has_tls and certificates and each.name != HTTP) for each in self.listeners)
 
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether tokens of an identity provider are checked."""
+        return self.takes_tokens or bool(self.console_oidc_client_id)
+
     def flat(self) -> dict[str, Any]:
         """Every setting by its name, as `load` takes them."""
         topics = {name: self.topic_defaults[kafka] for name, kafka in TOPICS.items() if kafka in self.topic_defaults}
@@ -302,7 +307,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     if config.zookeeper_connect and not config.kafka_listeners:
         raise ConfigError("zookeeper_connect: brokers of a cluster reach each other by Kafka's protocol: listen_kafka")
     exposure.check(config.listeners, config)
-    oauth.check(config, tokens=config.takes_tokens)
+    http = config.listener(HTTP)
+    oauth.check(config, tokens=config.takes_tokens, console_has_users=http is not None and http.has_users)
     if config.zookeeper_connect:
         inter_broker.check(config.inter_broker_listener, config, config)
         zookeeper.check(config, insecure=config.insecure_listeners == "allow")

@@ -100,6 +100,8 @@ class Stub:
 
     config = ServerConfig()
     console_users = None
+    console_tokens = None
+    provider_login = None
     secret = b""
 
     def times(self, protocol: str) -> None:

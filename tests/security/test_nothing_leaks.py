@@ -381,7 +381,7 @@ BODIES: dict[str, Callable[[Names], Any]] = {
     "POST /api/v1/cluster/elections": lambda n: {"topic": n.topic},
     "POST /api/v1/cluster/reassignments": lambda n: {"moves": [{"topic": n.topic, "partition": 0, "replicas": [0]}]},
 }
-WITHOUT_NAMES = {"/healthz", "/readyz", "/api/v1/login", "/api/v1/logout"}
+WITHOUT_NAMES = {"/healthz", "/readyz", "/api/v1/login", "/api/v1/login/provider", "/api/v1/logout"}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: f"{each.method} {each.path}")

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from krappy import errors
 from krappy.core.security.oauthbearer import LONGEST_TOKEN, TokenRefused, first_message, read_claims, read_first
 from krappy.errors import ConfigError
+from krappy.ports.tokens import ProviderTrouble
 from krappy.server import token_keys
-from krappy.server.provider import ProviderTrouble
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m

@@ -6,7 +6,7 @@ import { Cluster } from "./pages/cluster.js";
 import { Connections } from "./pages/connections.js";
 import { Group } from "./pages/group.js";
 import { Groups } from "./pages/groups.js";
-import { LOGGED_IN, Login } from "./pages/login.js";
+import { LOGGED_IN, Login, takeReturned } from "./pages/login.js";
 import { Overview } from "./pages/overview.js";
 import { Topic } from "./pages/topic.js";
 import { Topics } from "./pages/topics.js";
@@ -90,8 +90,9 @@ function useKeys(help) {
 }
 
 function App() {
+  const [returned, setReturned] = useState(takeReturned); // from the identity provider
   const route = useRoute();
-  const [out, setOut] = useState(false);
+  const [out, setOut] = useState(returned !== null);
   const [keys, setKeys] = useState(false);
   const main = useRef(null);
   const path = route.parts.join("/");
@@ -115,7 +116,7 @@ function App() {
     localStorage.removeItem(LOGGED_IN);
     setOut(true);
   };
-  if (out) return html`<main class="alone"><${Login} done=${() => setOut(false)} /></main><${Remarks} />`;
+  if (out) return html`<main class="alone"><${Login} returned=${returned} done=${() => (setReturned(null), setOut(false))} /></main><${Remarks} />`;
   const place = route.parts[0] ?? "";
   return html`<a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the content</a>
     <header class="top">

@@ -1,0 +1,314 @@
+"""The console and an identity provider: tokens as bearer tokens, and logins of browsers (OpenID Connect with PKCE)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from krappy.console import attempts, oidc
+from krappy.console.security import COOKIE
+from krappy.errors import ConfigError
+from krappy.settings.server import load
+from krappy.testing.running import RunningBroker, run_broker
+from tests.console.conftest import browser  # noqa: F401
+from tests.process import free_ports, wait_until
+from tests.security.authority import Authority
+from tests.security.identity import CLIENT, CLIENT_SECRET, IdentityProvider, identity_provider
+
+CHANGES = {"Krappy-Request": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "SECONDS", 0.01)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with identity_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def reported() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def broker(
+    provider: IdentityProvider, authority: Authority, reported: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    folder = tmp_path_factory.mktemp("oidc")
+    (folder / "secret").write_text(CLIENT_SECRET + "\n")
+    [port] = free_ports(1)
+    settings = {
+        **provider.settings,
+        "listen_native": "none",
+        "listen_kafka": "none",
+        "listen_http": f"SASL_SSL://127.0.0.1:{port}",
+        "sasl_enabled_mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        "tls_certificate": authority.issue("127.0.0.1"),
+        "console_oidc_client_id": CLIENT,
+        "console_oidc_secret_file": str(folder / "secret"),
+        "console_oidc_redirect": f"https://127.0.0.1:{port}/",
+        "super_users": "Group:ops",
+        "durability": "os",
+    }
+    with run_broker(
+        folder / "data", report=lambda event, **facts: reported.append(f"{event} {facts}"), **settings
+    ) as it:
+        yield it
+    assert not [each for each in reported if "internal_error" in each]
+
+
+@pytest.fixture
+def http(broker: RunningBroker, authority: Authority) -> Iterator[httpx.Client]:
+    url = f"https://{broker.http_address}"
+    with httpx.Client(base_url=url, verify=authority.context(), trust_env=False, timeout=60) as found:
+        yield found
+
+
+# --- bearer tokens
+
+
+def test_a_bearer_token(http: httpx.Client, provider: IdentityProvider) -> None:
+    def status(token: str, method: str = "GET", **more: Any) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return http.request(method, "/api/v1/topics", headers=headers, **more).status_code
+
+    ops = provider.token(groups=["ops"])
+    assert status(ops) == 200
+    assert status(ops, "POST", json={"name": "made-by-token"}) == 201
+    assert status(provider.token(), "POST", json={"name": "x"}) == 403
+    bad = [
+        provider.token(seconds=-60, groups=["ops"]),
+        provider.token(aud="x"),
+        provider.token(iss="x"),
+        "x",
+        ops + "x",
+    ]
+    assert [status(token) for token in bad] == [401] * len(bad)
+    assert status("x" * 15_000) == 401
+
+
+def test_a_live_view_ends_with_its_token(
+    http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from krappy.console import live
+
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.2)
+    everything = provider.token(groups=["ops"])
+    http.post("/api/v1/topics", json={"name": "live"}, headers={"Authorization": f"Bearer {everything}"})
+    token = provider.token(groups=["ops"], seconds=2)
+    with http.stream("GET", "/api/v1/topics/live/tail", headers={"Authorization": f"Bearer {token}"}) as answer:
+        assert answer.status_code == 200
+        assert "NOT_LOGGED_IN" in "".join(answer.iter_text())
+
+
+# --- logins of browsers, step by step
+
+
+def begin(http: httpx.Client) -> dict[str, str]:
+    """What the provider is asked."""
+    where = http.post("/api/v1/login/provider", headers=CHANGES).json()["location"]
+    return {name: values[0] for name, values in parse_qs(urlsplit(where).query).items()}
+
+
+def come_back(provider: IdentityProvider, asked: dict[str, str]) -> dict[str, str]:
+    """What the provider sends the browser back with."""
+    query = parse_qs(urlsplit(provider.authorize(asked)).query)
+    return {"code": query["code"][0], "state": query["state"][0]}
+
+
+def test_a_login(http: httpx.Client, provider: IdentityProvider, broker: RunningBroker) -> None:
+    assert http.get("/api/v1/login").json() == {"token": False, "password": True, "provider": True}
+    answer = http.post("/api/v1/login/provider", headers=CHANGES)
+    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=300", f"{oidc.COOKIE}="):
+        assert part in answer.headers["set-cookie"]
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(answer.json()["location"]).query).items()}
+    assert asked["redirect_uri"] == f"https://{broker.http_address}/"
+    assert http.get("/api/v1/topics").status_code == 401
+    done = http.post("/api/v1/login", json=come_back(provider, asked))
+    assert done.json()["needed"]
+    assert 3590 < done.json()["seconds"] <= 3600  # as long as the ID token
+    assert "SameSite=Strict" in done.headers["set-cookie"]
+    assert http.get("/api/v1/topics").status_code == 200
+    assert http.post("/api/v1/topics", json={"name": "x"}).json()["code"] == "HEADER_MISSING"
+    assert http.post("/api/v1/topics", json={"name": "by-cookie"}, headers=CHANGES).status_code == 201
+    assert http.post("/api/v1/logout", headers=CHANGES).json()["ended"] == 1
+    assert http.get("/api/v1/topics").status_code == 401
+
+
+def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityProvider) -> None:
+    provider.seconds = 2.0
+    try:
+        assert http.post("/api/v1/login", json=come_back(provider, begin(http))).json()["seconds"] <= 2
+        cookie = {"Cookie": f"{COOKIE}={http.cookies[COOKIE]}"}  # httpx forgets it with Max-Age
+        assert http.get("/api/v1/topics").status_code == 200
+        wait_until(lambda: http.get("/api/v1/topics", headers=cookie).status_code == 401, "it ends")
+        provider.seconds = -5.0  # within what clocks may differ
+        assert http.post("/api/v1/login", json=come_back(provider, begin(http))).status_code == 401
+    finally:
+        provider.seconds = 3600.0
+
+
+def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**body: str) -> bool:
+        return http.post("/api/v1/login", json=body).status_code == 401
+
+    back = come_back(provider, begin(http))
+    cookie = http.cookies[oidc.COOKIE]
+    assert refused(code=back["code"], state=back["state"] + "x")
+    assert refused(code=back["code"], state="")
+    http.cookies.clear()
+    assert refused(**back)  # another browser
+    for wrong in ("x", cookie + "0", "1" + cookie, cookie.replace(".", "", 1), "." + cookie):
+        http.cookies.set(oidc.COOKIE, wrong, domain="127.0.0.1")
+        assert refused(**back)
+        http.cookies.clear()
+    monkeypatch.setattr(oidc, "LASTS_MS", -1)
+    assert refused(**come_back(provider, begin(http)))  # too late
+    monkeypatch.undo()
+    monkeypatch.setattr(attempts, "SECONDS", 0.01)
+    other, own = begin(http), begin(http)  # the cookie is of the second one
+    assert refused(**come_back(provider, other))
+    mine = come_back(provider, own)
+    for _, nonce in enumerate(("another", None)):
+        monkeypatch.setattr(
+            provider, "grant", lambda *_, nonce=nonce: {"id_token": provider.token(aud=CLIENT, nonce=nonce)}
+        )
+        assert refused(**mine)
+    for claims in ({"aud": "x"}, {"iss": "x"}, {"azp": "x"}, {"seconds": -60}, {"aud": None}):
+        said = {"aud": CLIENT, "nonce": own["nonce"], **claims}
+        monkeypatch.setattr(provider, "grant", lambda *_, said=said: {"id_token": provider.token(**said)})
+        assert refused(**mine), claims
+    monkeypatch.setattr(provider, "grant", lambda *_: {"access_token": provider.token()})
+    assert refused(**mine)
+    monkeypatch.setattr(provider, "grant", lambda *_: {"id_token": provider.token(aud=CLIENT, nonce=own["nonce"])})
+    assert not refused(**mine)  # so each was refused for its own reason
+
+
+def test_a_code_is_for_the_browser_that_began(http: httpx.Client, provider: IdentityProvider) -> None:
+    """By PKCE: a code that was stolen is worth nothing with another attempt's cookie."""
+    stolen = come_back(provider, begin(http))
+    http.cookies.clear()
+    own = begin(http)
+    answer = http.post("/api/v1/login", json={"code": stolen["code"], "state": own["state"]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "PROVIDER_NOT_AVAILABLE")
+    assert "answers 400" in answer.json()["detail"]
+
+
+def test_other_sites(http: httpx.Client, provider: IdentityProvider) -> None:
+    back = come_back(provider, begin(http))
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        for path, body in (("/api/v1/login", back), ("/api/v1/login/provider", None)):
+            answer = http.post(path, json=body, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (403, "OTHER_SITE")
+
+
+def test_a_provider_that_is_away(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
+) -> None:
+    from krappy.server import provider as web
+
+    monkeypatch.setattr(web, "PAUSE", 0.01)
+    with identity_provider() as provider:
+        settings = {**provider.settings, "console_oidc_client_id": CLIENT, "listen_kafka": "none"}
+        redirect = {"console_oidc_redirect": "http://127.0.0.1:8092/"}
+        at = {"listen_native": "none", "listen_http": "SASL_PLAINTEXT://127.0.0.1:0"}
+        with (
+            run_broker(tmp_path / "data", **settings, **redirect, **at) as found,
+            httpx.Client(base_url=f"http://{found.http_address}", trust_env=False, timeout=60) as http,
+        ):
+            provider.stop()
+
+            def begun() -> int:
+                return http.post("/api/v1/login/provider", headers=CHANGES).status_code
+
+            assert begun() == 503
+            provider.start()
+            wait_until(lambda: begun() == 200, "it is back")
+            provider.stop()
+            assert begun() == 200  # the document is known
+            # Tokens are not among the mechanisms.
+            answer = http.get("/api/v1/topics", headers={"Authorization": f"Bearer {provider.token()}"})
+            assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("changed", "setting"),
+    [
+        ({"listen_http": "127.0.0.1:8092"}, "console_oidc_client_id"),
+        ({"console_oidc_redirect": ""}, "console_oidc_redirect"),
+        ({"console_oidc_redirect": "http://krappy.example/"}, "console_oidc_redirect"),
+        ({"oauth_issuer": ""}, "oauth_issuer"),
+        ({"oauth_issuer": "http://idp.example"}, "oauth_issuer"),
+    ],
+)
+def test_settings_that_can_not_be(changed: dict[str, str], setting: str) -> None:
+    good = {
+        "console_oidc_client_id": "console",
+        "console_oidc_redirect": "https://krappy.example/",
+        "oauth_issuer": "https://idp.example",
+        "listen_http": "SASL_SSL://127.0.0.1:8092",
+    }
+    load(good, {})
+    with pytest.raises(ConfigError, match=f"^{setting}: "):
+        load({**good, **changed}, {})
+
+
+# --- a real browser
+
+
+def test_a_browser(broker: RunningBroker, provider: IdentityProvider, browser: Browser) -> None:  # noqa: F811
+    """It goes to the provider and comes back to where it was; logging out ends the session."""
+    context = browser.new_context(ignore_https_errors=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        page.goto(f"https://{broker.http_address}/#/connections")
+        page.get_by_role("button", name="Log in with the identity provider").click()
+        expect(page.get_by_role("heading", name="Connections")).to_be_visible(timeout=60_000)
+        assert re.fullmatch(rf"https://{broker.http_address}/#/connections", page.url)
+        held = {each["name"]: each for each in context.cookies()}
+        assert held[COOKIE]["httpOnly"]
+        assert held[COOKIE]["sameSite"] == "Strict"
+        assert page.evaluate("document.cookie") == ""
+        page.reload()
+        expect(page.get_by_role("heading", name="Connections")).to_be_visible(timeout=60_000)
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=60_000)
+        page.goto(f"https://{broker.http_address}/?error=access_denied&state=x")
+        expect(page.get_by_role("alert")).to_contain_text("has not let you in", timeout=60_000)
+        page.goto(f"https://{broker.http_address}/?code=stolen&state=x")
+        expect(page.get_by_role("alert")).to_contain_text("another login", timeout=60_000)
+        assert not errors
+    finally:
+        context.close()
+
+
+def test_no_secret_is_told(
+    broker: RunningBroker, provider: IdentityProvider, http: httpx.Client, reported: list[str]
+) -> None:
+    back = come_back(provider, begin(http))
+    http.post("/api/v1/login", json=back)
+    token = provider.token(seconds=-60)
+    http.get("/api/v1/topics", headers={"Authorization": f"Bearer {token}"})
+    cookie = http.cookies[oidc.COOKIE]
+    said = "".join(reported) + http.get("/api/v1/cluster").text
+    for secret in (CLIENT_SECRET, back["code"], back["state"], token, token.split(".")[2], *cookie.split(".")[1:]):
+        assert secret not in said
