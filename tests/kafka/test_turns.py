@@ -23,8 +23,8 @@ from krappy.wire.kafka.schema import TABLE
 from tests.broker.engine import running
 from tests.wire.kafka.test_once import arrays
 
-MOST = 4000  # elements: a fifth of what an array may have; what takes longer than its share shows here as well
-CALLS = 80_000  # in one turn: 20 for each element, so about 50 ms for a full array
+MOST = 2000  # elements: a tenth of what an array may have; what takes longer than its share shows here as well
+CALLS = 40_000  # in one turn: 20 for each element, so about 50 ms for a full array
 BYTES = 400  # of an answer, for each element of its request
 PARTITIONS = 20  # of the topic that there is
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
