@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from krappy.clients.cluster import KnownCluster
-from krappy.clients.lane import Settled
+
+if TYPE_CHECKING:
+    from krappy.clients.lane import Settled  # which brings the codec of batches: planning a Spark query needs none
 
 
 class SessionOffsets:
