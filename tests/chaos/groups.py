@@ -40,6 +40,7 @@ class GroupHistory:
         self.settled: dict[tuple[int, int], float] = {}  # (partition, offset) -> when the ack was told to be durable
         self.resumed: list[Resumption] = []
         self.committed: list[tuple[int, int, float]] = []  # partition, offset, when the answer was there
+        self.sent_again: set[tuple[int, int]] = set()  # (partition, offset) of commits with copies that may come later
         self._lock = threading.Lock()
 
     def begin(self) -> int:
@@ -62,6 +63,12 @@ class GroupHistory:
         at = time.monotonic()
         with self._lock:
             self.committed += [(partition, offset, at) for partition, offset in offsets.items()]
+
+    def doubt(self, offsets: Mapping[int, int]) -> None:
+        """These commits may have been sent more than once. A copy that was on its way over a connection which the
+        client has given up may be stored after later commits: nothing in Kafka's protocol tells that it is old."""
+        with self._lock:
+            self.sent_again.update(offsets.items())
 
     def resume(self, partition: int, offset: int, asked: float) -> None:
         with self._lock:
@@ -106,8 +113,14 @@ def _order(history: GroupHistory) -> Iterator[Violation]:
 
 
 def _back(history: GroupHistory) -> Iterator[Violation]:
-    for partition, offset, asked in history.resumed:
-        known = max((at for of, at, told in history.committed if of == partition and told < asked), default=0)
-        if offset < known:
+    since: dict[int, float] = {}  # by partition: commits before this do not count any more
+    for partition, offset, asked in sorted(history.resumed, key=lambda each: each.asked):
+        began = since.get(partition, 0.0)
+        known = max((at for of, at, told in history.committed if of == partition and began < told < asked), default=0)
+        if offset >= known:
+            continue
+        if (partition, offset) in history.sent_again:
+            since[partition] = asked  # the group goes on from there
+        else:
             text = f"partition {partition} resumed at {offset} although {known} had been committed"
             yield Violation("position", f"group {history.group}: {text}")

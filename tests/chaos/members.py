@@ -23,6 +23,7 @@ SESSION_SECONDS = 4.0, 20.0
 LEASE_MS = 5_000
 DELIVERIES = 100_000  # none is dead: members come and go, and brokers die
 WAIT_SECONDS = 10.0
+AGAIN_SECONDS = 0.9  # librdkafka sends no request again earlier: a heartbeat that is late by 1 s ends the connection
 
 
 class Member:
@@ -109,10 +110,11 @@ class KafkaMember(Member):
     def _session(self, number: int, until: float) -> None:
         refused: list[KafkaException] = []
         due: dict[int, int] = {}  # by partition, what is to be committed
-        asked: list[bool] = []  # a commit that is not answered
+        asked: list[float] = []  # when a commit was sent that is not answered
 
         def committed(error: KafkaError | None, told: list[TopicPartition]) -> None:
-            asked.clear()
+            if time.monotonic() - asked.pop() > AGAIN_SECONDS:
+                self.history.doubt({each.partition: each.offset for each in told})
             if error is None:
                 self.history.commit({each.partition: each.offset for each in told if each.error is None})
 
@@ -137,7 +139,7 @@ class KafkaMember(Member):
                 self.history.deliver([Delivery(number, each.partition(), each.offset(), None) for each in messages])
                 due |= {each.partition(): each.offset() + 1 for each in messages}
                 if due and not asked:
-                    asked.append(True)
+                    asked.append(time.monotonic())
                     consumer.commit(offsets=[TopicPartition(self._topic, index, end) for index, end in due.items()])
                     due.clear()
             if refused:

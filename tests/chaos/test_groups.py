@@ -45,6 +45,17 @@ def test_a_position_does_not_go_back() -> None:
     assert kinds(made) == ["position", "position"]
 
 
+def test_a_commit_that_was_sent_twice_may_be_stored_late() -> None:
+    made = history()
+    made.committed = [(0, 5, 1.0), (0, 9, 3.0), (0, 7, 5.0), (0, 8, 7.0)]
+    made.resumed = [Resumption(0, 5, 4.0), Resumption(0, 7, 6.0)]
+    assert kinds(made) == ["position", "position"]
+    made.doubt({0: 5})
+    assert kinds(made) == []
+    made.resumed.append(Resumption(0, 7, 8.0))  # 8 was committed after that
+    assert kinds(made) == ["position"]
+
+
 def test_every_acknowledged_event_is_delivered() -> None:
     assert kinds(history((1, 0, None)), acked(0)) == []
     assert kinds(history((1, 0, None)), acked(0), acked(1)) == ["unseen"]
