@@ -23,6 +23,7 @@
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry), CoordinatorFenced
+    │   │   └── TransactionAbortable     what was sent is not part of the transaction
     │   ├── AuthorizationFailed          the principal may not do this
     │   │   └── TopicAuthorizationFailed, GroupAuthorizationFailed, ClusterAuthorizationFailed,
     │   │       TransactionalIdAuthorizationFailed
@@ -243,6 +244,12 @@ class InvalidTransaction(BrokerError):
     """The transaction's state does not allow the request, or the partition is not part of the transaction."""
 
     code, name = 48, "INVALID_TXN_STATE"
+
+
+class TransactionAbortable(InvalidTransaction):
+    """What was sent is not part of the transaction. The producer may abort that, and go on (KIP-1050)."""
+
+    code, name = 120, "TRANSACTION_ABORTABLE"
 
 
 class CoordinatorFenced(BrokerError):

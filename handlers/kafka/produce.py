@@ -37,6 +37,7 @@ from krappy.wire.kafka import ApiKey, Code, code_for
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 ADDS_SINCE = 12  # the version from which a batch adds its partition to its transaction (KIP-890)
+ABORTABLE_SINCE = 11  # the version from which TRANSACTION_ABORTABLE is known (KIP-1050)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
 COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
@@ -80,9 +81,10 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("denied", "hints", "is_staged", "laters", "own", "responses", "sender", "waiting")
+    __slots__ = ("denied", "hints", "is_staged", "laters", "own", "responses", "sender", "version", "waiting")
 
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
+        self.version = version
         self.is_staged = transactional_id == PUBLISHER
         self.own = ""  # the name of the internal topic that it may write to
         if self.is_staged or transactional_id == AUDITOR:
@@ -144,7 +146,7 @@ def _publish(
             else:
                 later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
         except KrappyError as error:
-            _refuse(answer, error)
+            _refuse(answer, error, version)
             work.hints.add(answer, topic.image, asked["index"])
             continue
         work.laters.append(later)
@@ -154,7 +156,7 @@ def _publish(
 def _finish(results: list[StoredAt | Exception], work: Work, acks: int) -> Message | None:
     for result, (answer, append_time, topic, partition) in zip(results, work.waiting, strict=True):
         if isinstance(result, KrappyError):
-            _refuse(answer, result)
+            _refuse(answer, result, work.version)
             work.hints.add(answer, topic.image, answer["index"])
         elif isinstance(result, Exception):
             raise result
@@ -195,11 +197,13 @@ def _absent(answer: Message, code: Code, read: SourceTopicPort | Code) -> None:
     answer["error_code"] = code
     if not isinstance(read, Code):
         what = "it is an internal topic" if read.internal else "write to the topic that it is the table of"
-        _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; {what}"))
+        _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; {what}"), ABORTABLE_SINCE)
 
 
-def _refuse(answer: Message, error: KrappyError) -> None:
-    answer["error_code"] = code_for(error)
+def _refuse(answer: Message, error: KrappyError, version: int) -> None:
+    code = code_for(error)
+    abortable = code == Code.TRANSACTION_ABORTABLE and version < ABORTABLE_SINCE
+    answer["error_code"] = Code.INVALID_TXN_STATE if abortable else code
     answer["error_message"] = error.text
     if isinstance(error, InvalidRecord | OffsetMismatch):
         index = getattr(error, "index", None)

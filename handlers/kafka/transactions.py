@@ -36,12 +36,16 @@ FENCED_SINCE = {
     ApiKey.END_TXN: 2,
     ApiKey.TXN_OFFSET_COMMIT: 3,
 }
+ABORTABLE_SINCE = 4  # the version of TxnOffsetCommit from which TRANSACTION_ABORTABLE is known (KIP-1050)
 
 
 def _code_of(error: KrappyError, key: ApiKey, version: int) -> int:
     code = group_code(error)
-    fenced = code == Code.PRODUCER_FENCED and version < FENCED_SINCE[key]
-    return Code.INVALID_PRODUCER_EPOCH if fenced else code
+    if code == Code.PRODUCER_FENCED and version < FENCED_SINCE[key]:
+        return Code.INVALID_PRODUCER_EPOCH
+    if code == Code.TRANSACTION_ABORTABLE and key is ApiKey.TXN_OFFSET_COMMIT and version < ABORTABLE_SINCE:
+        return Code.INVALID_TXN_STATE
+    return code
 
 
 async def _done(

@@ -16,6 +16,7 @@ from krappy.errors import (
     KrappyError,
     ProducerFenced,
     ProtocolError,
+    TransactionAbortable,
     UnknownProducerMapping,
 )
 from krappy.ports import TransactionEnd
@@ -30,6 +31,7 @@ ERRORS: dict[int, type[KrappyError]] = {
     Code.INVALID_PRODUCER_EPOCH: ProducerFenced,
     Code.PRODUCER_FENCED: ProducerFenced,
     Code.INVALID_TXN_STATE: InvalidTransaction,
+    Code.TRANSACTION_ABORTABLE: TransactionAbortable,
     Code.INVALID_PRODUCER_ID_MAPPING: UnknownProducerMapping,
 }
 

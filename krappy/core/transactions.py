@@ -25,6 +25,7 @@ from krappy.errors import (
     InvalidTransaction,
     InvalidTransactionTimeout,
     ProducerFenced,
+    TransactionAbortable,
     TransactionFenced,
     TransactionPending,
     UnknownProducerMapping,
@@ -291,24 +292,27 @@ def expired(found: Transaction, now_ms: int, kept_ms: int) -> bool:
 def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group: str) -> None:
     """Checks that this producer may stage offsets of the group now.
 
-    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
+    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, TransactionAbortable.
     """
     found = check_producer(found, producer_id, epoch)
     if found.prepared:
         raise pending(found)
     if found.stage is not TxnStage.ONGOING or group not in found.groups:
-        raise InvalidTransaction(f"offsets of the group '{group}' are not part of an ongoing transaction")
+        raise TransactionAbortable(f"offsets of the group '{group}' are not part of an ongoing transaction")
 
 
 def check_write(found: Transaction | None, epoch: int, at: TopicPartition) -> None:
     """Checks that a batch of this epoch may go to the partition now.
 
-    Raises ProducerFenced for an old epoch, InvalidTransaction when the partition is not in an ongoing transaction.
+    Raises ProducerFenced for an old epoch, TransactionAbortable when the partition is not in an ongoing transaction,
+    InvalidTransaction when the producer has none.
     """
-    if found is not None and epoch < found.epoch:
+    if found is None:
+        raise InvalidTransaction(f"the producer of a batch for {at} has no transactional id")
+    if epoch < found.epoch:
         raise ProducerFenced(f"'{found.name}' is at epoch {found.epoch}; this batch is of epoch {epoch}")
-    if found is None or epoch != found.epoch or found.stage is not TxnStage.ONGOING or at not in found.partitions:
-        raise InvalidTransaction(f"{at} is not part of an ongoing transaction of this producer")
+    if epoch != found.epoch or found.stage is not TxnStage.ONGOING or at not in found.partitions:
+        raise TransactionAbortable(f"{at} is not part of an ongoing transaction of this producer")
 
 
 def _not_so(found: Transaction, commit: bool) -> InvalidTransaction:

@@ -152,14 +152,14 @@ def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
 def test_late_batches_and_zombies_are_refused(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
     one = ScatteredProducer(cluster, "x").init()
-    assert one.write("t", 0, b"not begun") == Code.INVALID_TXN_STATE
+    assert one.write("t", 0, b"not begun") == Code.TRANSACTION_ABORTABLE
     assert one.add(("t", 0), ("t", 1), ("t", 2)) == Code.NONE
     for index in range(3):
         assert one.write("t", index, b"committed") == Code.NONE
-    assert one.write("t", 3, b"not added") == Code.INVALID_TXN_STATE
+    assert one.write("t", 3, b"not added") == Code.TRANSACTION_ABORTABLE
     assert one.end(commit=True) == Code.NONE
     wait_until(lambda: one.state() == "CompleteCommit", "it is committed")
-    assert one.write("t", 0, b"late") == Code.INVALID_TXN_STATE
+    assert one.write("t", 0, b"late") == Code.TRANSACTION_ABORTABLE
 
     # A coordinator that was deposed would end the next transaction by the decision about the last one.
     assert one.add(("t", 0)) == Code.NONE

@@ -53,7 +53,8 @@ def test_without_a_transactional_id_every_producer_is_a_new_one(raw: Raw, versio
 
 def test_a_transaction_from_end_to_end(raw: Raw, topic: str) -> None:
     ours = Transactional(raw).init()
-    assert ours.write(topic, b"too early") is Code.INVALID_TXN_STATE
+    assert ours.write(topic, b"too early") is Code.TRANSACTION_ABORTABLE
+    assert ours.write(topic, b"too early", version=10) is Code.INVALID_TXN_STATE
     assert ours.add((topic, 0)) == [Code.NONE]
     assert ours.write(topic, b"1") is Code.NONE
     held = fetch(raw, topic, committed=True)
@@ -74,12 +75,13 @@ def test_what_is_not_there_is_not_added_nor_what_stands_beside_it(raw: Raw, topi
     ours = Transactional(raw).init()
     there, missing = Code.OPERATION_NOT_ATTEMPTED, Code.UNKNOWN_TOPIC_OR_PARTITION
     assert ours.add((topic, 0), (topic, 9), ("nowhere", 0)) == [there, missing, missing]
-    assert ours.write(topic, b"1") is Code.INVALID_TXN_STATE
+    assert ours.write(topic, b"1") is Code.TRANSACTION_ABORTABLE
 
 
 def test_offsets_are_committed_with_the_transaction_or_not_at_all(raw: Raw, topic: str) -> None:
     ours, group = Transactional(raw).init(), f"group-{next(_names)}"
     assert ours.commit_offset(group, topic, 5) is Code.INVALID_TXN_STATE
+    assert ours.commit_offset(group, topic, 5, version=4) is Code.TRANSACTION_ABORTABLE
     assert ours.add_offsets(group) is Code.NONE
     assert ours.commit_offset(group, topic, 5) is Code.NONE
     assert committed_offset(raw, group, topic) == -1
