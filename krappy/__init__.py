@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from krappy.errors import TopicAuthorizationFailed as TopicAuthorizationFailed
     from krappy.errors import TopicDiffers as TopicDiffers
     from krappy.errors import TopicExists as TopicExists
+    from krappy.errors import TransactionAbortable as TransactionAbortable
     from krappy.errors import TransactionalIdAuthorizationFailed as TransactionalIdAuthorizationFailed
     from krappy.errors import TransactionFenced as TransactionFenced
     from krappy.errors import TransactionPending as TransactionPending
@@ -109,7 +110,7 @@ _ERRORS = (
     "NotEnoughReplicasAfterAppend NotLeader OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
     "PolicyViolation ProducerFenced ProtocolError RecordTooLarge RequestTimeout SecurityDisabled ShuttingDown "
     "SnapshotGone StagingCommitted StagingExpired StagingFenced StagingFull StorageError "
-    "TopicAuthorizationFailed TopicDiffers TopicExists TransactionFenced TransactionPending "
+    "TopicAuthorizationFailed TopicDiffers TopicExists TransactionAbortable TransactionFenced TransactionPending "
     "TransactionalIdAuthorizationFailed Unavailable UnknownGroup UnknownHandle UnknownMember UnknownPartition "
     "UnknownProducer UnknownProducerMapping UnknownStaging UnknownTopic UnknownUser UnsupportedCompression "
     "UnsupportedMechanism ViewDisabled WrongGroupKind"
