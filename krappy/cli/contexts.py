@@ -7,8 +7,9 @@
     user = "ada"
     password_file = "/home/ada/.krappy-password"
 
-In place of the last two, `token_file` names a file with a token of an identity provider, and `token_command` a command
-that prints one. It is run by no shell, and again whenever a connection needs a token.
+In place of `password_file`, `password_command` is a command that prints the password: a text or an array. In place of user
+and password, `token_file` names a file with a token of an identity provider, and `token_command` a command that prints
+one. Commands are run by no shell, without input, and again for each connection.
 
 What is chosen is put into this process's environment, from which the clients take it; it wins over what is there.
 """
@@ -29,8 +30,8 @@ from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, TOKEN_FILE, US
 from krappy.clients.values import ADDRESS_VARIABLE
 
 FILE_VARIABLE = "KRAPPY_CONTEXTS"
-TOKEN_COMMAND = "KRAPPY_TOKEN_COMMAND"
-COMMAND_SECONDS = 60.0
+PASSWORD_COMMAND, TOKEN_COMMAND = "KRAPPY_PASSWORD_COMMAND", "KRAPPY_TOKEN_COMMAND"
+COMMAND_SECONDS = 60.0  # a person may have to unlock something
 VARIABLES = {
     "address": ADDRESS_VARIABLE,
     "tls": TLS,
@@ -38,9 +39,11 @@ VARIABLES = {
     "cert": CERT,
     "user": USER,
     "password_file": PASSWORD_FILE,
+    "password_command": PASSWORD_COMMAND,
     "token_file": TOKEN_FILE,
     "token_command": TOKEN_COMMAND,
 }
+PASSWORDS = ("password_file", "password_command")
 TOKENS = ("token_file", "token_command")
 
 
@@ -50,16 +53,23 @@ def choose(context: str | None, given: Mapping[str, str | None]) -> None:
     chosen = {name: value for name, value in given.items() if value is not None}
     if sum(name in found for name in ("user", *TOKENS)) > 1:
         raise Failure(f"the context {context} has more than one of user, {' and '.join(TOKENS)}")
+    if all(name in found for name in PASSWORDS):
+        raise Failure(f"the context {context} has {' and '.join(PASSWORDS)}: give one of them")
     if "user" in chosen or "password_file" in chosen:  # another user has another password
-        found.pop("password_file", None)
+        found = {name: value for name, value in found.items() if name not in PASSWORDS}
     _put(found)
     _put(chosen)
 
 
 def _put(values: Mapping[str, str]) -> None:
-    """Who comes with a token is no user with a password."""
-    with_token = any(name in values for name in TOKENS)
-    others = ("user", "password_file", *TOKENS) if with_token else TOKENS if "user" in values else ()
+    """Who comes with a token is no user with a password; and a user has one password."""
+    others: set[str] = set()
+    if any(name in values for name in TOKENS):
+        others = {"user", *PASSWORDS, *TOKENS}
+    elif "user" in values:
+        others = {*TOKENS}
+    if any(name in values for name in PASSWORDS):
+        others |= {*PASSWORDS}
     for name in others:
         os.environ.pop(VARIABLES[name], None)
     os.environ.update({VARIABLES[name]: value for name, value in values.items()})
@@ -78,7 +88,13 @@ def _read(context: str) -> dict[str, str]:
         raise Failure(f"{file} has no [context.{context}]; it has {', '.join(contexts) or 'none'}")
     if wrong := sorted(set(found) - set(VARIABLES)):
         raise Failure(f"{file}: [context.{context}] has '{wrong[0]}'; there are {', '.join(VARIABLES)}")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+    return {name: _text(value) for name, value in found.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return shlex.join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _folder() -> Path:
@@ -86,12 +102,14 @@ def _folder() -> Path:
 
 
 def login() -> dict[str, str | Password]:
-    """The user and the password for a client, if there is a user without a file of the password: it is asked for, once,
-    on the terminal. Or a token, if a command prints it. Else nothing: the client finds them itself. Raises Failure
-    without a terminal."""
+    """The user and the password for a client, if there is a user without a file of the password: a command prints it, or
+    it is asked for, once, on the terminal. Or a token, if a command prints it. Else nothing: the client finds them
+    itself. Raises Failure without a terminal."""
     user = os.environ.get(USER)
     if not user and (command := os.environ.get(TOKEN_COMMAND)):
-        return {"token": lambda: _printed(command)}
+        return {"token": lambda: _printed(command, "token_command").strip()}
+    if user and (command := os.environ.get(PASSWORD_COMMAND)):
+        return {"user": user, "password": lambda: _printed(command, "password_command").rstrip("\r\n")}
     if not user or os.environ.get(PASSWORD_FILE):
         return {}
     if user not in _asked:
@@ -101,14 +119,15 @@ def login() -> dict[str, str | Password]:
     return {"user": user, "password": lambda: _asked[user]}
 
 
-def _printed(command: str) -> str:
+def _printed(command: str, setting: str) -> str:
     """Raises Failure."""
+    words, given = shlex.split(command), subprocess.DEVNULL  # what comes by stdin is the caller's
     try:
-        done = subprocess.run(shlex.split(command), stdout=subprocess.PIPE, timeout=COMMAND_SECONDS, check=True)
-        return done.stdout.decode().strip()
+        done = subprocess.run(words, stdin=given, stdout=subprocess.PIPE, timeout=COMMAND_SECONDS, check=True)
+        return done.stdout.decode()
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         why = f"it ended with {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else str(error)
-        raise Failure(f"token_command: {why}") from None
+        raise Failure(f"{setting}: {why}") from None
 
 
 _asked: dict[str, str] = {}  # passwords, by user

@@ -38,6 +38,7 @@ SECONDS = 10.0  # for a handshake
 MOST = 256  # handshakes that wait for their peers
 TURN = 0.005  # seconds for which steps of handshakes are made in a round of the event loop
 LOOK_SECONDS = 10.0  # between two looks at the files
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
 DEMANDS = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
 CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
@@ -139,6 +140,7 @@ class ServerTls:
         settings = self._settings
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(CIPHERS)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         # The end of what can be read is no error, after which nothing could be written: the peer, or `_stop_reading`,
         # may close one direction. Nobody is fooled by that: every message has its length.

@@ -23,8 +23,8 @@ WANTED = os.environ.get("KRAPPY_COMPAT") == "1"
 Profile = Literal["clients3", "clients4", "kafka", "streams", "connect", "delta"]
 CLIENTS: tuple[Profile, ...] = ("clients3", "clients4", "kafka")
 PROGRAMS: tuple[Profile, ...] = ("streams", "connect", "delta")
-Packages = Literal["streams", "delta"]
-PACKAGES: tuple[Packages, ...] = ("streams", "delta")  # python/*.txt: each becomes a virtual environment
+Packages = Literal["streams", "delta", "sslyze"]
+PACKAGES: tuple[Packages, ...] = ("streams", "delta", "sslyze")  # python/*.txt: each becomes a virtual environment
 
 
 class Missing(Exception):

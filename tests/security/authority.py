@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trustme
 from cryptography.hazmat.primitives import serialization
+from trustme import KeyType
 
 from krappy.tls import client_context
 
@@ -24,7 +25,14 @@ class Authority:
         self.ca = str(folder / f"ca-{id(self)}.pem")
         self._made.cert_pem.write_to_path(self.ca)
 
-    def issue(self, *names: str, seconds: float = 86_400.0, subject: str | None = None, pkcs8: bool = False) -> str:
+    def issue(
+        self,
+        *names: str,
+        seconds: float = 86_400.0,
+        subject: str | None = None,
+        pkcs8: bool = False,
+        key: KeyType = KeyType.ECDSA,
+    ) -> str:
         """A PEM file of a certificate with its key, for these hosts or addresses; valid from a day ago on. `subject`:
         its common name. `pkcs8`: the key is in the format that Java reads."""
         self._number += 1
@@ -34,13 +42,14 @@ class Authority:
             organization_name="Acme",
             not_before=datetime.now(UTC) - timedelta(days=1),
             not_after=datetime.now(UTC) + timedelta(seconds=seconds),
+            key_type=key,
         )
         path = self._folder / f"cert-{id(self)}-{self._number}.pem"
-        key = issued.private_key_pem.bytes()
+        secret = issued.private_key_pem.bytes()
         if pkcs8:
-            made = serialization.load_pem_private_key(key, None)
-            key = made.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        path.write_bytes(key + b"".join(each.bytes() for each in issued.cert_chain_pems))
+            made = serialization.load_pem_private_key(secret, None)
+            secret = made.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        path.write_bytes(secret + b"".join(each.bytes() for each in issued.cert_chain_pems))
         path.chmod(0o600)
         return str(path)
 

@@ -237,6 +237,17 @@ def test_both_versions_are_spoken(broker: RunningBroker, authority: Authority, v
         assert client.ping().cluster
 
 
+def test_no_weak_ciphers(broker: RunningBroker) -> None:
+    """TLS 1.2 with CBC, or without forward secrecy. sslyze tries everything: tests/compat/test_sslyze.py."""
+    weak = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    weak.check_hostname, weak.verify_mode = False, ssl.CERT_NONE
+    weak.maximum_version = ssl.TLSVersion.TLSv1_2
+    weak.set_ciphers("ALL:!AESGCM:!CHACHA20:@SECLEVEL=0")
+    for address in (broker.address, broker.http_address, broker.kafka_addresses["SSL"]):
+        with pytest.raises(OSError, match=r"handshake|alert"):
+            raw(address, weak).close()
+
+
 def test_nothing_is_ever_sent_in_the_clear(broker: RunningBroker) -> None:
     """To one that speaks no TLS: an alert at the most, whatever it sends."""
     for address in (broker.address, broker.http_address, broker.kafka_addresses["SSL"]):

@@ -85,6 +85,46 @@ def test_the_first_user_and_the_next(
         assert "in use by another broker" in capfd.readouterr().err
 
 
+def test_a_command_tells_the_password(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads nothing of what the command is given, and its output is not shown."""
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "ada").write_text("one two")
+    (tmp_path / "my vault").write_text("one two\n")
+    contexts = {
+        "list": f'["cat", "-", "{tmp_path}/my vault"]',
+        "text": f"\"cat '{tmp_path}/my vault'\"",
+        "fails": f'["cat", "{tmp_path}/absent"]',
+        "absent": '["no-such-program"]',
+        "empty": '["true"]',
+    }
+    settings = {**ADMIN, "sasl_enabled_mechanisms": "SCRAM-SHA-512", "users_dir": str(tmp_path / "users")}
+    with run_broker(tmp_path / "data", listen_native="SASL_PLAINTEXT://127.0.0.1:0", **settings) as broker:
+        lines = [
+            f'[context.{name}]\naddress = "{broker.address}"\nuser = "ada"\npassword_command = {command}\n'
+            for name, command in contexts.items()
+        ]
+        file = tmp_path / "config.toml"
+        file.write_text("".join(lines) + '[context.both]\npassword_file = "x"\npassword_command = "x"\n')
+        monkeypatch.setenv("KRAPPY_CONTEXTS", str(file))
+        for name in ("list", "text"):
+            said = krappy(capfd, monkeypatch, "--context", name, "produce", "t", said="first\nsecond\n")
+            assert "one two" not in said
+        assert krappy(capfd, monkeypatch, "--context", "text", "consume", "t", "--to", "now").count("first") == 2
+        told = {
+            "fails": "cat told no password: it ended with 1",
+            "absent": "no-such-program told no password",
+            "empty": "invalid credentials",
+            "both": "give one of them",
+        }
+        for name, why in told.items():
+            assert main.run(["--context", name, "topic", "list"]) != 0
+            assert why in capfd.readouterr().err
+        password = tmp_path / "users" / "ada"
+        assert krappy(capfd, monkeypatch, "--context", "fails", "--password-file", str(password), "topic", "list")
+
+
 def test_no_password_is_taken_from_the_command_line() -> None:
     from krappy.cli.commands.user import user
 
