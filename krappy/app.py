@@ -35,7 +35,7 @@ from krappy.server import http
 from krappy.server.authentication import Admission, Authenticator
 from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
-from krappy.server.places import Places
+from krappy.server.places import HEALTH, Places
 from krappy.server.server import Listener, Server, bind
 from krappy.server.tls import ServerTls, to_zookeeper
 from krappy.settings import server as settings
@@ -110,6 +110,7 @@ class Broker:
         self.native_address = ""
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
+        self.health_address = ""  # HOST:PORT of the probes, if they have a listener of their own
         self.listening = False  # every listener is open
         self._stopped = False
 
@@ -170,6 +171,8 @@ class Broker:
                     sockets[key] = bind(served.address, f"listen_{key}")
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address, "listen_kafka")
+            if config.listen_health:
+                sockets[HEALTH] = bind(config.listen_health, "listen_health")
             self.engine = self._make_engine()
             self.engine.endpoints = self._endpoints(sockets)
             if self._stopped:
@@ -180,7 +183,10 @@ class Broker:
             await nursery.start(self._serve, [])
             if self.tls is not None:
                 nursery.start_soon(self.tls.watch)
-            if "http" in sockets:  # first: its probes tell how far the start is
+            if HEALTH in sockets:  # first: probes tell how far the start is
+                self.health_address = _address(sockets[HEALTH])
+                self.server.listen(Listener(sockets.pop(HEALTH), http.Http(self._load_probes, HEALTH)))
+            if "http" in sockets:  # likewise
                 from krappy.console.history import FigureHistory  # without the console, which takes more memory
 
                 self.history = FigureHistory()
@@ -338,6 +344,11 @@ class Broker:
         way = self._inter_broker() if engine.replication is not None else InterBroker()
         return Lookout(engine.id, way, lambda at: engine.topic(at.topic).led(at.partition), engine.now_ms)
 
+    def _load_probes(self) -> http.Application:
+        from krappy.console.health import Probes
+
+        return Probes(self.engine, lambda: self.listening)
+
     def _load_console(self) -> http.Application:
         from krappy.console.app import application
 
@@ -345,9 +356,11 @@ class Broker:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """HOST:PORT by listener: "native", "http", "kafka" (the first one) and "kafka NAME" for each named one."""
+        """HOST:PORT by listener: "native", "http", "health", "kafka" (the first one) and "kafka NAME" for each named
+        one."""
         named = {f"kafka {name}": address for name, address in self.kafka_addresses.items() if name != PLAINTEXT}
         known = {"native": self.native_address, "kafka": self.kafka_address, "http": self.http_address, **named}
+        known["health"] = self.health_address
         return {name: address for name, address in known.items() if address}
 
     def _take_settings(self) -> None:

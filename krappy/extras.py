@@ -18,10 +18,10 @@ def missing_for_console() -> list[str]:
 
 def check(config: ServerConfig) -> None:
     """Raises Unavailable when a package that these settings need is not installed."""
-    if config.listen_http is not None and (missing := missing_for_console()):
+    if (config.listen_http is not None or config.listen_health) and (missing := missing_for_console()):
         raise Unavailable(
             f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
-            "or set listen_http to none"
+            "or set listen_http to none, and no listen_health"
         )
     if config.needs_tokens and (missing := _missing(TOKENS_NEED)):
         raise Unavailable(f"tokens need {', '.join(missing)}, which is not installed: pip install 'krappy[oauth]'")

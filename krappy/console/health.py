@@ -7,10 +7,12 @@ refused, and why.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 import trio
+from starlette.responses import JSONResponse
 
 from krappy.console.api import Call, Routes
 from krappy.console.problems import HttpError
@@ -96,15 +98,41 @@ async def healthz(call: Call) -> Alive:
     summary="Whether it is recovered and listening. `refused`: what the disk does not take now (it is tried)",
 )
 async def readyz(call: Call) -> Ready:
-    why, refused = "", list[str]()
-    if call.broker.stopped:
-        why = "the broker is shutting down"
-    elif not call.broker.opened:
-        why = "the store is being recovered"
-    elif not call.console.is_listening():
-        why = "the listeners are not open yet"
-    else:
-        why, refused = await call.console.disk.look(call.broker)
+    why, refused = await look(call.broker, call.console.is_listening(), call.console.disk)
     if why:
         raise HttpError(503, "NOT_READY", why, Retry_After="1")
     return Ready("ready", refused)
+
+
+async def look(broker: BrokerPort, listening: bool, disk: DiskTrial) -> tuple[str, list[str]]:
+    """(why the broker is not ready, or ""; what is refused, and why)."""
+    if broker.stopped:
+        return "the broker is shutting down", []
+    if not broker.opened:
+        return "the store is being recovered", []
+    if not listening:
+        return "the listeners are not open yet", []
+    return await disk.look(broker)
+
+
+class Probes:
+    """The application (ASGI) of a listener that has the probes alone: anybody may ask, and is told yes or no."""
+
+    def __init__(self, broker: BrokerPort, is_listening: Callable[[], bool]) -> None:
+        self._broker, self._is_listening = broker, is_listening
+        self._disk = DiskTrial()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        code, status = await self._answer(scope["method"], scope["raw_path"])
+        headers = {"cache-control": "no-store"}
+        await JSONResponse({"status": status}, code, headers)(scope, receive, send)
+
+    async def _answer(self, method: str, path: bytes) -> tuple[int, str]:
+        if path not in (b"/healthz", b"/readyz"):
+            return 404, "not found"
+        if method not in ("GET", "HEAD"):
+            return 405, "not allowed"
+        if path == b"/healthz":
+            return 200, "ok"
+        why, _ = await look(self._broker, self._is_listening(), self._disk)
+        return (503, "not ready") if why else (200, "ready")

@@ -29,6 +29,7 @@ import trio
 from krappy.errors import KrappyError
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
+from krappy.server.places import HTTP
 from krappy.tls import TlsSocket
 from krappy.waiting import wait_any
 from krappy.wire import mistaken
@@ -58,11 +59,11 @@ REFUSALS = {
 
 
 class Http:
-    """HTTP on a listener. `load` imports and makes the application; it is called once, in a thread."""
+    """HTTP on a listener. `load` imports and makes the application; it is called once, in a thread. `protocol`: whose
+    places its connections take."""
 
-    protocol = "http"
-
-    def __init__(self, load: Callable[[], Application]) -> None:
+    def __init__(self, load: Callable[[], Application], protocol: str = HTTP) -> None:
+        self.protocol = protocol
         self._load = load
         self._loading = trio.Lock()
         self._application: Application | None = None
@@ -97,10 +98,9 @@ def problem(status: int, detail: str) -> bytes:
 
 
 class HttpConnection:
-    protocol = "http"
-
     def __init__(self, speech: Http, server: Server, sock: socket.socket, client: str) -> None:
         self._speech = speech
+        self.protocol = speech.protocol
         self._server = server
         self._sock = sock
         self._life = trio.CancelScope()

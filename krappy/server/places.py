@@ -2,11 +2,11 @@
 
 Rules, kept here:
 
-- HTTP has places of its own, so probes and the console are served even when clients hold all other places. When HTTP's
-  are taken too, the HTTP connection that has waited longest for its peer gives way.
+- HTTP has places of its own, and so have probes (`listen_health`): they are served even when clients hold all other
+  places. When these are taken too, the connection among them that has waited longest for its peer gives way.
 - When no place is left, the oldest connection that has never sent a request gives way to a new one.
 - The last few places are for peers on this machine, so that its administrator can always connect.
-- One address has a limit (`max.connections.per.ip`), which does not apply to this machine and to HTTP.
+- One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes.
 - Connections leave the file descriptors that the storage needs; HTTP may take a few of them.
 """
 
@@ -20,8 +20,8 @@ from typing import Protocol
 from krappy import descriptors
 from krappy.errors import KrappyError, Overloaded
 
-HTTP = "http"
-MOST_HTTP = 500  # connections of HTTP at a time
+HTTP, HEALTH = "http", "health"
+MOST_APART = {HTTP: 500, HEALTH: 50}  # connections at a time of those that have places of their own
 FEW_HTTP = 8  # connections of HTTP when few descriptors are left
 OWN = 16  # places for this machine,
 OWN_SHARE = 10  # or a tenth of all places, if that is less
@@ -56,18 +56,19 @@ class Places:
         self.most = most
         self.most_of_one = most_of_one
         self._overrides = overrides
-        self._clients = 0  # connections, without HTTP's
-        self._http: dict[Placed, None] = {}
+        self._clients = 0  # connections, without those that have places of their own
+        self._apart: dict[str, dict[Placed, None]] = {each: {} for each in MOST_APART}
         self._by_host: dict[str, int] = {}
         self._fresh: dict[Placed, None] = {}  # clients that may not have sent a request yet, the oldest first
 
     def refusal(self, protocol: str, host: str, descriptor: int, now: float) -> KrappyError | None:
         """Why there is no place for a new connection; None when there is one, or another connection has given way."""
         few = descriptors.few_left(descriptor)
-        if protocol == HTTP:
-            crowded = len(self._http) >= (FEW_HTTP if few else MOST_HTTP)
-            if crowded and not self._http_gives_way(now):
-                return Overloaded(f"{len(self._http)} connections of HTTP are open, and all are at work")
+        if protocol in self._apart:
+            apart = self._apart[protocol]
+            crowded = len(apart) >= (FEW_HTTP if few else MOST_APART[protocol])
+            if crowded and not _one_gives_way(apart, now):
+                return Overloaded(f"{len(apart)} connections of {protocol.upper()} are open, and all are at work")
             return None
         local = is_local(host)
         limit = self._overrides.get(host, self.most_of_one)
@@ -82,16 +83,16 @@ class Places:
         return None
 
     def take(self, connection: Placed, protocol: str, host: str) -> None:
-        if protocol == HTTP:
-            self._http[connection] = None
+        if protocol in self._apart:
+            self._apart[protocol][connection] = None
             return
         self._clients += 1
         self._fresh[connection] = None
         self._by_host[host] = self._by_host.get(host, 0) + 1
 
     def leave(self, connection: Placed, protocol: str, host: str) -> None:
-        if protocol == HTTP:
-            self._http.pop(connection, None)
+        if protocol in self._apart:
+            self._apart[protocol].pop(connection, None)
             return
         self._clients -= 1
         self._fresh.pop(connection, None)
@@ -110,11 +111,12 @@ class Places:
                 return True
         return False
 
-    def _http_gives_way(self, now: float) -> bool:
-        waiting = [(since, each) for each in self._http if (since := each.waits_since(now)) is not None]
-        if not waiting:
-            return False
-        _, longest = min(waiting, key=lambda one: one[0])
-        del self._http[longest]
-        longest.give_way("it waits for its peer, and others need its place")
-        return True
+
+def _one_gives_way(apart: dict[Placed, None], now: float) -> bool:
+    waiting = [(since, each) for each in apart if (since := each.waits_since(now)) is not None]
+    if not waiting:
+        return False
+    _, longest = min(waiting, key=lambda one: one[0])
+    del apart[longest]
+    longest.give_way("it waits for its peer, and others need its place")
+    return True

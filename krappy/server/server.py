@@ -16,7 +16,7 @@ from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.server.budget import Budget
 from krappy.server.pace import Turns
-from krappy.server.places import HTTP, Places, is_local
+from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import prepare
 from krappy.server.tls import Handshakes, ServerTls
@@ -257,7 +257,7 @@ class Server:
 
     def _refusal(self, protocol: str, host: str, descriptor: int) -> KrappyError | None:
         """Why a new connection has no place."""
-        if protocol != HTTP and not self.broker.client_quotas.connect(host, local=is_local(host)):
+        if protocol not in MOST_APART and not self.broker.client_quotas.connect(host, local=is_local(host)):
             return Overloaded(f"{host} opens connections faster than one address may")
         return self.places.refusal(protocol, host, descriptor, trio.current_time())
 

@@ -33,6 +33,7 @@ from krappy.settings.listeners import (
     HTTP,
     NATIVE,
     ListenerSetting,
+    checked_address,
     joined,
     on_loopback,
     parse_address,
@@ -78,6 +79,9 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
         "127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none; or several as NAME://HOST:PORT,NAME://HOST:PORT"
     )
     listen_http: str | None = setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
+    listen_health: str = setting(
+        "", "HOST:PORT that answers /healthz and /readyz alone, to everybody, without TLS; empty: none does"
+    )
     console_token: str = secret(
         "secret of 16 or more characters that the console asks for; without it other machines only get the probes"
     )
@@ -407,6 +411,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
     if spec.name in LISTEN and value in ("", "none"):
         return None
+    if spec.name == "listen_health":
+        return "" if value in ("", "none") else checked_address(value)
     if spec.name == "listen_kafka":
         listeners = read_listeners(value)
         if taken := {NATIVE, HTTP} & {name for name, _ in listeners}:

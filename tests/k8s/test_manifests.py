@@ -50,6 +50,8 @@ def test_ports_match_the_configuration(manifests: list[Manifest]) -> None:
     """Every port by its name, wherever it stands; their numbers are those that the broker listens on."""
     pod = container(manifests)
     ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
+    health = ports.pop("health")  # the kubelet's alone
+    assert {each["name"]: each.get("value") for each in pod["env"]}["KRAPPY_LISTEN_HEALTH"] == f"0.0.0.0:{health}"
     defaults = load({}, {})
     told = {"native": defaults.listen_native, "kafka": defaults.listen_kafka, "http": defaults.listen_http}
     assert ports == {name: int(str(address).rpartition(":")[2]) for name, address in told.items()}
@@ -71,7 +73,7 @@ def test_probes_match_endpoints(any_manifests: list[Manifest]) -> None:
         "readiness": "/readyz",
         "liveness": "/healthz",
     }
-    assert {get["port"] for get in paths.values()} == {"http"}
+    assert {get["port"] for get in paths.values()} == {"health"}
 
 
 def test_settings_are_known(manifests: list[Manifest], tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_this_machine_is_known_by_its_addresses() -> None:
 
 
 def test_http_peers_that_say_nothing_give_way_to_a_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MOST_HTTP", 3)
+    monkeypatch.setitem(places.MOST_APART, places.HTTP, 3)
     with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker, ExitStack() as stack:
         probe(broker.http_address)
         slow = [stack.enter_context(connect(broker.http_address)) for _ in range(3)]
@@ -184,7 +184,7 @@ UNFINISHED = {
 def test_http_peers_in_the_middle_of_a_request_give_way_to_a_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(places, "MOST_HTTP", 3)
+    monkeypatch.setitem(places.MOST_APART, places.HTTP, 3)
 
     async def main() -> None:
         async with krappy.Broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker:
