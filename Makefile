@@ -96,7 +96,7 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage report --skip-covered --show-missing
 
 hostile: $(READY) ## test that peers which send much and take nothing stay within a bound of memory (minutes)
-	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py tests/test_hostile_rounds.py $(ARGS)
 
 power: $(READY) ## test a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/power $(ARGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import os
 import shutil
 import socket
@@ -28,6 +27,7 @@ from krappy.server import tls as server_tls
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
+from tests.rounds import Rounds
 from tests.security.authority import Authority
 
 LISTENERS = {
@@ -422,21 +422,6 @@ def test_java_key_stores_are_told_how_they_become_pem(tmp_path: Path) -> None:
 
 
 # --- strangers
-
-
-class Rounds(trio.abc.Instrument):
-    """The longest round of the event loop, in processor time of its thread: other threads and programs count nothing.
-    What comes meanwhile waits for that long."""
-
-    def __init__(self) -> None:
-        self._began = math.inf  # since it is added in the middle of a round
-        self.longest = 0.0
-
-    def after_io_wait(self, timeout: float) -> None:
-        self._began = time.thread_time()
-
-    def before_io_wait(self, timeout: float) -> None:
-        self.longest = max(self.longest, time.thread_time() - self._began)
 
 
 @pytest.fixture
