@@ -48,6 +48,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         max_deliveries=request.max_deliveries,
         dead_letter=request.dead_letter,
     )
+    member.pay(session.payer)
     try:
         topics = dict.fromkeys(request.topics)
         ids = [(name, text_id(access.topic(name, Op.READ).id)) for name in topics]

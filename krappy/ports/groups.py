@@ -11,6 +11,7 @@ from krappy.core.kafka.modern import ModernGroup
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
 from krappy.core.kafka.share import Ack, ShareGroup, ShareRules
+from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError
 from krappy.ports.registrations import RegistrationFacts
 from krappy.ports.settings import SettingsPort
@@ -72,6 +73,9 @@ class MemberPort(Protocol):
 
     name: str
     closed: bool
+
+    def pay(self, payer: Payer) -> None:
+        """What is made for the group from now on (dead-letter topics) counts in this one's quotas."""
 
     def check(self) -> None: ...
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None: ...

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from krappy import errors
 from krappy.cli.main import run
-from krappy.testing.running import RunningBroker
+from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.peer import Peer
+from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 
 KB = 1000
@@ -110,3 +112,29 @@ def test_an_address_opens_connections_at_its_rate(broker: RunningBroker, quotas:
     assert answered == [True, True, True, False, False]
     with broker.connect() as client:  # from another address
         assert client.topics() is not None
+
+
+def test_a_topic_for_dead_letters_counts_as_a_mutation(tmp_path: Path) -> None:
+    """Of whoever has joined the group: while his quota has no room, the event stays dead, and is not lost."""
+    said: list[str] = []
+    with (
+        run_broker(
+            tmp_path,
+            durability="os",
+            report=lambda event, **facts: said.append(str(facts)) if event == "dead_letter_failed" else None,
+        ) as broker,
+        broker.connect() as client,
+    ):
+        client.create_topic("work")
+        with client.producer("work") as producer:
+            producer.send("poison").result()
+        client.security.alter_quotas({"controller_mutation_rate": 1e-5}, user="ANONYMOUS")
+        client.create_topic("uses-up-the-burst")
+        with client.consumer("work", group="g", max_deliveries=1) as consumer:
+            [event] = consumer.poll(30)
+            consumer.nack(event)
+            wait_until(lambda: len(said) > 0, "it can't be buried")
+            assert "controller_mutation_rate" in said[0]
+            assert "work.g.dead" not in [each.name for each in client.topics()]
+            client.security.alter_quotas({"controller_mutation_rate": None}, user="ANONYMOUS")
+            wait_until(lambda: "work.g.dead" in [each.name for each in client.topics()], "it is buried")

@@ -1,10 +1,11 @@
 """Events that were delivered too often go to a dead-letter topic, unchanged, with headers that say where they are from.
 
 They count as settled once they are durable there: a crash in between may write one twice, but loses none. The topic is
-made when it is first needed. It has one partition, nothing expires (the events keep their own timestamps, which may be
-older than any retention), and it takes events as large as their own topic does. An event from a compressed batch may be
-larger than that: it is compressed again. An event that the topic refuses all the same stays dead in its group, is
-reported (`dead_letter_failed`), and is tried again each minute, until the topic's settings allow it.
+made when it is first needed, which counts in the quota (controller_mutation_rate) of whoever has joined the group last.
+It has one partition, nothing expires (the events keep their own timestamps, which may be older than any retention), and
+it takes events as large as their own topic does. An event from a compressed batch may be larger than that: it is
+compressed again. An event that the topic refuses all the same, or for whose topic the quota has no room, stays dead in
+its group, is reported (`dead_letter_failed`), and is tried again each minute.
 """
 
 from __future__ import annotations
@@ -179,7 +180,11 @@ class Undertaker:
         if name not in topics:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
-            await self._make_topic(name, 1, settings, if_absent=True, alike=True)
+            if self._runtime.client_quotas.on:
+                self._runtime.client_quotas.mutate(shared.group.payer, 1, strict=True)
+            made, new = await self._make_topic(name, 1, settings, if_absent=True, alike=True)
+            if new:
+                self._runtime.audit.changed("topic", name, None, {"partitions": 1, "config": dict(made.given)})
         return topics.find(name)
 
 

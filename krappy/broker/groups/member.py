@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
+from krappy.core.security.quota import Payer
 from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
 from krappy.ports import GroupPolled, Range, RegistrationFacts
 from krappy.waiting import Later
@@ -47,6 +48,10 @@ class Member:
             "topics": list(self.named),
             "bytes": self.bytes,
         }
+
+    def pay(self, payer: Payer) -> None:
+        """What is made for the group from now on counts in this one's quotas."""
+        self.group.payer = payer
 
     def check(self) -> None:
         """Raises NotCoordinator when another broker coordinates the group now."""
