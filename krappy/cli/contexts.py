@@ -7,9 +7,9 @@
     user = "ada"
     password_file = "/home/ada/.krappy-password"
 
-In place of `password_file`, `password_command` is a command that prints the password: a text or an array. In place of user
-and password, `token_file` names a file with a token of an identity provider, and `token_command` a command that prints
-one. Commands are run by no shell, without input, and again for each connection.
+In place of `password_file`, `password_command` is a command that prints the password: a text or an array. In place of
+user and password, `token_file` names a file with a token of an identity provider, and `token_command` a command that
+prints one. Commands are run by no shell, without input, and again for each connection.
 
 What is chosen is put into this process's environment, from which the clients take it; it wins over what is there.
 """
@@ -28,6 +28,7 @@ import click
 from krappy.cli.errors import Failure
 from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, TOKEN_FILE, USER, Password
 from krappy.clients.values import ADDRESS_VARIABLE
+from krappy.errors import ConfigError
 
 FILE_VARIABLE = "KRAPPY_CONTEXTS"
 PASSWORD_COMMAND, TOKEN_COMMAND = "KRAPPY_PASSWORD_COMMAND", "KRAPPY_TOKEN_COMMAND"
@@ -102,8 +103,8 @@ def _folder() -> Path:
 
 
 def login() -> dict[str, str | Password]:
-    """The user and the password for a client, if there is a user without a file of the password: a command prints it, or
-    it is asked for, once, on the terminal. Or a token, if a command prints it. Else nothing: the client finds them
+    """The user and the password for a client, if there is a user without a file of the password: a command prints it,
+    or it is asked for, once, on the terminal. Or a token, if a command prints it. Else nothing: the client finds them
     itself. Raises Failure without a terminal."""
     user = os.environ.get(USER)
     if not user and (command := os.environ.get(TOKEN_COMMAND)):
@@ -120,14 +121,14 @@ def login() -> dict[str, str | Password]:
 
 
 def _printed(command: str, setting: str) -> str:
-    """Raises Failure."""
-    words, given = shlex.split(command), subprocess.DEVNULL  # what comes by stdin is the caller's
+    """Raises ConfigError, which ends a client; of another error it would try again."""
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE  # what comes by stdin is for `krappy`
     try:
-        done = subprocess.run(words, stdin=given, stdout=subprocess.PIPE, timeout=COMMAND_SECONDS, check=True)
+        done = subprocess.run(shlex.split(command), stdin=nothing, stdout=pipe, timeout=COMMAND_SECONDS, check=True)
         return done.stdout.decode()
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         why = f"it ended with {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else str(error)
-        raise Failure(f"{setting}: {why}") from None
+        raise ConfigError(f"{setting}: {why}") from None
 
 
 _asked: dict[str, str] = {}  # passwords, by user

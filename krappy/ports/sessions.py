@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 from krappy.core.security.operations import Grant
 from krappy.core.security.principal import Principal
+from krappy.core.security.quota import Payer
 from krappy.errors import AuthorizationFailed
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
@@ -95,6 +96,10 @@ class SessionPort(PacedPort, Protocol):
     principal: Principal  # who the peer is; `access` is for it
     login: LoginPort | None  # None: nobody logs in at this listener
     access: AccessPort  # to whatever has a name
+
+    @property
+    def payer(self) -> Payer:
+        """Who pays for what is asked here."""
 
     @property
     def broker(self) -> BrokerPort: ...

@@ -88,7 +88,7 @@ def test_the_first_user_and_the_next(
 def test_a_command_tells_the_password(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads nothing of what the command is given, and its output is not shown."""
+    """It gets nothing of what `krappy` is given, and its output is not shown."""
     (tmp_path / "users").mkdir()
     (tmp_path / "users" / "ada").write_text("one two")
     (tmp_path / "my vault").write_text("one two\n")
@@ -113,8 +113,8 @@ def test_a_command_tells_the_password(
             assert "one two" not in said
         assert krappy(capfd, monkeypatch, "--context", "text", "consume", "t", "--to", "now").count("first") == 2
         told = {
-            "fails": "cat told no password: it ended with 1",
-            "absent": "no-such-program told no password",
+            "fails": "password_command: it ended with 1",
+            "absent": "no-such-program",
             "empty": "invalid credentials",
             "both": "give one of them",
         }

@@ -21,7 +21,6 @@ from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
-from krappy.core.security.quota import Payer
 from krappy.errors import InvalidRequest, KrappyError, StorageError
 from krappy.ports import GroupFacts
 
@@ -47,7 +46,6 @@ class Group(Owner):
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
         self.gone = False
-        self.payer = Payer()  # for whom its dead-letter topics are made: who has joined last
         self.ended: KrappyError | None = None  # why: another broker coordinates it now
         self._names = Members(name, keeper.max_members)
         self._waiters: dict[_Waiter, None] = {}  # in the order of their coming

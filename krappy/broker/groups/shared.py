@@ -10,6 +10,7 @@ import trio
 from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
 from krappy.core.leases import Leases
+from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError
 from krappy.ports import PositionFacts
 from krappy.types import Span
@@ -29,7 +30,8 @@ class SharedSettings(NamedTuple):
 
 
 class Owner(Protocol):
-    """The group that has the partition. `away`: what is kept of partitions that this broker has not."""
+    """The group that has the partition. `away`: what is kept of partitions that this broker has not. `payer`: for whom
+    its dead-letter topics are made."""
 
     name: str
     settings: SharedSettings
@@ -37,6 +39,7 @@ class Owner(Protocol):
     away: dict[tuple[str, int], Sequence[int]]
     gone: bool
     ended: KrappyError | None  # why: another broker coordinates it now
+    payer: Payer = Payer()
 
     def stir(self, shared: SharedPartition | None = None) -> None: ...
     def changed(self, shared: SharedPartition) -> None: ...
