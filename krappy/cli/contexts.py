@@ -21,6 +21,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -108,9 +109,9 @@ def login() -> dict[str, str | Password]:
     itself. Raises Failure without a terminal."""
     user = os.environ.get(USER)
     if not user and (command := os.environ.get(TOKEN_COMMAND)):
-        return {"token": lambda: _printed(command, "token_command").strip()}
+        return {"token": partial(_printed, command, "token_command")}
     if user and (command := os.environ.get(PASSWORD_COMMAND)):
-        return {"user": user, "password": lambda: _printed(command, "password_command").rstrip("\r\n")}
+        return {"user": user, "password": partial(_printed, command, "password_command")}
     if not user or os.environ.get(PASSWORD_FILE):
         return {}
     if user not in _asked:
@@ -125,7 +126,7 @@ def _printed(command: str, setting: str) -> str:
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE  # what comes by stdin is for `krappy`
     try:
         done = subprocess.run(shlex.split(command), stdin=nothing, stdout=pipe, timeout=COMMAND_SECONDS, check=True)
-        return done.stdout.decode()
+        return done.stdout.decode().strip("\r\n")
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         why = f"it ended with {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else str(error)
         raise ConfigError(f"{setting}: {why}") from None

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
@@ -15,7 +16,7 @@ from tests.compat.kafka_tools import KafkaTools
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with run_broker(tmp_path_factory.mktemp("limited"), durability="os") as found:
+    with run_broker(tmp_path_factory.mktemp("limited"), durability="os", listen_http="127.0.0.1:0") as found:
         yield found
 
 
@@ -55,19 +56,37 @@ def test_kafka_configs_sets_shows_and_deletes_quotas(kafka: KafkaTools) -> None:
     assert "must be greater than 0" in wrong
 
 
-def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(kafka: KafkaTools) -> None:
-    """400 KB a second."""
+def throttled_seconds(broker: RunningBroker) -> float:
+    """How long producers were told to be silent, by the broker's own metric."""
+    text = httpx.get(f"http://{broker.http_address}/metrics", trust_env=False).text
+    [found] = re.findall(r'^krappy_throttled_seconds_total\{quota="producer_byte_rate"\} (\S+)$', text, re.MULTILINE)
+    return float(found)
+
+
+def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(
+    broker: RunningBroker, kafka: KafkaTools
+) -> None:
+    """400 KB a second. What the client has seen of throttling is what the broker has told."""
+    before = throttled_seconds(broker)
     who = ("--entity-type", "clients", "--entity-name", "perf")
     kafka("configs", "--alter", *who, "--add-config", "producer_byte_rate=400000")
     said = kafka(
         *("producer-perf-test", "--topic", "perf", "--num-records", "4400", "--record-size", "1000"),
         *("--throughput", "-1", "--print-metrics"),
         *("--producer-props", "client.id=perf", f"bootstrap.servers={kafka.address}", "batch.size=20000"),
+        "max.in.flight.requests.per.connection=1",
     )
     rates = [float(each) for each in re.findall(r"\d records sent, ([\d.]+) records/sec", said)][:-1]  # of 5 s each
     assert 360 < max(rates) < 490  # with the credit of a second in one of them
-    throttled = [float(each) for each in re.findall(r"produce-throttle-time-max:\{[^}]*\}\s*: ([\d.]+)", said)]
-    assert max(throttled) > 10
+
+    def metric(name: str) -> float:
+        """Of the producer as a whole, which has the most."""
+        return max(float(each) for each in re.findall(rf"producer\S*metrics:{name}:\{{[^}}]*\}}\s*: ([\d.]+)", said))
+
+    assert metric("produce-throttle-time-max") > 10
+    requests = metric("record-send-total") / metric("records-per-request-avg")
+    told = metric("produce-throttle-time-avg") / 1000 * requests
+    assert told == pytest.approx(throttled_seconds(broker) - before, rel=0.1)
 
 
 def test_a_consumer_keeps_to_its_rate(kafka: KafkaTools) -> None:
