@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy import extras
+from krappy import descriptors, extras
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
@@ -414,7 +413,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     `ready` is called once the broker takes requests. Raises what `Broker` raises, but returns when a signal ended the
     start.
     """
-    _raise_file_limit()
+    descriptors.raise_limit()
     keep_freed_memory()
     # The garbage collector need not look at objects that live as long as the broker.
     gc.freeze()
@@ -489,16 +488,6 @@ def _reached(address: str) -> str:
     host, port = parse_address(address)
     host = LOOPBACK.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _raise_file_limit() -> None:
-    """Raises the limit of open files to what the system allows: each partition and each connection holds one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            return
 
 
 def first_error(group: BaseException) -> BaseException:

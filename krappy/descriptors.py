@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from contextlib import suppress
 
 KEPT = 256  # descriptors kept free,
 SHARE = 8  # or an eighth of all that the process may have, if that is less
@@ -16,6 +17,14 @@ def allowed() -> int:
     """How many descriptors the process may have (RLIMIT_NOFILE)."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def raise_limit() -> None:
+    """Raises the limit to what the system allows: each partition and each connection holds one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def few_left(given: int) -> bool:

@@ -64,9 +64,9 @@ def test_who_comes_in(
             client.add_acls([AclInfo("cluster", "kafka-cluster", "User:prometheus", "describe")])
         [endpoint] = only(manifests, "ServiceMonitor")["spec"]["endpoints"]
         metrics = f"{endpoint['scheme']}://{broker.http_address}{endpoint['path']}"
-        web = {"verify": authority.context(), "trust_env": False, "timeout": 30}
-        assert httpx.get(metrics, auth=("prometheus", "its secret"), **web).text.count("krappy_") > 100
-        assert httpx.get(metrics, **web).status_code == 401
+        with httpx.Client(verify=authority.context(), trust_env=False, timeout=30) as web:
+            assert web.get(metrics, auth=("prometheus", "its secret")).text.count("krappy_") > 100
+            assert web.get(metrics).status_code == 401
         [job] = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
         for name in VARIABLES:
             monkeypatch.delenv(name, raising=False)
