@@ -116,7 +116,7 @@ class Audit:
         if not self.on or (self._to_log and event in LOGGED):
             return
         asked = ASKED.get()
-        if asked is not None:
+        if asked is not None and event != "ended":  # whose request has ended it is told by what was changed
             facts = {**facts, "client_id": asked.client_id, "api": asked.api}
         found = self._trail.take({"event": event, **facts}, source, time.monotonic(), repeats)
         if found is not None:

@@ -212,6 +212,7 @@ def test_what_is_revoked_while_it_is_open_is_told(audited: Audited) -> None:
             found = audited.wait(lambda line: line["event"] == "ended")
     assert {"principal": "User:ada", "resource": "revoked", "operation": "READ"}.items() <= found.items()
     assert found["reason"] == "no ACL allows it"
+    assert not {"api", "client_id"} & found.keys()  # those are of the request that took it away
 
 
 def test_a_console_session_that_ends_with_its_password_is_told(audited: Audited) -> None:
