@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from krappy.cli.contexts import VARIABLES
 from krappy.cli.main import run
 from krappy.clients.acls import AclInfo
 from krappy.errors import AuthenticationFailed
@@ -17,8 +18,6 @@ from tests.k8s.manifests import Manifest, build, container, example, only
 from tests.k8s.test_secured_manifests import MOUNTED, settings
 from tests.process import free_ports
 from tests.security.authority import Authority
-
-VARIABLES = ("KRAPPY_ADDRESS", "KRAPPY_USER", "KRAPPY_PASSWORD_FILE", "KRAPPY_CA", "KRAPPY_TLS")
 
 
 @pytest.fixture
@@ -68,10 +67,10 @@ def test_who_comes_in(
             assert web.get(metrics, auth=("prometheus", "its secret")).text.count("krappy_") > 100
             assert web.get(metrics).status_code == 401
         [job] = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-        for name in VARIABLES:
+        for name in VARIABLES.values():
             monkeypatch.delenv(name, raising=False)
         for each in job["env"]:
-            if each["name"] in VARIABLES:
+            if each["name"] in VARIABLES.values():
                 monkeypatch.setenv(each["name"], each["value"].replace(MOUNTED, str(mounted)))
         assert run(["topic", "list", "--address", broker.address]) == 0
         assert "kept" in capsys.readouterr().out

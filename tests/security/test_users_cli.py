@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from krappy.cli import main
-from krappy.clients.security import CA, CERT, PASSWORD_FILE, TLS, USER
+from krappy.cli.contexts import FILE_VARIABLE, VARIABLES
 from krappy.testing.running import run_broker
 from tests.security.authority import Authority
 from tests.security.test_sasl import ADMIN
@@ -21,7 +21,7 @@ LISTENERS = {"listen_native": "SASL_SSL://127.0.0.1:0", "listen_http": "SASL_SSL
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was, also after a command has changed it."""
-    for name in (TLS, CA, CERT, USER, PASSWORD_FILE, "KRAPPY_ADDRESS", "KRAPPY_CONTEXT", "KRAPPY_CONTEXTS"):
+    for name in (*VARIABLES.values(), "KRAPPY_CONTEXT", FILE_VARIABLE):
         monkeypatch.setenv(name, "x")
         monkeypatch.delenv(name)
 
