@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, settings
 # first run in a fresh checkout.
 common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # `make test` tries the same examples each time, so that a random seed never fails a change for an older fault.
-# `make explore` tries new ones; a fault that it finds is pinned with @example.
-settings.register_profile("same", common, derandomize=True)
+# `make explore` tries new ones, and more; a fault that it finds is pinned with @example.
+settings.register_profile("same", common, derandomize=True, max_examples=30)
 settings.register_profile("explore", common, print_blob=True)
 settings.load_profile("explore" if os.environ.get("KRAPPY_EXPLORE") else "same")
 

@@ -14,6 +14,7 @@ FIRST = (
     "tests/spark",
     "tests/cluster/test_transaction_steps.py",
     "tests/core/cluster/test_simulation.py",
+    "tests/nix/test_image.py",
     "tests/cluster/test_rolling_security.py",
     "tests/cluster/test_staged_jobs.py",
     "tests/power/test_power_loss.py",
@@ -43,6 +44,12 @@ FIRST = (
     "tests/handlers/test_turns.py",
     "tests/console/test_large.py",
     "tests/clients/test_several.py",
+    "tests/test_demos.py",
+    "tests/test_documents.py",
+    "tests/power/test_syncs.py",
+    "tests/crash/test_damage.py",
+    "tests/store/test_sums.py",
+    "tests/store/test_cleaner.py",
 )
 
 
