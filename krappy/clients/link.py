@@ -41,6 +41,7 @@ TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
 NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
 RENEWED = 0.8  # of a session's time, after which the client logs in again
+RETRIED = 1.0  # seconds until it tries that again, if it had no token
 SOONEST = 0.2  # seconds until that: a token that was not renewed in time may have little left
 PATIENCE = 1.0  # seconds that `tell`, and a login, wait for room to send
 
@@ -211,7 +212,10 @@ class Link:
                 greeted = self._conversation is conversation
                 now = self.runtime.now()
                 if now >= self._renewed_at and self.pong is not None:
-                    self._log_in(conversation, stream, self.pong.mechanisms or ())
+                    try:
+                        self._log_in(conversation, stream, self.pong.mechanisms or ())
+                    except ConfigError:  # there is no token now; the session lasts a little longer
+                        self._renewed_at = now + RETRIED
                 seconds = min(self._keepalive, self._renewed_at - now) if greeted else greeting_ends - now
                 data = await stream.receive(seconds)
                 if data and not greeted and data.startswith(TLS_ALERT):

@@ -52,7 +52,10 @@ class Provider:
             context = client_context(settings.oauth_ca or None)
         except (OSError, ValueError) as error:
             raise ConfigError(f"oauth_ca: {settings.oauth_ca}: {error}", setting="oauth_ca") from None
-        self._opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
+        proxies = {name: url for name, url in urllib.request.getproxies().items() if name != "http"}  # that is local
+        self._opener = urllib.request.build_opener(
+            _NoRedirects, urllib.request.ProxyHandler(proxies), urllib.request.HTTPSHandler(context=context)
+        )
 
     async def keys(self) -> bytes:
         """A JWK set, as its owner wrote it. Raises ProviderTrouble."""

@@ -5,7 +5,8 @@ Rules, kept here:
 - A key says by its type, and by its own `alg`, by which algorithms it verifies. None of these has a shared secret,
   for which a public key could be taken. RSA keys have at least `LEAST_BITS`.
 - The keys are read at the start, each `oauth_jwks_refresh_ms`, and when a token is of a key that is not known; that at
-  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the same reading.
+  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the same reading: for
+  Java's clients a refusal is final.
 - When they can't be read, those that were read last stay, and it is tried again.
 """
 
@@ -25,6 +26,7 @@ from krappy.server.provider import as_object
 LEAST_BITS = 2048
 MOST = 100  # keys
 PAUSE = 5.0  # seconds between two readings for unknown keys
+MOST_WAITING = 100  # tokens of unknown keys that wait for a reading; others are refused at once
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0  # seconds after a reading that has failed
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: dict[tuple[str, str], tuple[str, ...]] = {  # by type and curve
@@ -88,7 +90,7 @@ class TokenKeys:
     async def find(self, id: str | None, algorithm: str) -> TokenKey | None:
         """The key of this id; without one, the only key for the algorithm."""
         found = self._find(id, algorithm)
-        if found is None:
+        if found is None and self._reading.statistics().tasks_waiting < MOST_WAITING:
             async with self._reading:
                 found = self._find(id, algorithm)
                 if found is None and trio.current_time() - self._tried >= PAUSE:

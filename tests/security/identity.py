@@ -65,6 +65,7 @@ class IdentityProvider:
         self.visitor, self.groups = "ada", ["ops"]
         self.seconds = 3600.0  # that tokens last
         self.answers: dict[str, bytes] = {}  # in place of its own, by path
+        self.hanging = threading.Event()  # set: /hang ends
         self._codes: dict[str, Granted] = {}
         self._server: ThreadingHTTPServer | None = None
         self._port = 0
@@ -117,6 +118,7 @@ class IdentityProvider:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
+        self.hanging.set()
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -170,7 +172,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         self.its.asked[parts.path] += 1
-        if parts.path == "/authorize":
+        if parts.path == "/hang":
+            self.its.hanging.wait(60)
+        elif parts.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", f"{self.its.issuer}/keys")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif parts.path == "/authorize":
             where = self.its.authorize({name: values[0] for name, values in parse_qs(parts.query).items()})
             self.send_response(302)
             self.send_header("Location", where)

@@ -137,6 +137,28 @@ def test_a_client_logs_in_again_under_load(
     assert len(given) >= 4
 
 
+def test_a_token_that_is_not_to_be_had_for_a_while(
+    broker: RunningBroker, authority: Authority, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session lasts on, and so does the connection."""
+    monkeypatch.setattr(link, "RENEWED", 0.1)
+    monkeypatch.setattr(link, "RETRIED", 0.1)
+    asked = 0
+
+    def token() -> str:
+        nonlocal asked
+        asked += 1
+        if 2 <= asked <= 4:
+            raise OSError("the provider is away")
+        return provider.token(seconds=10)
+
+    with broker.connect(ca=authority.ca, token=token) as client:
+        generation = client._link.generation
+        wait_until(lambda: asked > 5, "it has logged in again, twice")
+        assert client.ping().principal == "User:ada"
+        assert client._link.generation == generation
+
+
 def test_groups_in_acls(broker: RunningBroker, authority: Authority, provider: IdentityProvider) -> None:
     """What is denied to a user, to one of his groups or to everybody is denied."""
     ops, dev = (AclInfo("topic", "grouped", f"Group:{name}", "read") for name in ("ops", "dev"))

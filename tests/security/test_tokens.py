@@ -14,6 +14,8 @@ from typing import Any
 
 import jwt
 import pytest
+import trio
+import trio.testing
 from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from krappy import errors
 from krappy.core.security.oauthbearer import LONGEST_TOKEN, TokenRefused, first_message, read_claims, read_first
 from krappy.errors import ConfigError
 from krappy.ports.tokens import ProviderTrouble
+from krappy.server import provider as web
 from krappy.server import token_keys
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
@@ -142,7 +145,7 @@ def test_bad_tokens(broker: RunningBroker, provider: IdentityProvider) -> None:
         "a user that is no text": provider.token(sub=7),
         "a user of lines": provider.token("a\nb"),
         "groups that are none": provider.token(groups=[1]),
-        "many groups": provider.token(groups=[f"g{number}" for number in range(1001)]),
+        "many groups": provider.token(groups=[f"g{number}" for number in range(257)]),
         "another key": provider.token(key=new_key(id=provider.keys[0].id)),
         "another text": f"{head}.{forged}.{signature}",
         "no signature": f"{head}.{body}.",
@@ -311,6 +314,64 @@ def test_which_keys_are_read() -> None:
     for data in (b"", b"[]", b"{}", b'{"keys": 7}', b"[" * 100_000, json.dumps({"keys": wrong}).encode()):
         with pytest.raises(ProviderTrouble):
             token_keys.read_keys(data)
+
+
+def test_what_is_read_at_a_provider(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "SECONDS", 0.5)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # what is on this machine is not asked for elsewhere
+
+    async def main() -> None:
+        reader = web.Provider(load(provider.settings, {}))
+        assert token_keys.read_keys(await reader.keys())
+        for path, why in (("/moved", "answers 302"), ("/hang", "not answer in 0.5 s"), ("/none", "answers 404")):
+            with pytest.raises(ProviderTrouble, match=why):
+                await reader.read(provider.issuer + path)
+        provider.answers["/keys"] = b" " * (web.LONGEST + 1)
+        with pytest.raises(ProviderTrouble, match="more than 1048576 bytes"):
+            await reader.keys()
+        with pytest.raises(ProviderTrouble, match=r"127\.0\.0\.1:1/: "):
+            await reader.read("http://127.0.0.1:1/?secret")
+        wrongs: list[Any] = [{"issuer": "https://evil.example"}, {"issuer": provider.issuer}, []]
+        for wrong in wrongs:
+            provider.answers["/.well-known/openid-configuration"] = json.dumps(wrong).encode()
+            found = web.Provider(load({**provider.settings, "oauth_jwks_url": ""}, {}))
+            with pytest.raises(ProviderTrouble):
+                await found.keys()
+        for url in ("file:///etc/passwd", "http://idp.example/keys", "data:,x", "", 7):
+            with pytest.raises(ProviderTrouble):
+                web.Provider.endpoint({"jwks_uri": url}, "jwks_uri")
+
+    try:
+        trio.run(main)
+    finally:
+        provider.answers.clear()
+        provider.hanging.set()
+
+
+def test_only_so_many_wait_for_keys() -> None:
+    """Whoever comes while a provider hangs must not hold up everything."""
+    reading = 0
+
+    async def hang() -> bytes:
+        nonlocal reading
+        reading += 1
+        await trio.sleep(5)
+        return b"{}"
+
+    async def main() -> None:
+        keys = token_keys.TokenKeys(hang, 3600, lambda event, **_: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keys.follow)
+            for _ in range(token_keys.MOST_WAITING):
+                nursery.start_soon(keys.find, "x", "RS256")
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(1):
+                assert await keys.find("x", "RS256") is None
+            await trio.sleep(6)
+            assert reading == 2  # the second by `follow`, which tries again
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 # --- how long

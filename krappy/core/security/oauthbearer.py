@@ -16,7 +16,7 @@ REFUSAL = b'{"status":"invalid_token"}'  # RFC 7628, section 3.2.2
 AFTER_REFUSAL = b"\x01"  # what a client says to that
 LONGEST_TOKEN = 48 << 10  # characters
 LONGEST_NAME = 255  # characters of a user or a group
-MOST_GROUPS = 1000  # of a user
+MOST_GROUPS = 256  # of a user
 LAST = 1e12  # seconds since 1970: no token ends later
 _FIRST = re.compile(r"n,(?:a=([^,\x01]*))?,\x01((?:[A-Za-z]+=[^\x01]*\x01)*)\x01", re.DOTALL)
 _BEARER = re.compile(r"bearer +([-._~+/A-Za-z0-9]+=*)", re.IGNORECASE)
