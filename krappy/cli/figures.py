@@ -59,12 +59,11 @@ class ConsoleFigures:
     def __init__(self, url: str, token: str | None) -> None:
         security = ClientSecurity(**login())  # type: ignore[arg-type]
         scheme = "http" if security.context is None else "https"
+        self._token = security.token if security.has_token and not token else None  # one that lasts a while
         self._url = url.rstrip("/") if "://" in url else f"{scheme}://{url}".rstrip("/")
         self._headers = {"Accept": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        elif security.has_token:
-            self._headers["Authorization"] = f"Bearer {security.token()}"
         elif security.user is not None:
             pair = f"{security.user}:{security.password()}".encode(errors="surrogateescape")
             self._headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
@@ -100,6 +99,8 @@ class ConsoleFigures:
         wrong with it is raised as Failure."""
         where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
         headers = {**self._headers, **({} if body is None else CHANGES)}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token()}"
         try:
             with self._open(urllib.request.Request(where, body, headers), timeout=seconds) as answer:
                 yield answer

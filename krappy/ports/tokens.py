@@ -12,6 +12,10 @@ class ProviderTrouble(Exception):
     """The identity provider does not answer, or not as it has to."""
 
 
+class ProviderRefusal(ProviderTrouble):
+    """It says that it was asked for what it does not give (400)."""
+
+
 class TokensPort(Protocol):
     async def verify(self, token: str, took: Took = untold) -> TokenClaims:
         """What a good token says; `took` is told of the time. Raises TokenRefused."""

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, urlencode
 
 from krappy.core.security.oauthbearer import TokenClaims, TokenRefused
 from krappy.errors import ConfigError
-from krappy.ports.tokens import ProviderAttempt, ProviderTrouble
+from krappy.ports.tokens import ProviderAttempt, ProviderRefusal, ProviderTrouble
 from krappy.server.provider import as_object
 from krappy.server.tokens import Tokens
 from krappy.settings.oauth import OauthSettings
@@ -57,7 +57,10 @@ class ProviderLogin:
             "code_verifier": attempt.verifier,
         }
         headers = {"Content-Type": FORM, **self._shown()}
-        answer = as_object(await self._provider.read(where, urlencode(form).encode(), headers))
+        try:
+            answer = as_object(await self._provider.read(where, urlencode(form).encode(), headers))
+        except ProviderRefusal as error:  # of a guess, too: RFC 6749, section 5.2
+            raise TokenRefused(f"no token for this code: {error}") from None
         claims = await self._tokens.claims(str(answer.get("id_token", "")), [self._client])
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
             raise TokenRefused("an ID token of another login")

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from krappy.errors import ConfigError
-from krappy.ports.tokens import ProviderTrouble
+from krappy.ports.tokens import ProviderRefusal, ProviderTrouble
 from krappy.settings.oauth import OauthSettings, check_url
 from krappy.tls import client_context
 
@@ -101,7 +101,8 @@ class Provider:
                 return await trio.to_thread.run_sync(request, abandon_on_cancel=True, limiter=self._together)
             except HTTPError as error:
                 with error:
-                    raise ProviderTrouble(f"{where} answers {error.code} {error.reason}") from None
+                    kind = ProviderRefusal if error.code == 400 else ProviderTrouble
+                    raise kind(f"{where} answers {error.code} {error.reason}") from None
             except (OSError, HTTPException, ValueError) as error:
                 raise ProviderTrouble(f"{where}: {getattr(error, 'reason', error)}") from None
         raise ProviderTrouble(f"{where} does not answer in {SECONDS:g} s")

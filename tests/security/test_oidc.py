@@ -206,7 +206,7 @@ def test_a_code_is_for_the_browser_that_began(http: httpx.Client, provider: Iden
     http.cookies.clear()
     own = begin(http)
     answer = http.post("/api/v1/login", json={"code": stolen["code"], "state": own["state"]})
-    assert (answer.status_code, answer.json()["code"]) == (503, "PROVIDER_NOT_AVAILABLE")
+    assert (answer.status_code, answer.json()["code"]) == (401, "NOT_LOGGED_IN")
     assert "answers 400" in answer.json()["detail"]
 
 

@@ -182,6 +182,33 @@ def test_no_algorithm_and_one_with_the_public_key_as_secret(broker: RunningBroke
 def test_a_token_without_a_key_s_id(broker: RunningBroker, provider: IdentityProvider) -> None:
     claims = {"iss": provider.issuer, "aud": AUDIENCE, "sub": "ada", "exp": int(time.time()) + 60}
     assert is_taken(broker, jwt.encode(claims, provider.keys[0].private, "RS256"))
+    one, other, third = new_key(), new_key("ES256"), new_key()
+
+    async def main() -> None:
+        async def read() -> bytes:
+            return json.dumps({"keys": [each.public for each in keys]}).encode()
+
+        keys = [one, other]
+        held = token_keys.TokenKeys(read, 3600, lambda event, **_: None)
+        for key in keys:
+            found = await held.find(None, key.algorithm)
+            assert found is not None
+            assert found.id == key.id
+        keys.append(third)
+        assert await held.read_again()
+        assert await held.find(None, "RS256") is None  # which of two?
+
+    trio.run(main)
+
+
+def test_an_attempt_ends_with_a_refusal(broker: RunningBroker, provider: IdentityProvider) -> None:
+    """Nobody tries token after token on one connection."""
+    with Raw(address(broker)) as raw:
+        assert log_in(raw, provider.token(aud="x"))["auth_bytes"]
+        again = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": first_message(provider.token())})
+        assert again["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+        with pytest.raises(Closed):
+            raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "OAUTHBEARER"})
 
 
 # --- strangers
@@ -314,6 +341,28 @@ def test_which_keys_are_read() -> None:
     for data in (b"", b"[]", b"{}", b'{"keys": 7}', b"[" * 100_000, json.dumps({"keys": wrong}).encode()):
         with pytest.raises(ProviderTrouble):
             token_keys.read_keys(data)
+
+
+ODD = st.none() | st.integers() | st.text(max_size=8) | st.lists(st.text(max_size=2), max_size=2)
+JWK = st.fixed_dictionaries(
+    {"kty": st.sampled_from(["RSA", "EC", "OKP", "oct"]) | ODD},
+    optional={
+        **dict.fromkeys(("n", "e", "x", "y"), st.sampled_from(["AQAB", "AA", "_" * 400, "A" * 43]) | ODD),
+        "crv": st.sampled_from(["P-256", "P-384", "P-521", "Ed25519", "X25519"]) | ODD,
+        "alg": st.sampled_from(["RS256", "ES256", "EdDSA", "none"]) | ODD,
+        **dict.fromkeys(("use", "kid", "d"), ODD),
+    },
+)
+
+
+@given(st.lists(JWK | ODD, max_size=3))
+def test_keys_are_read_or_left_out(keys: list[Any]) -> None:
+    try:
+        found = token_keys.read_keys(json.dumps({"keys": keys}).encode())
+    except ProviderTrouble:
+        return
+    for key in found:
+        assert set(key.algorithms) <= {each for every in token_keys.ALGORITHMS.values() for each in every}
 
 
 def test_what_is_read_at_a_provider(provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
