@@ -197,8 +197,7 @@ class Link:
             if self.closed:
                 return
             self._stream = stream
-            self._heard, self._probed, self._dropped = self.runtime.now(), None, ""
-            self._renewed_at = math.inf
+            self._heard, self._probed, self._renewed_at, self._dropped = self.runtime.now(), None, math.inf, ""
             if self.closed:  # by `abandon`, which had not seen the stream
                 return
         pinged = True
