@@ -11,6 +11,7 @@ import gc
 import os
 import socket
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -138,12 +139,26 @@ def guess(number: int) -> bytes:
     )
 
 
+def byte_by_byte(address: str) -> None:
+    """A login from each of 200 connections, which all send a byte in turn."""
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(200)]
+        for byte in begun("ada"):
+            for each in opened:
+                each.send(bytes([byte]))
+        for each in opened:
+            assert each.recv(1)
+
+
 BEFORE: dict[str, Callable[[Victim], None]] = {
     "versions": lambda it: flood(it.locked, encode_request(ApiKey.API_VERSIONS, 3, 1, "x", {}) * 8000, 3),
     "handshakes": lambda it: flood(
         it.locked, encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "x", {"mechanism": "X" * 30_000}) * 100, 200
     ),
     "first messages": lambda it: flood(it.locked, begun("nobody"), 500),
+    "slow logins": lambda it: byte_by_byte(it.locked),
+    "comers and goers": lambda it: flood(it.locked, b"", 900),
     "guesses": lambda it: flood(it.locked, guess(1), 200),
     "locked requests": lambda it: flood(it.locked, encode_request(ApiKey.METADATA, 9, 1, "x", {"topics": None}), 500),
     "a frame of nothing": lambda it: flood(it.locked, (65_000).to_bytes(4, "big") + bytes(65_000), 200),
@@ -247,6 +262,50 @@ def pages(victim: Victim) -> None:
                 assert http.get(f"http://{victim.broker.http_address}{path}").status_code == 200, path
 
 
+@contextlib.contextmanager
+def asked_pages(victim: Victim, path: str, count: int) -> Iterator[None]:
+    """Connections of the console that ask for a page, and take none of it."""
+    host, _, port = victim.broker.http_address.rpartition(":")
+    secret = b64encode(b"ada:" + SECRET.encode()).decode()
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {secret}\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in opened:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.settimeout(60)
+            each.connect((host, int(port)))
+            each.sendall(head.encode())
+        yield
+        assert opened[0].recv(12, socket.MSG_PEEK) == b"HTTP/1.1 200", opened[0].recv(2000)
+
+
+def live(victim: Victim) -> None:
+    """Views of a topic that is written to, which nobody reads."""
+    with victim.native() as peer:
+        peer.ask(m.CreateTopic("seen", 1, if_absent=True), m.TopicCreated)
+    with victim.native() as peer, asked_pages(victim, "/api/v1/topics/seen/tail", 60):
+        handle = peer.producer("seen").handle
+        for _ in range(20):
+            for _ in peer.send(*[m.Message(handle, bytes(1000), b"%d" % number) for number in range(200)]):
+                peer.receive()
+
+
+def large_pages(victim: Victim) -> None:
+    with victim.native() as peer:
+        handle = peer.producer("pages").handle
+        for _ in range(4):
+            peer.ask(m.Batch(handle, 0, batch.encode(None, [os.urandom(2000)] * 490, timestamps=1)), m.BatchStored)
+        with asked_pages(victim, "/api/v1/topics/pages/events?limit=1000&value_bytes=1048576&values=base64", 40):
+            for _ in range(500):
+                peer.ask(m.Ping(), m.Pong)
+
+
+def backups(victim: Victim) -> None:
+    with victim.native() as peer:
+        for _ in peer.send(*[m.HoldBackup()] * 20):
+            peer.receive()
+
+
 KEPT: dict[str, Callable[[Victim], None]] = {
     "groups": lambda it: pipelined(it, ApiKey.JOIN_GROUP, 5, joins(500)),
     "transactional ids": lambda it: pipelined(it, ApiKey.INIT_PRODUCER_ID, 4, ids(500)),
@@ -261,6 +320,9 @@ KEPT: dict[str, Callable[[Victim], None]] = {
     "ListTransactions": lambda it: pipelined(it, ApiKey.LIST_TRANSACTIONS, 0, ({} for _ in range(20))),
     "Metadata": lambda it: pipelined(it, ApiKey.METADATA, 9, ({"topics": None} for _ in range(20))),
     "pages": pages,
+    "live views": live,
+    "large pages": large_pages,
+    "backups": backups,
 }
 
 
