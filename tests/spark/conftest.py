@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pkgutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from krappy.blocking import Client
 from krappy.cli.spawn import spawn_broker
 from krappy.errors import ConfigError
 from krappy.spark.session import java_home, session
+from tests.spark import warm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[Sp
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KRAPPY_ADDRESS", address)
         patch.setenv("PYTHONPATH", python_path(folder))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_PYTHON", warm.program(folder))
         patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))  # session() may set it: undone at the end
         if not os.environ["JAVA_HOME"]:
             del os.environ["JAVA_HOME"]

@@ -14,7 +14,7 @@ from krappy.spark.session import java_home
 from krappy.spark.versions import features
 from krappy.types import Record
 from tests.process import ROOT
-from tests.spark import connect_session
+from tests.spark import connect_session, warm
 from tests.spark.conftest import SETTINGS, need_java, python_path
 
 
@@ -28,7 +28,7 @@ def test_spark_connect(client: Client, address: str, topic: str, tmp_path: Path)
     environ = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{python_path(tmp_path)}",
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": warm.program(tmp_path),
     }
     settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path / "sql")}
     lines = [f"{name} {value}" for name, value in settings.items()]
