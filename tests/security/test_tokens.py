@@ -380,7 +380,9 @@ def test_what_is_read_at_a_provider(provider: IdentityProvider, monkeypatch: pyt
             await reader.keys()
         with pytest.raises(ProviderTrouble, match=r"127\.0\.0\.1:1/: "):
             await reader.read("http://127.0.0.1:1/?secret")
-        wrongs: list[Any] = [{"issuer": "https://evil.example"}, {"issuer": provider.issuer}, []]
+        provider.answers.clear()
+        there = f"{provider.issuer}/keys"
+        wrongs: list[Any] = [{"issuer": "https://evil.example", "jwks_uri": there}, {"issuer": provider.issuer}, []]
         for wrong in wrongs:
             provider.answers["/.well-known/openid-configuration"] = json.dumps(wrong).encode()
             found = web.Provider(load({**provider.settings, "oauth_jwks_url": ""}, {}))
