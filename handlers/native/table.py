@@ -38,17 +38,21 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
         else:
             index = partition_for(request.key, topic.count)
     least = request.min_offset
-    partition = topic.led(index) if least is None else topic.held(index)
+    partition = topic.led(index) if least is None else topic.replica(index)
     if (least is not None or partition.is_sure) and partition.view_ready(least):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
-    return _get_later(session, partition, request)
+    return _get_later(session, topic, partition, request)
 
 
-async def _get_later(session: SessionPort, partition: PartitionPort, request: messages.Get) -> messages.Got:
+async def _get_later(
+    session: SessionPort, topic: TopicPort, partition: PartitionPort, request: messages.Get
+) -> messages.Got:
     least = None if request.min_offset is None else {partition.index: request.min_offset}
     views = await session.broker.wait_for_views([partition], least)
     await session.writable()
     await views.wait()
+    if least is not None:
+        topic.replica(partition.index)  # still
     return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
 
 
@@ -87,7 +91,7 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     keys = request.keys
     only = 0 if topic.count == 1 else request.partition
     least = _least(topic, request)
-    at = topic.led if least is None else topic.held
+    at = topic.led if least is None else topic.replica
     if only is not None:
         partitions = [at(only)]
     elif least is None:
@@ -154,7 +158,7 @@ async def look_up_spread(
 ) -> tuple[list[int], list[bytes | None]]:
     """(partition, entry) lists of the first of these keys, in their order: of all keys, unless their entries are large.
     An entry is None when the key is absent. `only`: the one partition to look in. `at`: finds partitions; the topic's
-    own, `led` or `held`."""
+    own, `led` or `replica`."""
     found: list[bytes | None] = []
     if only is not None:
         found = at(only).look_up_some(keys)
@@ -197,8 +201,10 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
         topic = session.access.topic(request.topic, Op.READ)
         least = _least(topic, request)
-        partitions = chosen_partitions(topic, request.partitions, topic.led if least is None else topic.held)
+        at = topic.led if least is None else topic.replica
+        partitions = chosen_partitions(topic, request.partitions, at)
         await session.broker.wait_for_views(partitions, least)
+        partitions = chosen_partitions(topic, request.partitions, at)  # still
         scan = session.broker.scan(
             partitions,
             *(request.prefix, request.start, request.end),

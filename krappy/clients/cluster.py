@@ -118,7 +118,7 @@ class KnownCluster:
         known = self.topic(topic).partitions
         found: dict[int, list[int]] = {}
         for index in partitions:
-            for broker in known[index].isr if index < len(known) else ():
+            for broker in known[index].isr if 0 <= index < len(known) else ():
                 if broker in self.brokers:
                     found.setdefault(broker, []).append(index)
         return found

@@ -22,12 +22,17 @@ A = TypeVar("A", bound=Answer)
 
 
 async def spread(
-    router: Router, topic: str, keys: Sequence[bytes], request: Callable[[list[bytes]], Request], answer: type[A]
+    router: Router,
+    topic: str,
+    keys: Sequence[bytes],
+    request: Callable[[list[bytes]], Request],
+    answer: type[A],
+    deadline: float | None = None,
 ) -> list[tuple[list[int], A]]:
     """(numbers of keys, the answer about them) of each leader. Raises OthersNeeded while the topic has strays."""
     rows = await rows_by_partition(router, topic, keys)
     found = await router.of_leaders(
-        topic, rows, lambda some: request([keys[row] for row in rows_of(rows, some)]), answer
+        topic, rows, lambda some: request([keys[row] for row in rows_of(rows, some)]), answer, deadline=deadline
     )
     return [(rows_of(rows, some), got) for _, some, got in found]
 

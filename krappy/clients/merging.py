@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from krappy.clients import lookups
 from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
+from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.types import Entry
 
 _key = attrgetter("key")
 
 
+@dataclass(slots=True)
+class _Part:
+    """The scan of one partition. `page`: what was read of it, and not given out."""
+
+    scan: Scanning
+    page: list[Entry] = field(default_factory=list)
+
+
 class MergedScanning:
     """A scan of each partition, all open at the same time, merged. Has the methods of `Scanning`.
 
     Each partition is scanned with a cursor of its own, which its broker closes when no page was asked for in two
-    minutes: `page` raises UnknownHandle then.
+    minutes: `page` raises UnknownHandle then. An error ends the scans of all partitions.
     """
 
     def __init__(
@@ -35,7 +45,7 @@ class MergedScanning:
         they were asked for (`tombstones`) or not."""
         self._router, self._topic, self._chosen, self._scan = router, topic, partitions, scan
         self._count = 0  # partitions of the topic
-        self._parts: list[tuple[Scanning, list[Entry]]] | None = None  # with what is read of each, and not given out
+        self._parts: list[_Part] | None = None  # those that have not ended
         self._all: list[Scanning] = []
         self._tombstones = tombstones
         self._hides = False  # whether tombstones come that were not asked for
@@ -47,45 +57,58 @@ class MergedScanning:
         return {index: offset for each in self._all for index, offset in each.offsets.items()}
 
     async def page(self) -> list[Entry] | None:
-        """The next entries, in the order of keys. None: there are no more."""
-        while not self._ended:
-            if self._parts is None:
-                await self._open()
-                assert self._parts is not None
-            if not self._parts:
-                self._ended = True
-                break
-            # Up to this key everything of every partition is here.
-            last = min(page[-1].key for _, page in self._parts)
-            found, left = [], []
-            for scan, page in self._parts:
-                cut = bisect_right(page, last, key=_key)
-                found += page[:cut]
-                rest = page[cut:] or await scan.page()
-                if rest:
-                    left.append((scan, rest))
-            self._parts = left
-            found.sort(key=_key)
-            if found := self._distinct(found):
-                return found
+        """The next entries, in the order of keys. None: there are no more. Nothing is lost when it is cancelled."""
+        try:
+            while not self._ended and await self._read():
+                if found := self._distinct(self._next()):
+                    return found
+        except KrappyError:
+            self.close()
+            raise
         return None
+
+    async def _read(self) -> bool:
+        """Reads on in the partitions of which nothing is left here. Whether there are entries."""
+        if self._parts is None:
+            await self._open()
+        parts = self._parts or []
+        for each in parts:
+            if not each.page:
+                each.page = await each.scan.page() or []
+        self._parts = [each for each in parts if each.page]
+        return bool(self._parts)
+
+    def _next(self) -> list[Entry]:
+        """The entries up to the last key before which everything of every partition is here."""
+        parts, found = self._parts or [], []
+        last = min(each.page[-1].key for each in parts)
+        for each in parts:
+            cut = bisect_right(each.page, last, key=_key)
+            found += each.page[:cut]
+            each.page = each.page[cut:]
+        found.sort(key=_key)
+        return found
 
     async def _open(self) -> None:
         """Begins all scans. While a topic has strays, the newest entry of a key counts, and that may be a tombstone."""
         runtime = self._router.runtime
         scattered = False
-        while True:
-            deadline = runtime.now() + self._router.timeout
-            self._count = len((await self._router.topic(self._topic, deadline)).partitions)
-            chosen = range(self._count) if self._chosen is None else sorted(set(self._chosen))
-            self._all = [self._scan(each, len(chosen), scattered) for each in chosen]
-            first = [(each, await each.page()) for each in self._all]
-            self._parts = [(each, page) for each, page in first if page]
-            self._hides = scattered and not self._tombstones
-            if scattered or not await self._router.scattered(self._topic, deadline):
-                return
+        try:
+            while True:
+                deadline = runtime.now() + self._router.timeout
+                self._count = len((await self._router.topic(self._topic, deadline)).partitions)
+                chosen = range(self._count) if self._chosen is None else sorted(set(self._chosen))
+                self._all = [self._scan(each, len(chosen), scattered) for each in chosen]
+                parts = [_Part(each, await each.page() or []) for each in self._all]
+                self._hides = scattered and not self._tombstones
+                if scattered or not await self._router.scattered(self._topic, deadline):
+                    break
+                self._close_all()
+                scattered = True
+        except BaseException:
             self._close_all()
-            scattered = True
+            raise
+        self._parts = parts
 
     def _distinct(self, found: list[Entry]) -> list[Entry]:
         """Of entries with the same key the newest."""

@@ -93,11 +93,17 @@ class Router:
     # --- requests
 
     async def ask(
-        self, request: Request, answer: type[A], topic: str, partition: int | None = None, key: bytes = b""
+        self,
+        request: Request,
+        answer: type[A],
+        topic: str,
+        partition: int | None = None,
+        key: bytes = b"",
+        deadline: float | None = None,
     ) -> A:
-        """The answer of the leader of a partition (None: the one that murmur2 gives the key). For requests that may be
-        sent twice. Raises what `Link.ask` raises; NotLeader when the partition had no leader all the time;
-        OthersNeeded."""
+        """The answer of the leader of a partition (None: the one that murmur2 gives the key), by the deadline (None:
+        that of the timeout). For requests that may be sent twice. Raises what `Link.ask` raises; NotLeader when the
+        partition had no leader all the time; OthersNeeded."""
         if not self.several:
             try:
                 return await self.home.ask(request, answer)
@@ -105,7 +111,7 @@ class Router:
                 self.note(error)
                 if not self.several:
                     raise
-        deadline = self.runtime.now() + self.timeout
+        deadline = self.runtime.now() + self.timeout if deadline is None else deadline
         backoff = self.backoff()
         surprises = 0
         while True:
@@ -270,10 +276,11 @@ class Router:
         request: Callable[[list[int]], Request],
         answer: type[A],
         taken: list[tuple[Link, list[int], A]] | None = None,
+        deadline: float | None = None,
     ) -> list[tuple[Link, list[int], A]]:
         """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
         that may be sent twice. Raises as `ask`. `taken`: answers are put there as they come, also if it raises."""
-        deadline = self.runtime.now() + self.timeout
+        deadline = self.runtime.now() + self.timeout if deadline is None else deadline
         backoff = self.backoff()
         surprises = 0
         found = [] if taken is None else taken
@@ -302,7 +309,7 @@ class Router:
                 await self.look_again(topic, error, backoff, deadline)
         return found
 
-    async def may_scatter(self, topic: str) -> bool:
+    async def may_scatter(self, topic: str, deadline: float | None = None) -> bool:
         """Whether all partitions are to be asked for a key, because the topic may have strays: as the leaders knew it
         a few seconds ago."""
         now = self.runtime.now()
@@ -310,7 +317,7 @@ class Router:
         if found is None or now >= until:
             if found is not None:
                 self._scattered[topic] = found, now + KNOWN  # others need not ask at the same time
-            found = await self.scattered(topic, now + self.timeout, 0.0)
+            found = await self.scattered(topic, now + self.timeout if deadline is None else deadline, 0.0)
             self._scattered[topic] = found, now + KNOWN
         return found
 
@@ -321,7 +328,7 @@ class Router:
         backoff, until = self.backoff(), min(deadline, self.runtime.now() + patience)
         while True:
             answers = await self.of_leaders(
-                topic, range(count), lambda _: messages.Metadata([topic]), messages.MetadataFound
+                topic, range(count), lambda _: messages.Metadata([topic]), messages.MetadataFound, deadline=deadline
             )
             found = any(each.get("scattered") for _, _, answer in answers for each in answer.topics)
             if not found or self.runtime.now() >= until:

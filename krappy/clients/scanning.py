@@ -8,13 +8,14 @@ leader, and includes all that was committed before the scan began, and maybe mor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.router import Router
-from krappy.clients.session_reads import replicas
+from krappy.clients.session_reads import PATIENCE, look_again, replicas
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
-from krappy.errors import ConnectionLost, NotLeader, RequestTimeout
+from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout
 from krappy.types import Entry
 from krappy.wire import messages
 
@@ -34,12 +35,13 @@ class Scanning:
         tombstones: bool,
         page_entries: int = PAGE_ENTRIES,
         *,
+        page_bytes: int = PAGE_BYTES,
         session: bool = False,
     ) -> None:
         """`session`: any replica may give its table, if that has what this client has written, and read so."""
         self._router, self._topic = router, topic
         self._runtime = router.runtime
-        self._session = session
+        self._session = self._replicas = session  # `_replicas`: they are asked; else the leaders
         self._link = router.home  # to the broker that has the scan now
         self._left: list[int] | None = None  # partitions that are still to be scanned, once there are several leaders
         self._first = messages.Scan(
@@ -50,7 +52,7 @@ class Scanning:
             None if partitions is None else list(partitions),
             tombstones,
             page_entries,
-            PAGE_BYTES,
+            page_bytes,
         )
         self._begun = self._ended = False
         self._generation = 0
@@ -83,21 +85,28 @@ class Scanning:
             request = self._first
             if self._router.several:
                 self._link, request.partitions = await self._broker(deadline)
-                request.min_offsets = sorted(self._router.session.seen(self._topic).items()) if self._session else None
-            self._generation = await self._link.ready(deadline)
+            of_replica = self._router.several and self._replicas
+            request.min_offsets = sorted(self._router.session.seen(self._topic).items()) if of_replica else None
+            until = min(deadline, self._runtime.now() + PATIENCE) if of_replica else deadline
             try:
+                self._generation = await self._link.ready(until)
                 scanned = await self._link.ask(
                     request,
                     messages.Scanned,
                     generation=self._generation,
-                    timeout=max(0.0, deadline - self._runtime.now()),
-                    abandoned=lambda scanned: self._give_up(scanned.cursor),
+                    timeout=max(0.0, until - self._runtime.now()),
+                    abandoned=partial(_drop, self._link, self._generation),
                 )
-            except (ConnectionLost, NotLeader) as error:
+            except KrappyError as error:
+                if of_replica and not self._router.closed:
+                    self._replicas = False  # the leaders are asked from now on
+                    await look_again(self._router, self._topic, deadline)
+                    continue
+                if not isinstance(error, ConnectionLost | NotLeader):
+                    raise
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
                 self._router.note(error)
-                self._session = False  # the leaders are asked from now on
                 if self._router.several:
                     await self._router.look_again(self._topic, error, backoff, deadline)
                 continue
@@ -118,17 +127,19 @@ class Scanning:
             self._left = list(range(count)) if chosen is None else sorted(set(chosen))
         if not self._left:
             return self._router.home, []
-        if self._session:
+        if self._replicas:
             found = replicas(self._router, self._topic, self._left)
             if found is not None:
                 return found[0]
-            self._session = False
+            self._replicas = False
         link = await self._router.leader(self._topic, self._left[0], deadline)
         return link, [each for each in self._left if self._router.leader_now(self._topic, each) is link]
 
     def _ask(self) -> None:
         slot = ReplySlot(self._runtime.signal())
-        request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
+        request = messages.Scan(
+            max_entries=self._first.max_entries, max_bytes=self._first.max_bytes, cursor=self._cursor
+        )
         try:
             self._link.post(request, messages.Scanned, slot, self._generation, self._link.timeout)
         except (ConnectionLost, RequestTimeout) as error:
@@ -146,7 +157,7 @@ class Scanning:
         result = ahead.result
         if isinstance(result, messages.Scanned):
             return result
-        self._ended = True
+        self.close()
         if isinstance(result, ConnectionLost):
             raise ConnectionLost(
                 "the connection was lost, and the scan's snapshot with it: scan again", **result.details
@@ -161,8 +172,11 @@ class Scanning:
         """Lets the broker drop the scan."""
         if self._begun and not self._ended:
             self._ended = True
-            self._give_up(self._cursor)
+            if self._cursor is not None:
+                self._link.tell(messages.Unregister(self._cursor), messages.Unregistered, self._generation)
 
-    def _give_up(self, cursor: int | None) -> None:
-        if cursor is not None:
-            self._link.tell(messages.Unregister(cursor), messages.Unregistered, self._generation)
+
+def _drop(link: Link, generation: int, scanned: messages.Scanned) -> None:
+    """Lets the broker drop a scan whose first page nobody waits for any more."""
+    if scanned.cursor is not None:
+        link.tell(messages.Unregister(scanned.cursor), messages.Unregistered, generation)

@@ -10,6 +10,7 @@ one has it too, and answers with its offset.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -181,6 +182,9 @@ class Sending:
             self._accumulator.registered(
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
+        if self._router.several and self._leads_anywhere:  # what is known may be of a deleted topic of that name
+            with suppress(ConnectionLost, RequestTimeout):
+                await self._router.refresh([self.topic], deadline)
         return True
 
     def _be_patient(self) -> None:
@@ -270,7 +274,7 @@ class Sending:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE", "NOT_COORDINATOR"):
                     # The topic was deleted; the next send registers anew, which may create it. Or another broker
                     # coordinates the staged job.
-                    route.handle = None
+                    route.handle, self._refresh = None, 0.0
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
                 if isinstance(result, RecordTooLarge):
@@ -300,7 +304,8 @@ class Sending:
         with self._lock:
             settled = self._accumulator.collect()
             self._let_in()
-        self._router.session.wrote(self.topic, settled)
+        if self._leads_anywhere:
+            self._router.session.wrote(self.topic, settled)
         for each in settled:
             each.tell()
 

@@ -22,33 +22,33 @@ class SessionOffsets:
 
     def __init__(self, known: KnownCluster) -> None:
         self._known = known
-        self._topics: dict[str, tuple[str, dict[int, int]]] = {}  # by name: the topic's id, offset by partition
+        # By name: the topic's id ("" as long as that is not known), the offset by partition.
+        self._topics: dict[str, tuple[str, dict[int, int]]] = {}
         self._lock = threading.Lock()
 
     def wrote(self, topic: str, settled: Iterable[Settled]) -> None:
         """Notes which offsets were acknowledged."""
-        if topic in self._known.topics:
-            stored = [each for each in settled if each.error is None and each.offset >= 0]
-            self.saw(topic, [(each.batch.partition, each.offset + len(each.batch.timestamps) - 1) for each in stored])
+        stored = [each for each in settled if each.error is None and each.offset >= 0]
+        self.saw(topic, [(each.batch.partition, each.offset + len(each.batch.timestamps) - 1) for each in stored])
 
     def saw(self, topic: str, offsets: Iterable[tuple[int, int]]) -> None:
-        """Notes which offsets were read, as (partition, offset). Nothing where the brokers of the topic are not known:
-        then there is one that is always asked."""
-        known = self._known.topics.get(topic)
-        if known is None:
-            return
+        """Notes which offsets were read, as (partition, offset)."""
         with self._lock:
-            id, noted = self._topics.get(topic, ("", {}))
-            if id != known.id:
-                noted = {}
-                self._topics[topic] = known.id, noted
+            noted = self._noted(topic)
             for partition, offset in offsets:
                 if offset > noted.get(partition, -1):
                     noted[partition] = offset
 
     def seen(self, topic: str) -> dict[int, int]:
         """By partition, the offset that an answer must include."""
-        known = self._known.topics.get(topic)
         with self._lock:
-            id, noted = self._topics.get(topic, ("", {}))
-            return dict(noted) if known is not None and known.id == id else {}
+            return dict(self._noted(topic))
+
+    def _noted(self, topic: str) -> dict[int, int]:
+        known = self._known.topics.get(topic)
+        before, noted = self._topics.get(topic, ("", {}))
+        id = before if known is None else known.id
+        if before not in ("", id):
+            noted = {}
+        self._topics[topic] = id, noted
+        return noted

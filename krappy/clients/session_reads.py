@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 from krappy.clients.link import Link
 from krappy.clients.router import Router
-from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout
+from krappy.errors import ConnectionLost, RequestTimeout
 from krappy.wire.messages import Answer, Request
 
 A = TypeVar("A", bound=Answer)
@@ -37,10 +38,10 @@ async def ask_replicas(
     partitions: Iterable[int],
     request: Callable[[list[int]], Request],
     answer: type[A],
+    deadline: float,
 ) -> list[tuple[list[int], A]] | None:
-    """(partitions, the answer about them) of some replicas. None: not all answer, so the leaders are to be asked.
-    Raises why none can."""
-    deadline = router.runtime.now() + router.timeout
+    """(partitions, the answer about them) of some replicas. None: not all answer, so the leaders are to be asked: what
+    a replica refuses, it may only not know yet. Raises as `Router.topic`."""
     await router.topic(topic, deadline)
     chosen = replicas(router, topic, partitions)
     if chosen is None:
@@ -48,10 +49,13 @@ async def ask_replicas(
     asked = [(link, request(some)) for link, some in chosen]
     answers = await router.ask_each(asked, answer, min(deadline, router.runtime.now() + PATIENCE))
     found = [(some, got) for (_, some), got in zip(chosen, answers, strict=True) if isinstance(got, answer)]
-    for got in answers:
-        if isinstance(got, KrappyError) and not isinstance(got, NotLeader | ConnectionLost | RequestTimeout):
-            raise got
     if len(found) == len(chosen):
         return found
-    await router.refresh([topic], deadline)  # some may not be in sync any more
+    await look_again(router, topic, deadline)
     return None
+
+
+async def look_again(router: Router, topic: str, deadline: float) -> None:
+    """After a replica has not answered: it may not be in sync any more."""
+    with suppress(ConnectionLost, RequestTimeout):
+        await router.refresh([topic], min(deadline, router.runtime.now() + PATIENCE))

@@ -64,7 +64,10 @@ async def commit(
         if progress is not None:
             progress(answer.bytes_done, answer.bytes_total)
         if answer.done:
-            return StagedCommit(job, [StagedPartition(*each) for each in answer.published])
+            published = [StagedPartition(*each) for each in answer.published]
+            for each in published:
+                router.session.saw(each.topic, [(each.partition, each.last_offset)])
+            return StagedCommit(job, published)
 
 
 async def abort(router: Router, job: str) -> None:

@@ -37,17 +37,19 @@ async def get(
 ) -> Entry | None:
     """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset. `session`: of any replica
     that has what this client has written, and read so."""
-    wanted = key_bytes(key)
+    wanted, deadline = key_bytes(key), router.runtime.now() + router.timeout
     if router.several and (session or min_offset is not None):
-        told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session)
+        told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session, deadline)
         if told:
             return found
-    if partition is not None or not router.several or not await router.may_scatter(topic):
+    if partition is not None or not router.several or not await router.may_scatter(topic, deadline):
         with suppress(OthersNeeded):
-            return _saw(router, topic, session, await _get(router, topic, wanted, partition, min_offset))
+            return _saw(router, topic, session, await _get(router, topic, wanted, partition, min_offset, deadline))
     count = await lookups.partitions(router, topic)
     home = partition_for(wanted, count)
-    entries = [await _get(router, topic, wanted, each, min_offset if each == home else None) for each in range(count)]
+    entries = [
+        await _get(router, topic, wanted, each, min_offset if each == home else None, deadline) for each in range(count)
+    ]
     return _saw(router, topic, session, lookups.newest(entries, home))
 
 
@@ -58,7 +60,13 @@ def _saw(router: Router, topic: str, session: bool, entry: Entry | None) -> Entr
 
 
 async def _get_of_replica(
-    router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None, session: bool
+    router: Router,
+    topic: str,
+    key: bytes,
+    partition: int | None,
+    min_offset: int | None,
+    session: bool,
+    deadline: float,
 ) -> tuple[bool, Entry | None]:
     """(whether some replica has answered, its answer)."""
     at = partition_for(key, await lookups.partitions(router, topic)) if partition is None else partition
@@ -66,16 +74,18 @@ async def _get_of_replica(
     if session:
         least = max(least, router.session.seen(topic).get(at, -1))
     request = messages.Get(topic, key, partition, least)
-    answers = await ask_replicas(router, topic, [at], lambda _: request, messages.Got)
+    answers = await ask_replicas(router, topic, [at], lambda _: request, messages.Got, deadline)
     if answers is None:
         return False, None
     [(_, got)] = answers
     return True, _saw(router, topic, session, _got(key, got))
 
 
-async def _get(router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None) -> Entry | None:
+async def _get(
+    router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None, deadline: float
+) -> Entry | None:
     request = messages.Get(topic, key, partition, min_offset)
-    return _got(key, await router.ask(request, messages.Got, topic, partition, key))
+    return _got(key, await router.ask(request, messages.Got, topic, partition, key, deadline))
 
 
 def _got(key: bytes, got: messages.Got) -> Entry | None:
@@ -101,15 +111,20 @@ async def get_many(
     step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
     for first in range(0, len(wanted), step):
         some = wanted[first : first + step]
-        got = await _get_some_of_replicas(router, topic, some, partition) if session and router.several else None
-        found += await _get_some(router, topic, some, partition) if got is None else got
-    if session:
-        router.session.saw(topic, [(each.partition, each.offset) for each in found if each is not None])
+        deadline = router.runtime.now() + router.timeout
+        got = None
+        if session and router.several:
+            got = await _get_some_of_replicas(router, topic, some, partition, deadline)
+        if got is None:
+            got = await _get_some(router, topic, some, partition, deadline)
+        if session:
+            router.session.saw(topic, [(each.partition, each.offset) for each in got if each is not None])
+        found += got
     return found
 
 
 async def _get_some_of_replicas(
-    router: Router, topic: str, keys: list[bytes], partition: int | None
+    router: Router, topic: str, keys: list[bytes], partition: int | None, deadline: float
 ) -> list[Entry | None] | None:
     rows = await lookups.rows_by_partition(router, topic, keys, partition)
     least = sorted(router.session.seen(topic).items())
@@ -117,7 +132,7 @@ async def _get_some_of_replicas(
     def request(some: list[int]) -> messages.MultiGet:
         return messages.MultiGet(topic, [keys[row] for row in lookups.rows_of(rows, some)], partition, least)
 
-    answers = await ask_replicas(router, topic, rows, request, messages.MultiGot)
+    answers = await ask_replicas(router, topic, rows, request, messages.MultiGot, deadline)
     if answers is None:
         return None
     entries: list[Entry | None] = [None] * len(keys)
@@ -171,24 +186,27 @@ def _columns(got: messages.ColumnsGot, asked: messages.GetColumns) -> ColumnBloc
     return blocks.of_answer(asked.partition or 0, got)
 
 
-async def _get_some(router: Router, topic: str, keys: list[bytes], partition: int | None) -> list[Entry | None]:
+async def _get_some(
+    router: Router, topic: str, keys: list[bytes], partition: int | None, deadline: float
+) -> list[Entry | None]:
     request = messages.MultiGet(topic, keys, partition)
     if partition is not None:
-        return _several_got(await router.ask(request, messages.MultiGot, topic, partition), keys, partition)
+        got = await router.ask(request, messages.MultiGot, topic, partition, deadline=deadline)
+        return _several_got(got, keys, partition)
     if not router.several:
         try:
             return _several_got(await router.home.ask(request, messages.MultiGot), keys, None)
         except NotLeader as error:
             router.note(error)
     try:
-        if await router.may_scatter(topic):
+        if await router.may_scatter(topic, deadline):
             raise OthersNeeded
         parts = await lookups.spread(
-            router, topic, keys, lambda some: messages.MultiGet(topic, some), messages.MultiGot
+            router, topic, keys, lambda some: messages.MultiGet(topic, some), messages.MultiGot, deadline
         )
     except OthersNeeded:
         count = await lookups.partitions(router, topic)
-        everywhere = [await _get_some(router, topic, keys, each) for each in range(count)]
+        everywhere = [await _get_some(router, topic, keys, each, deadline) for each in range(count)]
         return [lookups.newest(found, partition_for(key, count)) for key, *found in zip(keys, *everywhere, strict=True)]
     entries: list[Entry | None] = [None] * len(keys)
     for rows, got in parts:

@@ -197,6 +197,10 @@ class TopicPort(SourceTopicPort, Protocol):
     def held(self, index: int) -> PartitionPort:
         """A partition of which this broker has a replica. Raises NotLeader, UnknownPartition."""
 
+    def replica(self, index: int) -> PartitionPort:
+        """A partition of which this broker has a replica in sync, by all that it was told, with a read lease. Raises
+        NotLeader, UnknownPartition."""
+
     def led(self, index: int) -> PartitionPort:
         """A partition that this broker leads. Raises NotLeader, UnknownPartition."""
 

@@ -1,4 +1,4 @@
-"""Who may tell what is true now: the leader by all that it was told, with a read lease."""
+"""Who may tell what is true now: the leader by all that it was told, with a read lease. And who may tell of less."""
 
 from __future__ import annotations
 
@@ -32,3 +32,24 @@ def test_a_renewed_lease_is_not_enough_for_one_that_was_deposed(
     assert replication.may_read("t", 0, 5) is may
     assert not replication.may_read("t", 1, 5), "there is no such partition"
     assert not replication.may_read("gone", 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("id", "count", "isr", "lease", "may"),
+    [
+        (b"t" * 16, 1, (OTHER, SELF), True, True),
+        (b"t" * 16, 1, (OTHER, SELF), False, False),
+        (b"t" * 16, 1, (OTHER,), True, False),
+        (b"a" * 16, 1, (OTHER, SELF), True, False),
+        (b"t" * 16, 2, (OTHER, SELF), True, False),
+    ],
+    ids=["in sync", "not told since", "not in sync", "made anew", "more partitions"],
+)
+def test_a_replica_in_sync_knows_its_topic(id: bytes, count: int, isr: tuple[int, ...], lease: bool, may: bool) -> None:
+    partition = PartitionImage((OTHER, SELF), PartitionState(OTHER, 5, 0, isr), 1)
+    found = TopicImage("t", id, (partition,) * count)
+    cluster: Any = SimpleNamespace(image=Image(topics={"t": found}), may_read=lambda: lease)
+    runtime: Any = MagicMock(id=SELF)
+    nothing: Any = MagicMock()
+    topic: Any = SimpleNamespace(name="t", id=b"t" * 16, count=1)
+    assert Replication(runtime, nothing, cluster, nothing).in_sync(topic, 0) is may

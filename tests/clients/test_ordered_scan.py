@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 
 from krappy import blocking
 from krappy.clients.aio.table import LEAST_PAGE
+from krappy.clients.merging import MergedScanning
+from krappy.clients.tables import PAGE_BYTES
+from krappy.errors import UnknownPartition, UnknownTopic
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import Entry, Record
 
@@ -18,7 +22,7 @@ PARTITIONS = 4
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with run_broker(tmp_path_factory.mktemp("ordered") / "data", durability="os") as made:
+    with run_broker(tmp_path_factory.mktemp("ordered") / "data", durability="os", listen_http="127.0.0.1:0") as made:
         yield made
 
 
@@ -90,3 +94,43 @@ def test_it_may_be_left_early(broker: RunningBroker, client: blocking.Client) ->
 def test_an_empty_table(client: blocking.Client, tmp_path: Path) -> None:
     client.create_topic("empty", PARTITIONS)
     assert list(client.table("empty").scan(ordered=True)) == []
+
+
+def scans(broker: RunningBroker) -> int:
+    """How many the broker keeps."""
+    told = httpx.get(f"http://{broker.http_address}/api/v1/connections", timeout=30).json()["connections"]
+    return sum(each["kind"] == "scan" for connection in told for each in connection["registrations"])
+
+
+def test_a_failure_leaves_no_scan_at_the_broker(broker: RunningBroker, client: blocking.Client) -> None:
+    for name in ("wrong", "deleted"):
+        client.create_topic(name, PARTITIONS)
+        with client.producer(name) as producer:
+            producer.send_many(Record(b"v", b"%05d" % number) for number in range(20_000))
+    wrong = client.table("wrong").scan(ordered=True, partitions=[0, 1, PARTITIONS], page_entries=1)
+    with pytest.raises(UnknownPartition):
+        next(wrong)
+    deleted = client.table("deleted").scan(ordered=True, page_entries=1)
+    assert next(deleted).key == b"00000"
+    assert scans(broker) == PARTITIONS
+    client.delete_topic("deleted")
+    with pytest.raises(UnknownTopic):
+        list(deleted)
+    assert list(deleted) == []  # it does not go on without the partition that has failed
+    client.ping()
+    assert scans(broker) == 0
+
+
+def test_large_entries_take_bounded_memory(client: blocking.Client) -> None:
+    """The pages of all partitions together are as large as one of a scan that is not ordered, and one entry each."""
+    client.create_topic("large", 16)
+    with client.producer("large") as producer:
+        producer.send_many(Record(bytes(50_000), b"%05d" % number) for number in range(500))
+    most, held = 0, 0
+    scan = client.table("large").scan(ordered=True)
+    core = scan._core
+    assert isinstance(core, MergedScanning)
+    for page in scan.pages():
+        held = sum(len(each.value or b"") for part in core._parts or [] for each in part.page)
+        most = max(most, held + sum(len(each.value or b"") for each in page))
+    assert 0 < most < PAGE_BYTES + 16 * 2 * 50_000

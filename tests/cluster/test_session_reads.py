@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -9,10 +12,12 @@ import httpx
 import pytest
 
 from krappy import blocking
-from krappy.errors import InvalidRequest, NotLeader
+from krappy.errors import InvalidRequest, NotLeader, UnknownTopic
+from krappy.partitioner import partition_for
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.peer import Peer
+from tests.process import wait_until
 
 PARTITIONS = 3
 KEYS = [f"k{number}" for number in range(30)]
@@ -38,6 +43,19 @@ def asked(cluster: ClusterProcesses, request: str) -> dict[int, int]:
         told = httpx.get(f"http://{broker.http}/api/v1/overview", timeout=30).json()["requests"]
         found[id] = sum(each["latency"]["count"] for each in told if each["request"] == request)
     return found
+
+
+def until_back(cluster: ClusterProcesses, id: int, topic: str) -> None:
+    """Until a broker that was stopped has its replicas in sync again, and knows it."""
+
+    def answers() -> bool:
+        with Peer(cluster.brokers[id].address) as peer, contextlib.suppress(NotLeader):
+            peer.ask(m.Get(topic, b"k", 0, -1), m.Got)
+            return True
+        return False
+
+    wait_until(answers, f"broker {id} answers about {topic}")
+    cluster.until_in_sync(topic)
 
 
 def test_it_reads_its_own_writes(cluster: ClusterProcesses, client: blocking.Client) -> None:
@@ -103,13 +121,14 @@ def test_a_replica_that_does_not_answer_is_left_out(cluster: ClusterProcesses, c
     for _ in range(20):  # all links are there
         table.put("k", "before")
         assert table.get("k") is not None
-    with cluster.paused(next(id for id in cluster.brokers if id != leader)):
+    follower = next(id for id in cluster.brokers if id != leader)
+    with cluster.paused(follower):
         table.put("k", "after")
         for _ in range(4):
             for entry in (table.get("k"), *table.get_many(["k"]), *table.scan()):
                 assert entry is not None
                 assert entry.value == b"after"
-    cluster.until_in_sync("paused")
+    until_back(cluster, follower, "paused")
 
 
 def test_a_topic_that_is_made_anew_has_no_past(cluster: ClusterProcesses, client: blocking.Client) -> None:
@@ -157,3 +176,98 @@ def test_a_follower_is_asked_for_offsets_it_has_not(cluster: ClusterProcesses, c
 def test_another_word_is_refused(client: blocking.Client) -> None:
     with pytest.raises(InvalidRequest, match="strong, session"):
         client.table("own", consistency="eventual")  # type: ignore[arg-type]
+
+
+def test_a_broker_that_was_away_answers_nothing(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """It is asked while it is stopped, and goes on before it is told that the topic has strays."""
+    client.create_topic("away", PARTITIONS)
+    cluster.until_in_sync("away")
+    key, home = b"k", partition_for(b"k", PARTITIONS)
+    follower = next(id for id in cluster.brokers if id != cluster.partitions("away")[home].leader)
+    requests = [
+        m.Get("away", key, None, -1),
+        m.MultiGet("away", [key], None, []),
+        m.Scan("away", partitions=[home], min_offsets=[]),
+    ]
+    client.table("away").put(key, "v")
+    with Peer(cluster.brokers[follower].address) as peer:
+        peer.ask(requests[0], m.Got)
+        with cluster.paused(follower):
+            client.table("away").put(key, "v", partition=(home + 1) % PARTITIONS)
+            ids = peer.send(*requests)
+        for id in ids:
+            with pytest.raises(NotLeader):
+                peer.answer(id, m.Got)
+    until_back(cluster, follower, "away")
+
+
+def test_a_short_timeout_is_enough_beside_a_broker_that_hangs(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    client.create_topic("short", 1)
+    cluster.until_in_sync("short")
+    follower = next(id for id in cluster.brokers if id != cluster.partitions("short")[0].leader)
+    with blocking.connect(cluster.native, timeout=2.5) as short:
+        table = short.table("short", consistency="session")
+        client.table("short").put("k", "0")
+        for number in range(1, 4):
+            for _ in range(20):  # all links are there
+                assert len(list(table.scan())) == 1
+            with cluster.paused(follower):
+                client.table("short").put("k", str(number))
+                for _ in range(12):
+                    scan = table.scan(ordered=number % 2 == 0)
+                    [entry] = scan
+                    at = short._router.session.seen("short")[0]
+                    assert at >= scan.offsets[0] - 1 >= entry.offset  # whoever has answered
+            until_back(cluster, follower, "short")
+
+
+def test_a_replica_that_does_not_know_the_topic_yet_is_left_out(cluster: ClusterProcesses) -> None:
+    with blocking.connect(cluster.brokers[1].address, timeout=LONG) as client:
+        client.create_topic("links", PARTITIONS)
+        cluster.until_in_sync("links")
+        for _ in range(20):
+            client.table("links", consistency="session").get_many(KEYS)
+        with cluster.paused(2):
+            client.create_topic("fresh", 1)
+            resume = threading.Timer(0.5, os.kill, (cluster.brokers[2].pid, signal.SIGCONT))
+            resume.start()
+            table = client.table("fresh", consistency="session")
+            for _ in range(10):
+                assert table.get("k") is None
+                assert table.get_many(["k"]) == [None]
+                assert list(table.scan()) == []
+            resume.join()
+    until_back(cluster, 2, "links")
+
+
+def test_what_was_written_to_a_topic_that_others_made_anew(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    with blocking.connect(cluster.native, timeout=LONG) as other:
+        client.create_topic("others", 1)
+        cluster.until_in_sync("others")
+        table = client.table("others", consistency="session")
+        for number in range(20):
+            table.put("k", str(number))
+        assert client._router.session.seen("others") == {0: 19}
+        other.delete_topic("others")
+        other.create_topic("others", 1)
+        cluster.until_in_sync("others")
+        with contextlib.suppress(UnknownTopic):  # the producer hears of it
+            table.put("k", "new")
+        receipt = table.put("k", "newer")
+        assert client._router.session.seen("others") == {0: receipt.offset}
+        assert table.get("k") is not None
+
+
+def test_a_staged_job_is_what_this_client_has_written(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("staged", PARTITIONS)
+    cluster.until_in_sync("staged")
+    with client.stage("staged", job="session", task="0", attempt="0") as staged:
+        for key in KEYS:
+            staged.send("v", key)
+        token = staged.seal()
+    published = client.commit_staged("session", [token], timeout=LONG)
+    table = client.table("staged", consistency="session")
+    assert client._router.session.seen("staged") == {each.partition: each.last_offset for each in published.partitions}
+    assert None not in table.get_many(KEYS)

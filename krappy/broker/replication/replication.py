@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.topics.cluster_topics import ClusterTopicChanges
     from krappy.broker.topics.internal_topics import InternalTopics
+    from krappy.broker.topics.topic import Topic
     from krappy.ports.cluster import FetcherPort, MembershipPort
 
 DRAIN_S = 30.0  # controlled.shutdown.max.wait.ms
@@ -49,6 +50,7 @@ class Replication:
         """Reads the cluster's tree, and checks that this folder may join it. Waits for ZooKeeper. The cluster's id.
         Raises StorageError, ConnectionLost, ShuttingDown."""
         runtime, cluster = self._runtime, self.cluster
+        self._changes.in_sync = self.in_sync
         self._changes.replicas = await runtime.in_thread(lambda: LocalReplicas(runtime.meta))
         runtime.spawn(self._belong)
         while not cluster.is_current:
@@ -81,6 +83,14 @@ class Replication:
             return False
         state = found.partitions[index].state
         return (state.leader, state.leader_epoch) == (self._runtime.id, epoch) and self.cluster.may_read()
+
+    def in_sync(self, topic: Topic, index: int) -> bool:
+        """Whether its replica of a topic's partition is in sync, by all that it was told, and it holds a read lease:
+        else it may not have been told yet of strays, of new partitions, or that there is another topic of that name."""
+        found = self.cluster.image.topics.get(topic.name)
+        if found is None or found.id != topic.id or len(found.partitions) != topic.count:
+            return False
+        return self._runtime.id in found.partitions[index].state.isr and self.cluster.may_read()
 
     def begin(self) -> None:
         """To be called once everything of this broker is open: takes its roles, and follows what is assigned to it."""

@@ -31,9 +31,10 @@ PATIENCE_S = 20.0  # for this broker to follow a change, and for the first leade
 
 
 class ClusterTopicChanges(TopicChanges):
-    """`replicas`: what was made in this folder."""
+    """`replicas`: what was made in this folder. `in_sync`: as of `Replication`."""
 
     replicas: LocalReplicas
+    in_sync: Callable[[Topic, int], bool]
 
     async def create(
         self,
@@ -140,7 +141,7 @@ class ClusterTopicChanges(TopicChanges):
         await self.number(found)
         stored = self.stored(found.name, found.id)
         topic = Topic(stored, found, self._defaults())
-        topic.internal = found.name in INTERNAL
+        topic.internal, topic.in_sync = found.name in INTERNAL, self.in_sync
         if not topic.internal:  # its keys are where their groups are, not where murmur2 has them
             topic.strays.mark = ScatteredMark(self._runtime, found.name, found.id)
             topic.strays.mark.look()

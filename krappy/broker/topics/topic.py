@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +33,7 @@ class Topic:
         self.internal = False  # whether it is the broker's own, and nobody else writes to it
         self.id = stored.id  # 16 bytes
         self.local: dict[int, Partition] = {}  # by index, in their order
+        self.in_sync: Callable[[Topic, int], bool] = lambda topic, index: True  # a replica here; set in a cluster
         self.strays: Strays[Viewed] = Strays(self.local)
         self.see(image)
         self.given = dict(stored.config)  # the settings that were set for it
@@ -106,6 +107,14 @@ class Topic:
         if found is not None:
             return found
         raise not_led(self.image, index)
+
+    def replica(self, index: int) -> Partition:
+        """A partition of which this broker has a replica in sync, by all that it was told, and it would have been told
+        by now: so it knows of strays, and that the topic was not deleted. Raises NotLeader, UnknownPartition."""
+        found = self.held(index)
+        if not self.in_sync(self, index):
+            raise not_led(self.image, index)
+        return found
 
     def all_held(self) -> list[Partition]:
         """All partitions, by index, if this broker has replicas of them. Raises NotLeader."""

@@ -23,6 +23,7 @@ from krappy.errors import InvalidRequest, OffsetMismatch
 from krappy.types import Entry, Receipt
 
 LEAST_PAGE = 64  # entries of a page of one partition, when several are merged
+LEAST_BYTES = 16 << 10  # and its bytes, more than which it has only if its first entry has
 LONGEST_PAUSE = 0.1  # seconds before `update` tries again
 
 
@@ -170,14 +171,15 @@ class Table:
         router = self._connection.router
         chosen = tables.KeyRangeChoice(prefix, start, end)
 
-        def scan(some: Sequence[int] | None, tombstones: bool, size: int) -> Scanning:
-            return Scanning(router, self.topic, chosen, some, tombstones, size, session=self._session)
+        def scan(some: Sequence[int] | None, tombstones: bool, of: int, least: int = 1) -> Scanning:
+            size, room = max(least, page_entries // of), max(LEAST_BYTES, tables.PAGE_BYTES // of)
+            return Scanning(router, self.topic, chosen, some, tombstones, size, page_bytes=room, session=self._session)
 
         if not ordered:
-            return Scan(scan(partitions, tombstones, page_entries))
+            return Scan(scan(partitions, tombstones, 1))
 
         def scan_one(partition: int, of: int, hidden: bool) -> Scanning:
-            return scan([partition], tombstones or hidden, max(LEAST_PAGE, page_entries // of))
+            return scan([partition], tombstones or hidden, of, LEAST_PAGE)
 
         return Scan(MergedScanning(router, self.topic, partitions, scan_one, tombstones=tombstones))
 

@@ -42,8 +42,8 @@ class Get(Request, kind=12):
     key: bytes
     partition: U32 | None = None  # nil: by the key's murmur2, or all while the topic has strays
     # waits until the table includes this offset of the key's own partition (-1: takes the table as it is), instead of
-    # everything committed (while the topic has strays: and everything committed). Then any replica answers; else only
-    # the leader
+    # everything committed (while the topic has strays: and everything committed). Then any replica in sync answers;
+    # else only the leader
     min_offset: Least | None = None
 
 
@@ -59,8 +59,8 @@ class MultiGet(Request, kind=13):
     keys: list[bytes]
     partition: U32 | None = None  # nil: each by its murmur2, or all while the topic has strays
     # waits until the table includes these offsets, instead of everything committed; takes other partitions as they are.
-    # Then any broker answers that has replicas of the keys' partitions; else only who leads them. Nothing else than nil
-    # while the topic has strays
+    # Then any broker answers that has replicas in sync of the keys' partitions; else only who leads them. Nothing else
+    # than nil while the topic has strays
     min_offsets: OffsetList | None = None
 
 
