@@ -22,7 +22,7 @@ SERVED |= {ApiKey(key).name: served for key, served in kafka.registry().served.i
 SERVED |= {f"{each.method} {each.path}": each for each in OPERATIONS}  # type: ignore[misc]
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 NAMELESS = {  # whose requests name nothing, and whose answers tell of nothing that has a name
-    *("GET /healthz", "GET /readyz", "POST /api/v1/login"),
+    *("GET /healthz", "GET /readyz", "GET /api/v1/login", "POST /api/v1/login", "POST /api/v1/login/provider"),
     *("Ping", "Unregister", "API_VERSIONS", "SASL_HANDSHAKE", "SASL_AUTHENTICATE", "Authenticate"),
 }
 

@@ -64,6 +64,8 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ("Metadata", "topics"): lambda h: m.Metadata(["t", *(f"m{at}" for at in range(MOST - 1))]),
     ("DeleteRecords", "before"): lambda h: m.DeleteRecords("t", [(at, 0) for at in EVERY]),
     ("MultiGet", "keys"): lambda h: m.MultiGet("t", KEYS),
+    ("MultiGet", "min_offsets"): lambda h: m.MultiGet("t", KEYS[:1], min_offsets=[(at, 0) for at in EVERY]),
+    ("Scan", "min_offsets"): lambda h: m.Scan("t", min_offsets=[(at, 0) for at in EVERY]),
     ("Scan", "partitions"): lambda h: m.Scan("t", partitions=EVERY),
     ("Watch", "partitions"): lambda h: m.Watch("t", partitions=EVERY, offsets=[(at, 0) for at in range(PARTITIONS)]),
     ("Watch", "offsets"): lambda h: m.Watch("t", offsets=[(at, 0) for at in EVERY]),
