@@ -18,6 +18,7 @@ from krappy.errors import KrappyError, LeaseLost
 from krappy.types import Event
 from tests.chaos.groups import Delivery, GroupHistory
 from tests.chaos.writers import QUIET, TOLD
+from tests.cluster.consumers import close
 
 SESSION_SECONDS = 4.0, 20.0
 LEASE_MS = 5_000
@@ -32,6 +33,7 @@ class Member:
     def __init__(self, history: GroupHistory, topic: str, random: Random) -> None:
         self.history, self._topic, self._random = history, topic, random
         self.troubles: list[str] = []
+        self.left = 0  # consumers that did not close
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"member of {history.group}", daemon=True)
 
@@ -145,7 +147,7 @@ class KafkaMember(Member):
             if refused:
                 raise refused[0]
         finally:
-            consumer.close()
+            self.left += not close(consumer)
 
     def _positions(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where the group goes on. Raises KafkaException."""

@@ -139,6 +139,7 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "members_troubles": {each.history.group: each.troubles[-3:] for each in workload.members if each.troubles},
         "mover_troubles": workload.transfers.mover.failed[-3:],
         "watches": workload.watcher.begun,
+        "consumers_that_did_not_close": workload.left,
         "register_operations": dict(Counter(f"{each.kind} {each.outcome.value}" for each in workload.operations)),
     }
 

@@ -163,6 +163,15 @@ class Workload:
         return [each for client in self.registers for each in client.operations]
 
     @property
+    def left(self) -> int:
+        """How many of librdkafka's consumers did not close."""
+        return (
+            self.transfers.mover.left
+            + sum(each.left for each in self.readers)
+            + sum(each.left for each in self.members)
+        )
+
+    @property
     def transactions(self) -> dict[str, int]:
         """How many ended in which way."""
         return {

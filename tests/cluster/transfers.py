@@ -14,10 +14,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.consumers import close
 
 ORDERS, ACCOUNTS, GROUP = "orders", "accounts", "movers"
 PARTITIONS = 6
 AT_ONCE = 5  # orders of one transaction
+PATIENT = 3  # how often the group's position is asked for in vain
 # librdkafka 2.16 goes on waiting for a group's coordinator that is no broker of the cluster any more: it is still in
 # its cache, and send_offsets_to_transaction heeds no timeout (its issues 5456, 5511). With these it asks again: the
 # cache ages, and a connection that ends makes it look.
@@ -42,6 +44,7 @@ class Mover:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.done = 0
+        self.left = 0  # consumers that did not close
         self.failed: list[str] = []
 
     def __enter__(self) -> Mover:
@@ -78,7 +81,7 @@ class Mover:
                 self.failed.append(str(error))
                 time.sleep(0.2)
             finally:
-                consumer.close()
+                self.left += not close(consumer)
 
     def _session(self, consumer: Consumer) -> None:
         """Until it is stopped, or something fails for which a producer is begun anew. Raises KafkaException."""
@@ -119,14 +122,17 @@ class Mover:
                     raise
 
     def _rewind(self, consumer: Consumer) -> None:
-        """Goes on where the last committed transaction has read to."""
+        """Goes on where the last committed transaction has read to. Raises KafkaException when that can't be learned
+        for a while, also because the consumer stands still for ever (consumers.py)."""
+        tries = 0
         while True:
             try:
                 found = consumer.committed([TopicPartition(ORDERS, index) for index in range(PARTITIONS)], 10)
                 if all(each.error is None for each in found):
                     break
             except KafkaException:
-                if self._stop.is_set():
+                tries += 1
+                if tries == PATIENT or self._stop.is_set():
                     raise
             time.sleep(0.1)
         for each in found:
