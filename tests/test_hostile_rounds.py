@@ -276,7 +276,8 @@ def asked_pages(victim: Victim, path: str, count: int) -> Iterator[None]:
             each.connect((host, int(port)))
             each.sendall(head.encode())
         yield
-        assert opened[0].recv(12, socket.MSG_PEEK) == b"HTTP/1.1 200", opened[0].recv(2000)
+        answers = [each.recv(12, socket.MSG_PEEK) for each in opened]
+        assert b"HTTP/1.1 200" in answers, answers  # which ones there was no place for is chance
 
 
 def live(victim: Victim) -> None:

@@ -204,7 +204,7 @@ def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, cl
     until_another(cluster, "sick", killed)
     refuse(3)
     wait_until(lambda: "poison.sick.dead" in {each.name for each in client.topics()}, "the dead-letter topic", LONG)
-    with client.consumer("poison.sick.dead", end="now") as dead:
+    with client.consumer("poison.sick.dead", start="earliest") as dead:  # the topic is there before the event
         end = time.monotonic() + PATIENCE
         while not (found := dead.poll(1)):
             assert time.monotonic() < end
