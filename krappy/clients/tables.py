@@ -135,12 +135,7 @@ async def _get_some_of_replicas(
     answers = await ask_replicas(router, topic, rows, request, messages.MultiGot, deadline)
     if answers is None:
         return None
-    entries: list[Entry | None] = [None] * len(keys)
-    for some, got in answers:
-        of = lookups.rows_of(rows, some)
-        for row, entry in zip(of, _several_got(got, [keys[row] for row in of], partition), strict=True):
-            entries[row] = entry
-    return entries
+    return _in_rows(keys, [(lookups.rows_of(rows, some), got) for some, got in answers], partition)
 
 
 async def get_columns(
@@ -208,9 +203,16 @@ async def _get_some(
         count = await lookups.partitions(router, topic)
         everywhere = [await _get_some(router, topic, keys, each, deadline) for each in range(count)]
         return [lookups.newest(found, partition_for(key, count)) for key, *found in zip(keys, *everywhere, strict=True)]
+    return _in_rows(keys, parts, None)
+
+
+def _in_rows(
+    keys: list[bytes], parts: Iterable[tuple[list[int], messages.MultiGot]], partition: int | None
+) -> list[Entry | None]:
+    """The entries of the keys, in their order. `parts`: (numbers of keys, the answer about them)."""
     entries: list[Entry | None] = [None] * len(keys)
     for rows, got in parts:
-        for row, entry in zip(rows, _several_got(got, [keys[row] for row in rows], None), strict=True):
+        for row, entry in zip(rows, _several_got(got, [keys[row] for row in rows], partition), strict=True):
             entries[row] = entry
     return entries
 
