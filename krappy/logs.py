@@ -3,34 +3,21 @@
 The levels are for the person on call. `error`: something is broken until somebody acts. `warning`: the broker will try
 again, or has repaired it at a price. `info`: what somebody asked for. An event that a peer or a full disk could cause
 without end is logged at most `MANY` times in `WINDOW` seconds; the next such line tells how many were left out.
+
+The lines are written here, in few functions: structlog, which wrote them before, imports asyncio and much else, which
+took 7 MB of an idle broker's memory and a tenth of its start-up.
 """
 
 from __future__ import annotations
 
-import logging
+import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TextIO
-
-
-@contextmanager
-def _hidden(name: str) -> Iterator[None]:
-    """As if the package were not installed, unless it is imported already."""
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
-with _hidden("rich"):  # structlog imports it for tracebacks, which are written here: 30 ms of CPU and 5 MB
-    import structlog
 
 ERROR = {
     "internal_error",
@@ -183,35 +170,71 @@ ENDLESS = {  # events that a peer, or a disk that stays full, could cause withou
     "view_waits",
     "zookeeper_unusable",
 }
+RANKS = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+COLORS = {  # of a terminal (ECMA-48)
+    "time": "\x1b[2m",
+    "debug": "\x1b[32m",
+    "info": "\x1b[32m",
+    "warning": "\x1b[33m",
+    "error": "\x1b[31m",
+    "event": "\x1b[1m",
+    "name": "\x1b[36m",
+    "fact": "\x1b[35m",
+    "end": "\x1b[0m",
+}
+PLAIN = dict.fromkeys(COLORS, "")
 MANY = 20
 WINDOW = 10.0  # seconds
 
 
-def configure(level: str, style: str) -> Any:
-    """Sets logging up, to stderr, and returns the broker's logger. `style`: auto, json or console."""
-    if style == "auto":
-        style = "console" if sys.stderr.isatty() else "json"
-    renderers: list[Any] = (
-        [structlog.processors.format_exc_info, _when_and_what_first, structlog.processors.JSONRenderer()]
-        if style == "json"
-        else [_printable, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *renderers,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # one write for each line: other processes write, too
-        cache_logger_on_first_use=False,
-    )
-    return structlog.get_logger()
+class Logger:
+    """Writes a line for each event of `level` or above.
+
+    `style`: auto (console for a terminal, else json), json or console. `stream`: None: stderr as it is now.
+    """
+
+    def __init__(self, level: str, style: str, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._least = RANKS[level]
+        terminal = self._stream.isatty()
+        if style == "auto":
+            style = "console" if terminal else "json"
+        self._line = _json if style == "json" else partial(_columns, colors=COLORS if terminal else PLAIN)
+
+    def __call__(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        """`facts`: may have `exc_info`, an exception, or True for the one that is handled now. Raises OSError."""
+        if RANKS[level] < self._least:
+            return
+        error = facts.pop("exc_info", None)
+        if error is True:
+            error = sys.exception()
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        line = self._line(now, level, event, facts, error or None)
+        self._stream.write(line + "\n")  # one write for each line: other processes write, too
+        self._stream.flush()
 
 
-def _printable(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escapes texts: names that peers chose must not control the terminal (ESC) or make lines of their own."""
-    return {name: escaped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+def _json(now: str, level: str, event: str, facts: dict[str, Any], error: BaseException | None) -> str:
+    if error is not None:
+        facts["exception"] = "".join(traceback.format_exception(error)).rstrip("\n")
+    return json.dumps({"timestamp": now, "level": level, "event": event, **facts}, default=repr)
+
+
+def _columns(
+    now: str, level: str, event: str, facts: dict[str, Any], error: BaseException | None, *, colors: Mapping[str, str]
+) -> str:
+    """Texts are escaped: names that peers chose must not control the terminal (ESC) or make lines of their own. So is a
+    traceback: an error's message may hold what a peer sent."""
+    end = colors["end"]
+    line = f"{colors['time']}{now}{end} [{colors[level]}{level:<7}{end}] {colors['event']}{event:<30}{end}"
+    for name in sorted(facts):
+        fact = facts[name]
+        shown = escaped(fact if isinstance(fact, str) else repr(fact))
+        line += f" {colors['name']}{name}{end}={colors['fact']}{shown}{end}"
+    if error is not None:
+        for each in "".join(traceback.format_exception(error)).splitlines():
+            line += f"\n  {escaped(each)}"
+    return line
 
 
 def escaped(text: str) -> str:
@@ -221,29 +244,19 @@ def escaped(text: str) -> str:
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-def _trace(to: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
-    """Writes a traceback, escaped: an error's message may hold what a peer sent."""
-    lines = "".join(traceback.format_exception(*exc_info)).splitlines()
-    to.write("".join(f"\n  {escaped(line)}" for line in lines))
-
-
-def _when_and_what_first(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Puts timestamp, level and event first."""
-    first = {name: facts.pop(name) for name in ("timestamp", "level", "event") if name in facts}
-    return {**first, **facts}
-
-
 class Reporter:
     """Logs what broker and server report, at the level of each event; leaves out lines of `ENDLESS` events.
 
     When a line can't be written, to a full disk or a closed pipe, nothing is raised. The next line that can be written
     tells how many could not.
 
-    `clock`: seconds since any fixed moment.
+    `log`: given the level, the event and its facts. `clock`: seconds since any fixed moment.
     """
 
-    def __init__(self, logger: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self._logger = logger
+    def __init__(
+        self, log: Callable[[str, str, dict[str, Any]], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
         self._clock = clock
         self._windows: dict[str, tuple[float, int]] = {}  # event -> (when its window began, how many came in it)
         self._unwritten = 0  # lines that could not be written
@@ -262,7 +275,7 @@ class Reporter:
         if self._unwritten:
             facts["unwritten"] = self._unwritten
         try:
-            getattr(self._logger, LEVELS.get(event, "info"))(event, **facts)
+            self._log(LEVELS.get(event, "info"), event, facts)
         except OSError:
             self._unwritten += 1
         else:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
-from crc32c import crc32c
+from krappy.records.checksum import crc32c
 
 __all__ = ["contents", "endless", "manifest_flaw", "manifest_of"]
 

@@ -13,9 +13,8 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 
-from crc32c import crc32c
-
 from krappy.errors import CorruptBatch
+from krappy.records.checksum import crc32c
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import SUMS_BLOCK
 

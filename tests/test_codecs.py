@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from krappy.errors import CorruptBatch, UnsupportedCompression
 from krappy.records import codecs
-from krappy.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
+from krappy.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, bounds, compress, decompress, snappy
 
 with warnings.catch_warnings():  # of functions of Python's own that kafka-python still calls as it is imported
     warnings.simplefilter("ignore")
@@ -260,7 +260,7 @@ EMPTY = {
 
 def many(codec: int, count: int, last: bytes) -> bytes:
     """`count` members, frames or blocks without content, and one with it."""
-    head = codecs._XERIAL_HEADER if codec == codecs.SNAPPY else b""
+    head = snappy.HEADER if codec == codecs.SNAPPY else b""
     found: bytes = head + EMPTY[codec] * count + codecs.compress(codec, last)[len(head) :]
     return found
 
@@ -289,7 +289,7 @@ def test_many_parts_are_read_in_linear_time(codec: int, monkeypatch: pytest.Monk
         fed = 0
         data = many(codec, count, b"content" * 1000)
         assert codecs.decompress(codec, data) == b"content" * 1000
-        assert fed <= 2 * len(data) + count * codecs._WINDOW
+        assert fed <= 2 * len(data) + count * bounds.WINDOW
 
 
 @pytest.mark.parametrize("codec", list(EMPTY))
@@ -298,7 +298,7 @@ def test_parts_may_be_bounded(codec: int) -> None:
     assert codecs.decompress(codec, many(codec, 9, b"content"), parts=10) == b"content"
     with pytest.raises(CorruptBatch, match="more than 10 parts"):
         codecs.decompress(codec, many(codec, 12, b"content"), parts=10)
-    head = codecs._XERIAL_HEADER if codec == codecs.SNAPPY else b""
+    head = snappy.HEADER if codec == codecs.SNAPPY else b""
     whole = head + codecs.compress(codec, bytes(1024))[len(head) :] * 500
     assert codecs.decompress(codec, whole, parts=1) == bytes(1024 * 500)
 

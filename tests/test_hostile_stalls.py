@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from krappy.records import batch, codecs
+from krappy.records.codecs import snappy
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Closed, Raw
@@ -137,7 +138,7 @@ BATCHES: dict[str, Callable[[], bytes]] = {
     ),
     "gzip members": lambda: raw_batch(codecs.compress(codecs.GZIP, b"") * 50_000, 1, codecs.GZIP),
     "lz4 frames": lambda: raw_batch(codecs.compress(codecs.LZ4, b"") * 60_000, 1, codecs.LZ4),
-    "snappy blocks": lambda: raw_batch(codecs._XERIAL_HEADER + b"\0\0\0\1\0" * 200_000, 1, codecs.SNAPPY),
+    "snappy blocks": lambda: raw_batch(snappy.HEADER + b"\0\0\0\1\0" * 200_000, 1, codecs.SNAPPY),
 }
 
 

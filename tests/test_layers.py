@@ -39,6 +39,7 @@ VALUES = [
     "settings.topic_table",
     "measures",
     "steps",
+    "version",
 ]
 
 
@@ -76,14 +77,14 @@ LAYERS = [
         "broker",
         ["broker"],
         [*VALUES, "core", "store", "settings", "waiting", "descriptors", "ports"],
-        {"trio", "structlog", "msgpack"},
+        {"trio", "msgpack"},
         SOCKETS,
     ),
     Layer(
         "server",
         ["server"],
         [*VALUES, "core", "wire", "handlers", "waiting", "descriptors", "tls", "ports", "settings"],
-        {"trio", "structlog", "msgpack", "h11", "jwt"},
+        {"trio", "msgpack", "h11", "jwt"},
         FILES - {"os"},
     ),
     Layer(
@@ -115,7 +116,7 @@ LAYERS = [
         SOCKETS | CHANCE - {"uuid"},
     ),
     Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "py4j", "pyarrow"}, SOCKETS | CHANCE),
-    Layer("app", ["app", "extras", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
+    Layer("app", ["app", "extras", "logs", "memory", "trimming"], ANYTHING, {"trio"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio", "msgpack", "fastavro"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from krappy.version import VERSION
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -57,6 +59,10 @@ def test_the_links_for_static_tools_are_relative() -> None:
         assert str(link.readlink()) == f"../{name}"
 
 
+def test_the_version_is_told_once_more() -> None:
+    assert PROJECT["project"]["version"] == VERSION
+
+
 def test_each_dependency_says_what_it_is_for() -> None:
     """One line of comment beside each."""
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
@@ -67,7 +73,7 @@ def test_each_dependency_says_what_it_is_for() -> None:
             assert "#" in line, f"{need}: why?"
 
 
-HEAVY = ("rocksdict", "trio", "structlog", "click", "rich", "pandas", "numpy")
+HEAVY = ("rocksdict", "trio", "click", "rich", "pandas", "numpy")
 LIGHT_IMPORTS = """
 import sys
 

@@ -73,7 +73,7 @@ def test_a_run_without_brokers_loads_none_of_their_libraries(tmp_path: Path) -> 
         import sys
 
         def test_nothing():
-            assert {"trio", "rocksdict", "structlog", "krappy.app", "krappy.blocking"}.isdisjoint(sys.modules)
+            assert {"trio", "rocksdict", "krappy.app", "krappy.blocking"}.isdisjoint(sys.modules)
     """
     done = pytest_in(tmp_path, source, "-p", "krappy.testing.plugin")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.errors import CorruptBatch
-from krappy.records import varint
+from krappy.records import varint, writer
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints(number: int) -> None:
     raw = varint.encode(number)
-    assert raw == varint.encoded(number)
+    assert raw == writer.encoded(number)
     assert varint.decode(raw, 0, 10) == (number, len(raw))
     assert varint.delta_of(raw) == number
     for size in range(len(raw)):

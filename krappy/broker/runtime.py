@@ -6,7 +6,6 @@ A part is given the runtime and the other parts that it works with. None is give
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
@@ -29,6 +28,7 @@ from krappy.settings.server import ServerConfig
 from krappy.store.meta import Meta
 from krappy.store.privacy import close_to_others
 from krappy.store.views import Views
+from krappy.version import VERSION
 from krappy.waiting import Later, Signal
 
 Report = Callable[..., None]
@@ -36,7 +36,6 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 SHARE = 8  # each of the broker's own caches may take 1/SHARE of `memory_bytes`, in addition to it
 DISK_THREADS = 8
-VERSION = metadata.version("krappy")
 
 
 class OpenScan(Protocol):

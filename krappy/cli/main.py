@@ -26,6 +26,7 @@ from krappy.cli.options import CommandGroup
 from krappy.cli.output import ReaderIsGone, drop_stdout, to_json, visible
 from krappy.errors import KrappyError
 from krappy.memory import keep_freed_memory
+from krappy.version import VERSION
 
 
 class Commands(CommandGroup):
@@ -43,7 +44,7 @@ class Commands(CommandGroup):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="krappy", prog_name="krappy")
+@click.version_option(VERSION, prog_name="krappy")
 @click.option("--context", envvar="KRAPPY_CONTEXT", metavar="NAME", help="A context of ~/.config/krappy/config.toml.")
 @click.option("--tls", is_flag=True, help="Connect with TLS; --ca or --cert mean that, too.")
 @click.option("--ca", metavar="FILE", help="The authorities that may vouch for the broker (PEM).")

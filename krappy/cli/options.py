@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -86,6 +85,8 @@ def connect(address: str) -> Iterator[Client]:
         except UnknownTopic as error:
             with suppress(KrappyError):
                 names = [topic.name for topic in client.topics()]
+                import difflib  # imported only when a name is wrong
+
                 near = difflib.get_close_matches(str(error.details.get("topic", "")), names, n=1)
                 error.details.update({"near": near[0]} if near else {})
             raise
@@ -203,6 +204,8 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            import difflib  # imported only when a name is wrong
+
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             ctx.fail(f"there is no command '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)

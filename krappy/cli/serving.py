@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -9,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -22,6 +22,7 @@ from krappy.cli.errors import Failure
 from krappy.settings.described import describe
 from krappy.settings.server import PREFIX, SPECS, ServerConfig, load
 from krappy.settings.spec import is_secret
+from krappy.version import VERSION
 
 if TYPE_CHECKING:
     from krappy.app import Broker
@@ -100,6 +101,7 @@ def run_in_foreground(file: Path | None, flags: Mapping[str, str | None], as_jso
 
 def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
     config = load_settings(flags, file)
+    gc.disable()  # all that is imported stays: to look for garbage among it takes a tenth of the time
     try:
         import trio
 
@@ -108,10 +110,12 @@ def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, un
         if (error.name or "").startswith("krappy"):
             raise
         raise Failure(f"a broker needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    finally:
+        gc.enable()
     config = _without_console(config)
     if until_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
-    report = logs.Reporter(logs.configure(config.log_level, config.log_format))
+    report = logs.Reporter(logs.Logger(config.log_level, config.log_format))
 
     def ready(broker: Broker) -> None:
         try:
@@ -171,9 +175,9 @@ def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
     listening = {**dict.fromkeys(("native", "kafka", "http")), **broker.addresses}
     if as_json:
         facts = {"ready": True, **listening, "data": str(config.data.absolute()), "pid": os.getpid()}
-        output.emit_json({**facts, "version": version("krappy")})
+        output.emit_json({**facts, "version": VERSION})
         return
-    lines = [f"krappy {version('krappy')}, process {os.getpid()}, data in {config.data.absolute()}"]
+    lines = [f"krappy {VERSION}, process {os.getpid()}, data in {config.data.absolute()}"]
     shown = {**listening, "http": listening["http"] and f"http://{listening['http']}/"}
     where = ", ".join(address if name == "http" else f"{name} {address}" for name, address in shown.items() if address)
     if where:

@@ -10,10 +10,12 @@ from array import array
 from collections.abc import Sequence
 from itertools import islice
 from struct import Struct
-
-from pyroaring import BitMap64
+from typing import TYPE_CHECKING
 
 from krappy.entries.entry import NIL
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
 
 BLOCK = 1 << 16  # offsets; sets begin and end where blocks do
 _BLOCK_COST = 120  # bytes of a block beside its offsets; of 1,500 blocks and more, 86 to 113 bytes each were measured
@@ -28,6 +30,8 @@ class LiveOffsets:
     """
 
     def __init__(self, low: int, moment: int, room: int) -> None:
+        from pyroaring import BitMap64  # not before there is a TOPIC@latest
+
         self.low = low
         self.high = self.moment = moment
         self._room = room

@@ -18,12 +18,10 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import compress, pairwise
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from krappy.errors import CorruptBatch
-from krappy.records import codecs, varint
+from krappy.records import codecs
 from krappy.records import reader as record_reader
-from krappy.records import writer as record_writer
+from krappy.records.checksum import crc32c
 from krappy.records.codecs import ANY, DEFAULT_LIMIT
 from krappy.records.reader import Columns as Columns
 from krappy.types import Headers
@@ -226,6 +224,8 @@ def encode(
     from `base_offset` on; None: consecutive. Raises ValueError for columns of different lengths, no records,
     offsets that do not ascend, or numbers out of range.
     """
+    from krappy.records import writer  # not before: a broker reads, and seldom writes records itself
+
     count = len(values)
     if (keys is not None and len(keys) != count) or (headers is not None and len(headers) != count):
         raise ValueError("columns of different lengths")
@@ -242,7 +242,7 @@ def encode(
             raise ValueError("offsets that do not ascend from the base offset")
         last_delta = offsets[-1] - base_offset
         if last_delta != count - 1:
-            deltas = [varint.encoded(offset - base_offset) for offset in offsets]
+            deltas = [writer.encoded(offset - base_offset) for offset in offsets]
     times: list[bytes] | None = None
     if isinstance(timestamps, int):
         base_timestamp = max_timestamp = timestamps
@@ -255,9 +255,9 @@ def encode(
         if max_timestamp - earliest > MAX_I64:  # then the nearest value whose deltas to both ends fit 64 bits
             base_timestamp = min(max(base_timestamp, max_timestamp - MAX_I64), earliest + MAX_I64 + 1)
         if len(distinct) > 1:
-            table = {timestamp: varint.encoded(timestamp - base_timestamp) for timestamp in distinct}
+            table = {timestamp: writer.encoded(timestamp - base_timestamp) for timestamp in distinct}
             times = list(map(table.__getitem__, timestamps))
-    records = record_writer.write(keys, values, times, headers, deltas)
+    records = writer.write(keys, values, times, headers, deltas)
     attributes = (
         codec
         | (LOG_APPEND_TIME if log_append_time else 0)
@@ -400,16 +400,16 @@ def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIM
 
     Raises as `decode` does, and ValueError when a timestamp is too far from the horizon for a 64-bit delta.
     """
+    from krappy.records import writer
+
     header, buf, position = _records(batch, limit)
     columns = _read(header, buf, position, limit)
     deltas = [0] * len(columns) if header.log_append_time else [time - horizon for time in columns.timestamps]
     if deltas and min(deltas) < -MAX_I64 - 1:
         raise ValueError(f"timestamps too far from {horizon}")
-    times = list(map(varint.encoded, deltas))
-    places = [varint.encoded(offset - header.base_offset) for offset in columns.offsets]
-    payload = codecs.compress(
-        header.codec, record_writer.write(columns.keys, columns.values, times, columns.headers, places)
-    )
+    times = list(map(writer.encoded, deltas))
+    places = [writer.encoded(offset - header.base_offset) for offset in columns.offsets]
+    payload = codecs.compress(header.codec, writer.write(columns.keys, columns.values, times, columns.headers, places))
     covered = _COVERED.pack(header.attributes | DELETE_HORIZON, header.last_offset_delta, horizon, *header[8:13])
     return _again(header, covered, payload)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from itertools import compress
 
-from crc32c import crc32c
-
 from krappy.records import batch as batches
 from krappy.records import codecs, varint
 from krappy.records.batch import CODEC_MASK, CRC_START, HEADER_SIZE, HOLDS, LENGTH_END
+from krappy.records.checksum import crc32c
 from krappy.records.codecs import DEFAULT_LIMIT
 
 _DELTA_AT = 23

@@ -65,11 +65,3 @@ def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
 def delta_of(raw: bytes) -> int:
     """The number that `raw`, one zigzag varint, encodes. Cached: batches have similar timestamp deltas."""
     return decode(raw, 0, 10)[0]
-
-
-TABLE = [encode(number) for number in range(8192)]  # the numbers of one and two bytes, by far the most
-
-
-def encoded(number: int) -> bytes:
-    """`encode`, from the table if possible."""
-    return TABLE[number] if 0 <= number < 8192 else encode(number)

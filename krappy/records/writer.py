@@ -5,7 +5,7 @@
 All numbers but the attributes are zigzag varints; `length` counts what follows it.
 
 Three ways, quickest first: for keys of one length, values of one length and one timestamp; for lengths that are all in
-the table; for all others.
+the table; for all others. The tables take 1 MB and 10 ms: `batch` imports this module when it writes its first record.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
 
-from krappy.records.varint import TABLE, encode, encoded
+from krappy.records.varint import encode
 from krappy.types import Headers
 
+TABLE = [encode(number) for number in range(8192)]  # the numbers of one and two bytes, by far the most
 _NULL = encode(-1)
 _COST = [number + len(varint) for number, varint in enumerate(TABLE)]  # of a field: its length varint and its bytes
 _FRAME = [varint + b"\0" for varint in TABLE]  # length, attributes
 _SHORTEST = 8  # records for which comparing all lengths pays off
 _CHUNK = 1024  # records whose heads are cached together
+
+
+def encoded(number: int) -> bytes:
+    """`encode`, from the table if possible."""
+    return TABLE[number] if 0 <= number < 8192 else encode(number)
 
 
 def write(

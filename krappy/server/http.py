@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import math
 import socket
+import time
 from collections.abc import Awaitable, Callable
-from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -264,4 +264,4 @@ def _name(address: Any) -> tuple[str, int]:
 
 
 def date() -> bytes:
-    return formatdate(usegmt=True).encode()
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime()).encode()  # in C's locale, as it is at the start

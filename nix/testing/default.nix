@@ -94,7 +94,7 @@ let
       ${interpreter}/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash -s $out -p / $site
     '';
 
-  # "structlog" -> the wheel structlog-25.1.0-….whl, whatever its version
+  # "trio" -> the wheel trio-0.35.0-….whl, whatever its version
   wheelOf =
     name:
     let

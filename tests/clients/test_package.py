@@ -20,7 +20,7 @@ def test_a_client_needs_nothing_of_the_broker() -> None:
         "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('rocksdict', 'trio', 'structlog'):\n"
+        "        if name.split('.')[0] in ('rocksdict', 'trio'):\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "import krappy\n"

@@ -29,7 +29,6 @@ HEAVY = {
     "pyarrow.compute",
     "re2",
     "rocksdict",
-    "structlog",
     "trio",
 }
 

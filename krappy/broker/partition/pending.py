@@ -10,11 +10,12 @@ from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.partitioner import any_elsewhere
 from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
 from krappy.records import batch as batches
-from krappy.records.batch import RECORD_COST, BatchHeader, Columns
+from krappy.records.batch import HEADER_SIZE, LENGTH_END, MAGIC, RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record
 from krappy.waiting import Later
 
-NO_BATCH = batches.read_header(batches.encode([None], [b""], timestamps=0))  # of single records that are no batch yet
+# Of single records that are no batch yet: the header of one record, without a producer.
+NO_BATCH = BatchHeader(0, HEADER_SIZE - LENGTH_END, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
 
 
 class Pending:
