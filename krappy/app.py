@@ -43,6 +43,7 @@ from krappy.settings.inter_broker import read_password
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, ListenerSetting, parse_address
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import inherited
+from krappy.trimming import give_back
 
 if TYPE_CHECKING:
     from krappy.clients.gateway import Gateway
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
-
-
 EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
@@ -434,7 +433,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
                 _bound_stop(report)
                 told.set()
 
-    async def run() -> None:
+    async def run(nursery: trio.Nursery) -> None:
         async with broker:
             gc.freeze()  # recovered objects live as long: with 10,000 topics, to look at them takes 0.3 s
             report(
@@ -447,6 +446,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             )
             if ready is not None:
                 ready(broker)
+            nursery.start_soon(give_back, broker.engine.machine.resident_bytes)
             await told.wait()
 
     stops = [signal.SIGTERM, signal.SIGINT]
@@ -456,7 +456,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_for_signals, signals)
-                await run()
+                await run(nursery)
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = first_error(group)
