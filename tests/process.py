@@ -186,6 +186,23 @@ def forked(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
     return launcher()(arguments, stdin, stdout, stderr)
 
 
+def spawned(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
+    """Starts `krappy ARGUMENTS` as users do: a process of its own, whose start-up and memory are a broker's."""
+    command = [sys.executable, "-m", "krappy", *arguments]
+    return _Spawned(subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=_environ()))
+
+
+class _Spawned:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self._process = process
+
+    def wait(self, seconds: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+
 class _Forked:
     """A child of the launcher's process: a zombie until it is reaped through it, so its pid stays its own."""
 

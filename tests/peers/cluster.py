@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.zookeeper import Missing as NoZooKeeper
+from tests.cluster.zookeeper import zookeepers
 from tests.compat.admin import one
 from tests.compat.clients.base import PATIENCE
 from tests.compat.servers import KafkaServer
@@ -30,7 +31,7 @@ from tests.peers.driver import build, drive
 from tests.peers.pauses import Pauses
 from tests.peers.peer import rss
 from tests.peers.report import summary
-from tests.process import free_ports
+from tests.process import free_ports, spawned
 
 BROKERS = 3
 PARTITIONS = 6  # of the topic whose leaders are killed
@@ -111,7 +112,10 @@ class KafkaCluster:
 @contextmanager
 def krappy(folder: Path) -> Iterator[Cluster]:
     try:
-        with brokers(folder, BROKERS) as made:
+        with (
+            zookeepers(folder / "zookeeper") as [zookeeper],
+            brokers(folder, BROKERS, shared=SharedProcesses(zookeeper, spawned)) as made,
+        ):
             yield KrappyCluster(made)
     except NoZooKeeper as reason:
         raise Missing(str(reason)) from None

@@ -16,12 +16,13 @@ from typing import Any
 from krappy.wire.kafka import ApiKey, decode_response, encode_request
 from tests.compat.admin import Admin
 from tests.compat.servers import KafkaServer, KrappyServer, Server
+from tests.process import spawned
 
 PATIENCE = 120.0
 
 
 def _krappy(durability: str) -> Callable[[Path], Server]:
-    return lambda folder: KrappyServer(folder, durability=durability, log_level="warning")
+    return lambda folder: KrappyServer(folder, launch=spawned, durability=durability, log_level="warning")
 
 
 def _kafka(**settings: Any) -> Callable[[Path], Server]:
