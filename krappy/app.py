@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import secrets
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy import descriptors, extras
+from krappy.addresses import EVERYWHERE, bound_address, reached, written
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
-EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 OTHERS = {NATIVE: "native", HTTP: "http"}  # listeners that are not Kafka's, and their names among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
@@ -101,10 +99,10 @@ class Broker:
         self.tokens: Tokens | None = None  # if users log in with them
         self.provider_login: ProviderLogin | None = None  # of browsers
         self.authenticator: Authenticator
-        self.secret = secrets.token_bytes(32)  # of the console's sessions
+        self.secret = os.urandom(32)  # of the console's sessions
         self.history: FigureHistory  # if there is a console
         self.lookout: Lookout
-        self.gateway: Gateway | None = None  # to the partitions that others lead, in a cluster
+        self._gateway: Gateway | None = None
         self.native_address = ""
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
@@ -182,13 +180,13 @@ class Broker:
             if self.tls is not None:
                 nursery.start_soon(self.tls.watch)
             if HEALTH in sockets:  # first: probes tell how far the start is
-                self.health_address = _address(sockets[HEALTH])
+                self.health_address = bound_address(sockets[HEALTH])
                 self.server.listen(Listener(sockets.pop(HEALTH), http.Http(self._load_probes, HEALTH)))
             if "http" in sockets:  # likewise
                 from krappy.console.history import FigureHistory  # without the console, which takes more memory
 
                 self.history = FigureHistory()
-                self.http_address = self.engine.http_address = _address(sockets["http"])
+                self.http_address = self.engine.http_address = bound_address(sockets["http"])
                 console = http.Http(self._load_console)
                 self.server.listen(Listener(sockets.pop("http"), console, self._tls_of(config.listener(HTTP))))
             await nursery.start(self.engine.run)
@@ -205,17 +203,14 @@ class Broker:
                 each.close()
             raise
         if "native" in sockets:
-            self.native_address = _address(sockets["native"])
+            self.native_address = bound_address(sockets["native"])
             told = config.listener(NATIVE)
             assert told is not None
             speech = Native(native.registry(), told.advertised, self._admission(told))
             self.server.listen(Listener(sockets["native"], speech, self._tls_of(told)))
-            if self.engine.replication is not None:
-                self.gateway = self._make_gateway(told)
-                self.engine.spawn(self.gateway.run)
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
-            self.kafka_addresses[listener.name] = _address(opened)
+            self.kafka_addresses[listener.name] = bound_address(opened)
             advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
             spoken = Kafka(kafka.registry(), advertised, self._admission(listener))
             self.server.listen(Listener(opened, spoken, self._tls_of(listener)))
@@ -281,16 +276,24 @@ class Broker:
         assert self.tls is not None
         return self.tls.for_brokers()
 
+    @property
+    def gateway(self) -> Gateway | None:
+        """The console's, to the partitions that others lead, in a cluster; made when it is first asked for."""
+        told = self.config.listener(NATIVE)
+        if self._gateway is None and told is not None and self.native_address and self.engine.replication is not None:
+            self._gateway = self._make_gateway(told)
+            self.engine.spawn(self._gateway.run)
+        return self._gateway
+
     def _make_gateway(self, told: ListenerSetting) -> Gateway:
         """It shows itself at native listeners as this broker does at others' Kafka listeners. Where there is nothing to
         show, the environment counts, as for any client."""
-        from krappy.clients.gateway import Gateway  # without it the clients, which take more memory
+        from krappy.clients.gateway import Gateway
         from krappy.clients.security import CA, CERT, TLS, SecurityOptions
 
-        config, address, security = self.config, _reached(self.native_address), SecurityOptions()
+        config, address, security = self.config, reached(self.native_address), SecurityOptions()
         if told.has_tls:
-            host, port = self.engine.endpoints[NATIVE]  # which the certificate is for
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = written(*self.engine.endpoints[NATIVE])  # which the certificate is for
             if not {TLS, CA, CERT} & os.environ.keys():
                 security["tls"] = self._tls_to_brokers
         if told.has_users and config.inter_broker_user:
@@ -309,7 +312,7 @@ class Broker:
         hosts = [parse_address(advertised)[0] for advertised, _ in told.values() if advertised]
         found = {}
         for name, (advertised, sock) in told.items():
-            host, port = parse_address(advertised or _address(sock))
+            host, port = parse_address(advertised or bound_address(sock))
             found[name] = (hosts[0] if hosts else socket.gethostname()) if host in EVERYWHERE else host, port
         return found
 
@@ -350,6 +353,8 @@ class Broker:
     def _load_console(self) -> http.Application:
         from krappy.console.app import application
 
+        if self.engine.replication is not None:
+            from krappy.clients.gateway import Gateway  # noqa: F401 - in this thread: it loads all of a client
         return application(self.engine, self.server, self)
 
     @property
@@ -476,18 +481,6 @@ def _bound_stop(report: Report) -> None:
     timer = threading.Timer(STOP_LIMIT_S, give_up)
     timer.daemon = True
     timer.start()
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _reached(address: str) -> str:
-    """Where a listener is reached from this machine, which is bound to HOST:PORT."""
-    host, port = parse_address(address)
-    host = LOOPBACK.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def first_error(group: BaseException) -> BaseException:

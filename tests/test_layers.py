@@ -116,7 +116,7 @@ LAYERS = [
         SOCKETS | CHANCE - {"uuid"},
     ),
     Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "py4j", "pyarrow"}, SOCKETS | CHANCE),
-    Layer("app", ["app", "extras", "logs", "memory", "trimming"], ANYTHING, {"trio"}, set()),
+    Layer("app", ["addresses", "app", "deferred", "extras", "logs", "memory", "trimming"], ANYTHING, {"trio"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio", "msgpack", "fastavro"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),

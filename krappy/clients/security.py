@@ -87,7 +87,7 @@ class ClientSecurity:
         if user is not None and password is None:
             raise ConfigError(f"a user without a password: give password=, or name its file in ${PASSWORD_FILE}")
         self._context: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None
-        if isinstance(tls, ssl.SSLContext) or callable(tls):
+        if tls is not None and not isinstance(tls, bool):
             self._context = tls
         elif tls or (tls is None and (ca or cert)):
             try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 
 from krappy.tls import TlsSocket
 
 Address = tuple[str, int]
-Tls = Callable[[], ssl.SSLContext] | None  # gives the context of a new connection; None: it has no TLS
+Tls: TypeAlias = "Callable[[], ssl.SSLContext] | None"  # gives that of a new connection; None: it has no TLS
 
 
 class ByteStream(Protocol):

@@ -39,7 +39,7 @@ MOST = 256  # handshakes that wait for their peers
 TURN = 0.005  # seconds for which steps of handshakes are made in a round of the event loop
 LOOK_SECONDS = 10.0  # between two looks at the files
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
-DEMANDS = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+DEMANDS = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}  # names of ssl.VerifyMode
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
 CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
 Report = Callable[..., None]
@@ -151,7 +151,7 @@ class ServerTls:
             key = settings.tls_key or settings.tls_certificate
             text = f"tls_certificate, tls_key: {settings.tls_certificate} and {key} are no certificate and its key"
             raise ConfigError(f"{text}: {_reason(error)}", setting="tls_certificate") from None
-        context.verify_mode = DEMANDS[client_auth]
+        context.verify_mode = ssl.VerifyMode[DEMANDS[client_auth]]
         if context.verify_mode is not ssl.CERT_NONE:
             try:
                 context.load_verify_locations(settings.tls_client_ca)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.topics.topic import not_led
@@ -140,9 +141,12 @@ class InternalTopic:
 class InternalTopics:
     def __init__(self, cluster_id: str, broker: int, changed: Signal) -> None:
         """`broker`: the broker's id. `changed`: fired when another topic is listed."""
-        self._changed = changed
-        self.by_name = {name: InternalTopic(name, cluster_id, broker) for name in INTERNAL}
+        self._cluster_id, self._broker, self._changed = cluster_id, broker, changed
         self._used: set[str] = set()
+
+    @cached_property
+    def by_name(self) -> dict[str, InternalTopic]:
+        return {name: InternalTopic(name, self._cluster_id, self._broker) for name in INTERNAL}
 
     @property
     def by_id(self) -> dict[bytes, InternalTopic]:
@@ -160,4 +164,4 @@ class InternalTopics:
             self._changed.fire()
 
     def listed(self) -> list[InternalTopic]:
-        return [topic for name, topic in self.by_name.items() if name in self._used]
+        return [self.by_name[name] for name in INTERNAL if name in self._used]

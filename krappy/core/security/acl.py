@@ -7,11 +7,11 @@ allows it, it is denied; resources that no ACL concerns may be open to everybody
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from functools import lru_cache
-from hashlib import sha256
 from typing import NamedTuple
 
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
@@ -82,7 +82,7 @@ class Acl(NamedTuple):
     def id(self) -> str:
         """Of what it says: the same ACL is stored once."""
         said = repr(tuple(int(each) if isinstance(each, IntEnum) else each for each in self))
-        return sha256(said.encode()).hexdigest()[:32]
+        return hashlib.sha256(said.encode()).hexdigest()[:32]
 
     def concerns(self, name: str) -> bool:
         """Whether it concerns the resource of this name, of its type."""

@@ -1,0 +1,25 @@
+"""HOST:PORT of listeners."""
+
+from __future__ import annotations
+
+import socket
+
+from krappy.settings.listeners import parse_address
+
+EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def bound_address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return written(host, port)
+
+
+def reached(address: str) -> str:
+    """Where a listener is reached from this machine, which is bound to HOST:PORT."""
+    host, port = parse_address(address)
+    return written(LOOPBACK.get(host, host), port)
+
+
+def written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
