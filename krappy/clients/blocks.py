@@ -94,8 +94,10 @@ def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot)
         raise ProtocolError(f"a bad block of columns: {error}") from None
 
 
-def merged(rows: int, parts: Sequence[tuple[Sequence[int], ColumnBlock]]) -> ColumnBlock:
+def merged(rows: int, parts: Sequence[tuple[list[int], ColumnBlock]]) -> ColumnBlock:
     """One block with the answers of several lookups. `parts`: of each block, the numbers that its rows have in it."""
+    if len(parts) == 1 and parts[0][0] == list(range(rows)):
+        return parts[0][1]
     columns: dict[str, list[Any]] = {}
     there, partitions = [False] * rows, [0] * rows
     for numbers, block in parts:

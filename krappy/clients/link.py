@@ -74,7 +74,7 @@ class Link:
         self._stream: ClientStream | None = None
         self._conversation: Conversation | None = None  # not None while requests may be sent
         self._up = runtime.signal()  # set while requests may be sent, and once closed
-        self._begun = False
+        self.begun = False  # the task or thread that connects runs
         self._tried = runtime.signal()  # set after the first attempt to connect
         self.closed = False  # True for good after `close`
         self._closing = runtime.signal()  # set by `close`
@@ -104,7 +104,7 @@ class Link:
 
     def begin(self) -> None:
         """Begins to connect, and does not wait for that."""
-        if not self._begun:
+        if not self.begun:
             self.runtime.spawn(self._keep, f"krappy link to {self.address}")
 
     def close(self) -> None:
@@ -156,9 +156,9 @@ class Link:
 
     async def _keep(self) -> None:
         with self.runtime.lock:
-            if self._begun:  # by a call of `open` that was interrupted
+            if self.begun:  # by a call of `open` that was interrupted
                 return
-            self._begun = True
+            self.begun = True
         tried = 0  # addresses, one after the other, since there was a connection
         while not self.closed:
             before = self.generation

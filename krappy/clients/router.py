@@ -478,12 +478,16 @@ class Router:
         return True
 
     def _link(self, broker: KnownBroker, address: Address) -> Link:
+        """Raises ConnectionLost if the client is closed."""
         with self.runtime.lock:
             found = self._links.get(broker.id)
             if found is None or found.closed or found.address != address:
+                if self.closed:
+                    raise ConnectionLost(self.trouble)
                 if found is not None:
                     found.close()
                 found = self._links[broker.id] = self._open_link(address)
-                found.begin()
+            if not found.begun:  # it is new, or whoever made it was interrupted
                 self.watch(found, broker.id)
+                found.begin()
             return found

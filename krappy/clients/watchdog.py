@@ -42,12 +42,14 @@ class Watchdog:
         with self._runtime.lock:
             self._brokers = {each: id for each, id in self._brokers.items() if not each.closed}
             self._brokers[link] = broker
+        if not self._running:
+            self._runtime.spawn(self._run, "krappy watchdog")
+
+    async def _run(self) -> None:
+        with self._runtime.lock:
             if self._running:
                 return
             self._running = True
-        self._runtime.spawn(self._run, "krappy watchdog")
-
-    async def _run(self) -> None:
         try:
             while not await self._router.home.ends(TICK):
                 with suppress(KrappyError):

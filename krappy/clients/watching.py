@@ -127,6 +127,8 @@ class Watching:
         broker's errors come from `more`."""
         if self._closed:
             raise ConnectionLost("this watch is closed")
+        if self._router.closed:
+            raise ConnectionLost(self._router.trouble)
         if self._router.several and not self._spread:
             await self._divide()
         if self._spread:
@@ -242,11 +244,24 @@ class Watching:
 
     # --- several leaders ----------------------------------------------------------------------------------------
 
+    # An interrupt may come between any two statements, and then the next call begins anew. So nothing is removed before
+    # it stands where it goes, and what may have been done before is done again.
+
     def _dissolve(self, part: WatchPart) -> None:
-        with self._runtime.lock:
-            self._parts.remove(part)
-            self._without |= part.pieces(part.request.partitions or ())
         part.link.close()
+        with self._runtime.lock:
+            self._without |= part.pieces(part.request.partitions or ())
+            self._parts = [each for each in self._parts if each is not part]
+
+    def _tidy(self) -> None:
+        """Finishes what an interrupted call has left half done: parts that ended, and parts that were just made."""
+        for part in self._parts:
+            if not part.asked:
+                self._dissolve(part)
+        with self._runtime.lock:
+            for part in self._parts:
+                for each in part.request.partitions or ():
+                    self._without.pop(each, None)
 
     async def _divide(self) -> None:
         """From now on there is a part for each leader."""
@@ -254,17 +269,18 @@ class Watching:
         await self._router.check_in_place(self._topic, deadline)
         count = len((await self._router.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
-        self._spread = True
         self._refresh = self._runtime.now() + REFRESH
-        if not self._parts:
+        if not self._parts and not self._without:
             begins = self._begins
             self._without = {each: Piece() if begins is None else Piece(begins.get(each, 0)) for each in every}
         for part in list(self._parts):
             part.request.partitions = every
             self._dissolve(part)
+        self._spread = True
 
     async def _place(self) -> None:
         """Makes parts for the partitions that have none. Raises why one still has none, after the client's timeout."""
+        self._tidy()
         await self._look_for_partitions()
         until = self._runtime.now() + self._router.timeout
         while self._without:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from krappy.cli import main
-from krappy.testing.running import RunningBroker, run_broker
+from krappy.testing.running import RunningBroker
+from tests.served import serving
 
 
 class Result(NamedTuple):
@@ -42,7 +43,7 @@ Krappy = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with run_broker(tmp_path_factory.mktemp("broker"), durability="os") as running:
+    with serving(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

@@ -21,6 +21,7 @@ from krappy.types import Event
 from krappy.wire.messages import Ack, Poll, Request
 from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -179,6 +180,7 @@ async def test_acks_that_are_given_up_are_told(lossy: Proxy, address: str, topic
         assert await floor(other, topic) == 1
 
 
+@alone
 @pytest.mark.parametrize("error", [StorageError, InvalidRequest])
 async def test_what_the_broker_refuses_for_long_is_given_up(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch, error: type[KrappyError]

@@ -332,7 +332,7 @@ def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    assert [type(error) for error in ended] == [ConnectionLost, ConnectionLost]
+    assert [type(error) for error in ended] == [ConnectionLost, ConnectionLost], ended
 
 
 def test_closing_ends_the_sender_of_a_producer_with_nothing_to_send(

@@ -134,6 +134,8 @@ async def test_cancelling_a_request_leaves_the_connection_as_good_as_before(addr
     async with krappy.connect(address) as client, client.producer(topic) as producer:
         await producer.send(b"v", key=b"k")
         table = client.table(topic)
+        async with client.consumer(topic, group=topic):
+            pass  # so that there is the group
         for number in range(100):
             with anyio.move_on_after(0.0001 * (number % 7)):
                 await table.get(b"k")

@@ -24,6 +24,7 @@ from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime, ThreadSignal, ThreadStream
 from krappy.clients.watching import ROOM
 from krappy.wire import messages
+from tests.served import alone
 
 
 class Interrupt(BaseException):
@@ -48,6 +49,7 @@ class InterruptedSocket:
         raise Interrupt
 
 
+@alone  # a table is read over another link in a cluster
 def test_nothing_follows_half_of_a_request(address: str, topic: str) -> None:
     """The broker would take what follows for the rest of it."""
     with blocking.connect(address, timeout=5) as client:

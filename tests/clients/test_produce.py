@@ -25,6 +25,7 @@ from krappy.errors import (
 )
 from krappy.partitioner import partition_for
 from krappy.types import Record
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -237,6 +238,7 @@ async def test_expectations_about_many_keys_are_sent_together_and_each_is_told_i
     assert [entry.value if entry else None for entry in found] == [b"v", b"w"] * 200
 
 
+@alone  # of several brokers none can decide that
 async def test_an_expectation_about_a_key_that_stands_elsewhere_fails_alone(address: str, topic: str) -> None:
     keys = [b"%d" % number for number in range(50)]
     async with krappy.connect(address) as client:

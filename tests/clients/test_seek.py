@@ -11,6 +11,7 @@ import krappy
 from krappy.errors import ConnectionLost
 from krappy.wire.messages import ConsumerRegistration
 from tests.clients.helpers import fill
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -22,6 +23,7 @@ async def offsets(consumer: krappy.client.Consumer, count: int) -> list[int]:
         return [(await anext(consumer)).offset for _ in range(count)]
 
 
+@alone  # a producer and a consumer have links of their own there
 @pytest.mark.parametrize("to", [3, 5])
 async def test_a_seek_to_where_a_poll_began_that_has_been_answered(
     address: str, topic: str, to: int, monkeypatch: pytest.MonkeyPatch
@@ -63,6 +65,7 @@ async def test_a_seek_that_nobody_waits_for_changes_nothing(address: str, topic:
             assert await offsets(consumer, 2495) == list(range(505, 3000))
 
 
+@alone  # consumers register at leaders elsewhere
 async def test_a_partition_that_is_found_when_the_connection_is_lost_is_read_from_its_start(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

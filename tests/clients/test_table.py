@@ -21,6 +21,7 @@ from krappy.errors import (
 )
 from krappy.types import Record
 from tests.clients.helpers import fill
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +187,7 @@ async def test_waiting_for_the_table(address: str, topic: str) -> None:
             await client.table(f"{topic}-off").catch_up()
 
 
+@alone
 async def test_a_lookup_that_gives_up_says_what_it_waited_for(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +253,7 @@ async def test_an_update_is_of_the_latest_value_however_many_change_it(address: 
         assert found.value == b"anew"
 
 
+@alone  # of several brokers none can decide a condition then
 async def test_an_update_writes_where_the_key_stands(address: str, topic: str) -> None:
     """Keys from before there were more partitions stand in others than their own."""
     keys = [b"%d" % number for number in range(8)]

@@ -16,6 +16,7 @@ from krappy.blocking import Client
 from krappy.cli.spawn import spawn_broker
 from krappy.errors import ConfigError
 from krappy.spark.session import java_home, session
+from tests.served import BROKERS, serving
 from tests.spark import warm
 
 if TYPE_CHECKING:
@@ -91,8 +92,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     first 1,024 descriptors of a process: with more, its thread for the JVM ends, and its callers wait for ever.
     """
     never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
-    with spawn_broker(tmp_path_factory.mktemp("broker") / "data", {"durability": "os", **never}) as broker:
-        yield broker.address
+    folder = tmp_path_factory.mktemp("broker")
+    if BROKERS > 1:
+        with serving(folder, **never) as several:
+            yield several.address
+    else:
+        with spawn_broker(folder / "data", {"durability": "os", **never}) as broker:
+            yield broker.address
 
 
 @pytest.fixture(scope="session")
