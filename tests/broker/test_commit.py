@@ -16,6 +16,7 @@ from krappy.errors import OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.records import batch
 from krappy.store import disk
 from tests.broker.engine import publish, read_all, running, until
+from tests.broker.transactional import Producer, value
 
 HOUR = 3_600_000
 
@@ -100,14 +101,18 @@ async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp
         assert [got.value for got in await read_all(partition)] == [b"first", b"taken", b"goes on"]
 
 
+@pytest.mark.parametrize("transactional", [False, True])
 @trio_test
 async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     """It is written while the sync of the one before is about to begin, which covers both; and its thread is slow to
-    come back. No other sync follows."""
+    come back. No other sync follows. It is not committed before it is back: nobody knows yet that it may belong to an
+    open transaction, and then its events are neither stable nor in the table."""
     async with running(tmp_path, durability="fsync") as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        producer = await Producer(broker, "tx").init()
+        await producer.add()
         append, sync = partition.log.append, partition.log.sync
         second_is_written, both_are_synced = threading.Event(), threading.Event()
 
@@ -124,15 +129,24 @@ async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged
 
         def take(durable: int, seconds: float) -> None:
             synced(durable, seconds)
+            committed.append(partition.high_watermark)
             both_are_synced.set()
 
-        synced = partition.commit._synced
+        synced, committed = partition.commit._synced, list[int]()
         monkeypatch.setattr(partition.log, "append", append_slowly)
         monkeypatch.setattr(partition.log, "sync", sync_both)
         monkeypatch.setattr(partition.commit, "_synced", take)
-        sent = batch.encode(None, [b"x" * 400_000], timestamps=1)
+        sent = batch.encode([b"k"], [b"x" * 400_000], timestamps=1)
         first = partition.publish(sent)
         await until(lambda: partition.log.end_offset == 1)
-        second = partition.publish(sent)
+        second = partition.publish(producer.batch([b"k"], [b"y"]) if transactional else sent)
         with trio.fail_after(30):
             assert [(await each.wait()).offset for each in (first, second)] == [0, 1]
+        assert committed[0] == 1
+        assert (partition.high_watermark, partition.last_stable_offset) == (2, 1 if transactional else 2)
+        monkeypatch.undo()
+        if transactional:
+            assert await value(partition, b"k") == b"x" * 400_000
+            await producer.end(commit=True)
+            await until(lambda: partition.last_stable_offset == 3)
+            assert await value(partition, b"k") == b"y"

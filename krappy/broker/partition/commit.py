@@ -164,9 +164,10 @@ class GroupCommit:
             self._replica.landed.fire()
 
     def _synced_to(self, offset: int) -> None:
-        """Everything before it is on this broker's disk."""
+        """Everything before it is on this broker's disk: maybe also what a thread has written, and nobody here knows of
+        yet. That can't be committed: it may belong to an open transaction."""
         self._durable = offset
-        self._replica.synced(offset)
+        self._replica.synced(min(offset, self._appended))
         self.settle()
         while self._alone and self._alone[0].end <= offset:
             self._alone.popleft().resolve()
