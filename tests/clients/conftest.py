@@ -31,6 +31,6 @@ def topic(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def lossy(address: str) -> Iterator[Proxy]:
     if BROKERS > 1:
-        pytest.skip("clients learn the addresses of several brokers, and pass the proxy by; see tests/clients/several.py")
+        pytest.skip("clients learn several addresses, and pass a proxy by; tests/clients/several.py has one for each")
     with proxy(address) as found:
         yield found
