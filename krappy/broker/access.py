@@ -249,7 +249,7 @@ class Access:
         if self._guard is not None:
             self.check(Resource.TOPIC, name, op)
         found = table_topic(self._topics, broker.latest, name, state, broker.config.latest_alias)
-        return found or broker.internal.by_name.get(name)
+        return found or broker.internal.find(name)
 
     def find_special_by_id(self, id: bytes, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
         """None also for one that may not be described."""

@@ -148,6 +148,10 @@ class InternalTopics:
     def by_name(self) -> dict[str, InternalTopic]:
         return {name: InternalTopic(name, self._cluster_id, self._broker) for name in INTERNAL}
 
+    def find(self, name: str) -> InternalTopic | None:
+        """None: no internal topic has this name."""
+        return self.by_name[name] if name in INTERNAL else None
+
     @property
     def by_id(self) -> dict[bytes, InternalTopic]:
         return {topic.id: topic for topic in self.by_name.values()}
