@@ -39,7 +39,7 @@ from krappy.server.server import Listener, Server, bind
 from krappy.server.tls import ServerTls, to_zookeeper
 from krappy.settings import server as settings
 from krappy.settings import zookeeper
-from krappy.settings.inter_broker import read_password
+from krappy.settings.inter_broker import read_password, read_token
 from krappy.settings.listeners import HTTP, NATIVE, PLAINTEXT, ListenerSetting, parse_address
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import inherited
@@ -265,11 +265,10 @@ class Broker:
         return Engine(config, self._report, cluster, fetcher, peers)
 
     def _inter_broker(self) -> InterBroker:
-        config, listener = self.config, self.config.inter_broker_listener
-        login = None
+        config, listener, login = self.config, self.config.inter_broker_listener, None
         if listener.has_users:
-            password = partial(read_password, config)
-            login = PeerLogin(config.sasl_mechanism_inter_broker_protocol, config.inter_broker_user, password)
+            secret = partial(read_token if config.inter_broker_token_file else read_password, config)
+            login = PeerLogin(config.sasl_mechanism_inter_broker_protocol, config.inter_broker_user, secret)
         return InterBroker(listener.name, self._tls_to_brokers if listener.has_tls else None, login)
 
     def _tls_to_brokers(self) -> ssl.SSLContext:
@@ -296,7 +295,9 @@ class Broker:
             address = written(*self.engine.endpoints[NATIVE])  # which the certificate is for
             if not {TLS, CA, CERT} & os.environ.keys():
                 security["tls"] = self._tls_to_brokers
-        if told.has_users and config.inter_broker_user:
+        if told.has_users and config.inter_broker_token_file:
+            security["token"] = partial(read_token, config)
+        elif told.has_users and config.inter_broker_user:
             security["user"], security["password"] = config.inter_broker_user, partial(read_password, config)
         return Gateway(address, **security)
 

@@ -166,7 +166,7 @@ def test_the_variables_of_a_kubernetes_service_are_not_settings(variable: str) -
 TEXTS = (
     *("data", "rack", "tls_certificate", "tls_key", "tls_client_ca", "ssl_principal_mapping_rules"),
     *("sasl_enabled_mechanisms", "users_dir", "inter_broker_listener_name"),
-    *("inter_broker_user", "inter_broker_password", "inter_broker_password_file"),
+    *("inter_broker_user", "inter_broker_password", "inter_broker_password_file", "inter_broker_token_file"),
     *("oauth_issuer", "oauth_audience", "oauth_jwks_url", "oauth_subject_claim", "oauth_groups_claim", "oauth_ca"),
     *("console_oidc_secret_file", "console_oidc_redirect", "console_oidc_scopes"),
     *("zookeeper_user", "zookeeper_password", "zookeeper_password_file"),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import trio
 
 from krappy.cluster.streams import Tls
+from krappy.core.security.oauthbearer import AFTER_REFUSAL, OAUTHBEARER, first_message
 from krappy.core.security.sasl import PLAIN
 from krappy.core.security.scram import ScramClient, ScramRefused
 from krappy.errors import AuthenticationFailed
@@ -19,11 +20,12 @@ Ask = Callable[[ApiKey, Mapping[str, Any]], Awaitable[Message]]
 
 
 class PeerLogin:
-    """A user, and how it logs in. `password()`: asked for each time, so that it may change; raises KrappyError."""
+    """A user, and how it logs in. `secret()`: its password, or a token, which says who the user is. It is asked for
+    each time, so that it may change, and raises KrappyError."""
 
-    def __init__(self, mechanism: str, user: str, password: Callable[[], str]) -> None:
+    def __init__(self, mechanism: str, user: str, secret: Callable[[], str]) -> None:
         self.mechanism, self.user = mechanism, user
-        self._password = password
+        self._secret = secret
 
     async def log_in(self, ask: Ask) -> int:
         """Logs a connection in; `ask` is that of the connection. Gives the ms after which it has to be logged in again;
@@ -32,10 +34,16 @@ class PeerLogin:
         if answer["error_code"]:
             there = ", ".join(answer["mechanisms"])
             raise AuthenticationFailed(f"it does not let users log in by {self.mechanism}, but by {there or 'nothing'}")
-        password = await trio.to_thread.run_sync(self._password)
+        secret = await trio.to_thread.run_sync(self._secret)
+        if self.mechanism == OAUTHBEARER:
+            try:
+                first = first_message(secret)
+            except ValueError as error:
+                raise AuthenticationFailed(f"this broker has no token: {error}") from None
+            return await self._step(ask, first, lambda data: AFTER_REFUSAL if data else b"")
         if self.mechanism == PLAIN:
-            return await self._step(ask, f"\0{self.user}\0{password}".encode(), lambda data: b"")
-        scram = ScramClient(self.mechanism, self.user, password, secrets.token_urlsafe(24))
+            return await self._step(ask, f"\0{self.user}\0{secret}".encode(), lambda data: b"")
+        scram = ScramClient(self.mechanism, self.user, secret, secrets.token_urlsafe(24))
         try:
             lifetime_ms = await self._step(ask, scram.first(), scram.step)
         except ScramRefused as error:
@@ -48,7 +56,8 @@ class PeerLogin:
         while True:
             answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": data})
             if answer["error_code"]:
-                raise AuthenticationFailed(f"it does not let the user '{self.user}' in: {answer['error_message']}")
+                who = "this broker's token" if self.mechanism == OAUTHBEARER else f"the user '{self.user}'"
+                raise AuthenticationFailed(f"it does not let {who} in: {answer['error_message']}")
             data = await trio.to_thread.run_sync(answer_to, bytes(answer["auth_bytes"]))  # it takes some ms
             if not data:
                 lifetime_ms: int = answer["session_lifetime_ms"]

@@ -19,6 +19,7 @@ INTER_BROKER_NAMES = {
     "ssl.endpoint.identification.algorithm": "ssl_endpoint_identification_algorithm",
 }
 ANONYMOUS = "User:ANONYMOUS"
+OAUTHBEARER = "OAUTHBEARER"
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: only one base of ServerConfig may have them
@@ -36,12 +37,17 @@ class InterBrokerSettings:
     sasl_mechanism_inter_broker_protocol: str = setting(
         "SCRAM-SHA-512",
         "how this broker logs in at others, if their listener has users",
-        choices=("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"),
+        choices=("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", OAUTHBEARER),
     )
     inter_broker_user: str = setting("", "the user as whom this broker logs in at others")
     inter_broker_password: str = secret("password of inter_broker_user")
     inter_broker_password_file: str = setting(
         "", "file that holds the inter_broker_password; it is read for each connection"
+    )
+    inter_broker_token_file: str = setting(
+        "",
+        "file that holds a token of the identity provider, with which this broker logs in at others by OAUTHBEARER; it "
+        "is read for each login",
     )
     ssl_endpoint_identification_algorithm: str = setting(
         "https",
@@ -95,6 +101,18 @@ def _check_login(listener: ListenerSetting, own: InterBrokerSettings, settings: 
             "brokers would refuse this one",
             setting="sasl_mechanism_inter_broker_protocol",
         )
+    if (mechanism == OAUTHBEARER) != bool(own.inter_broker_token_file):
+        raise ConfigError(
+            f"inter_broker_token_file: {OAUTHBEARER} as sasl_mechanism_inter_broker_protocol needs it, and no other "
+            "mechanism does",
+            setting="inter_broker_token_file",
+        )
+    if mechanism == OAUTHBEARER:
+        if not read_token(own):
+            raise ConfigError(
+                f"inter_broker_token_file: {own.inter_broker_token_file} is empty", setting="inter_broker_token_file"
+            )
+        return
     if not own.inter_broker_user:
         raise ConfigError(
             f"inter_broker_user: brokers log in at each other's listener {listener.name}: set inter_broker_user, and "
@@ -112,6 +130,11 @@ def _check_login(listener: ListenerSetting, own: InterBrokerSettings, settings: 
 def read_password(own: InterBrokerSettings) -> str:
     """The password of this broker's user, as it is now. Raises ConfigError when its file can't be read."""
     return read_secret("inter_broker_password", own.inter_broker_password, own.inter_broker_password_file)
+
+
+def read_token(own: InterBrokerSettings) -> str:
+    """The token of this broker, as it is now. Raises ConfigError when its file can't be read."""
+    return read_secret("inter_broker_token", "", own.inter_broker_token_file).strip()
 
 
 def read_secret(name: str, given: str, file: str) -> str:

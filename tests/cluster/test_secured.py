@@ -4,7 +4,9 @@ brokers with a wrong password or a certificate that is not good."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.cluster.secured import HOST, PASSWORDS, SecuredProcesses
 from tests.kafka.raw import Raw
 from tests.process import free_ports, wait_until
 from tests.security.authority import Authority
+from tests.security.identity import AUDIENCE, IdentityProvider, identity_provider
 
 TOPIC = "t"
 
@@ -226,3 +229,113 @@ def test_certificates_in_place_of_passwords(tmp_path: Path, shared_processes: Sh
         assert not [each for id in cluster.brokers for each in cluster.events(id, "leader_unreachable")]
     finally:
         cluster.kill()
+
+
+class Tokens:
+    """Gives each broker a new token all the time, by a file that takes the place of the one before. `wrong`: who gets
+    tokens for somebody else."""
+
+    SECONDS = 5.0
+
+    def __init__(self, folder: Path, provider: IdentityProvider, ids: Iterable[int]) -> None:
+        self._folder, self._provider, self._ids = folder, provider, list(ids)
+        self.wrong: set[int] = set()
+        self._giving, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def file(self, id: int) -> Path:
+        return self._folder / f"{id}.token"
+
+    def give(self) -> None:
+        with self._giving:
+            for id in self._ids:
+                fresh, audience = self._folder / "fresh", "somebody" if id in self.wrong else AUDIENCE
+                claims: dict[str, Any] = {"groups": ["brokers"], "aud": audience}
+                fresh.write_text(self._provider.token("links", seconds=self.SECONDS, **claims))
+                fresh.rename(self.file(id))
+
+    def _run(self) -> None:
+        while not self._over.wait(0.2):
+            self.give()
+
+    def __enter__(self) -> Tokens:
+        self.give()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_tokens_in_place_of_passwords(tmp_path: Path, shared_processes: SharedProcesses) -> None:
+    """Of an identity provider, from files that are exchanged under load. A broker whose token is not good is out of
+    sync until it has a good one."""
+    with identity_provider() as provider, Tokens(tmp_path, provider, (1, 2, 3)) as tokens:
+        cluster = SecuredProcesses(
+            *(tmp_path, Authority(tmp_path), shared_processes),
+            **provider.settings,
+            inter_broker_user="",
+            sasl_enabled_mechanisms="SCRAM-SHA-512,OAUTHBEARER",
+            sasl_mechanism_inter_broker_protocol="OAUTHBEARER",
+            connections_max_reauth_ms=1500,
+            super_users="Group:brokers;User:admin",
+        )
+        for id, each in cluster.brokers.items():
+            del each.settings["inter_broker_password_file"]
+            each.settings["inter_broker_token_file"] = str(tokens.file(id))
+        try:
+            cluster.start()
+            began = time.monotonic()
+            with cluster.connect(1) as admin:
+                admin.create_topic(TOPIC, 3, replication_factor=3, config={"min.insync.replicas": 2})
+            _write_while_tokens_change(cluster, began)
+            cluster.until_in_sync(TOPIC)
+            seen = len(cluster.events(3, "leader_unreachable"))
+            cluster.brokers[3].kill()
+            tokens.wrong.add(3)
+            tokens.give()
+
+            def out() -> bool:
+                return all(3 not in each.isrs for each in cluster.partitions_at(1, TOPIC).values())
+
+            wait_until(out, "it is out of sync")
+            cluster.brokers[3].start()
+
+            def told() -> bool:
+                found = cluster.events(3, "leader_unreachable")[seen:]
+                return any("does not let this broker's token in" in each["error"] for each in found)
+
+            wait_until(told, "it says what is wrong")
+            assert out()
+            tokens.wrong.clear()
+            cluster.until_in_sync(TOPIC)
+            said = cluster.logs()
+            assert "internal_error" not in said
+            assert tokens.file(3).read_text().split(".")[1] not in said
+        finally:
+            cluster.kill()
+
+
+def _write_while_tokens_change(cluster: SecuredProcesses, began: float) -> None:
+    """Until the tokens that brokers had at first, and several after them, are long over."""
+    offsets: dict[int, list[int]] = {}
+    failed: list[Any] = []
+
+    def taken(error: Any, message: Any) -> None:
+        if error:
+            failed.append(error)
+        else:
+            offsets.setdefault(message.partition(), []).append(message.offset())
+
+    producer = cluster.producer(**{"enable.idempotence": True, "linger.ms": 5})
+    sent = 0
+    while time.monotonic() < began + 3 * Tokens.SECONDS:
+        for _ in range(200):
+            producer.produce(TOPIC, b"%d" % sent, partition=sent % 3, on_delivery=taken)
+            sent += 1
+        producer.poll(0.1)
+    assert producer.flush(60) == 0
+    assert not failed
+    assert all(found == list(range(len(found))) for found in offsets.values())
+    assert sum(map(len, offsets.values())) == sent

@@ -138,6 +138,28 @@ def test_a_broker_that_can_not_log_in(tmp_path: Path) -> None:
         read(tmp_path, cluster + 'inter_broker_user = "broker"\ninter_broker_password_file = "none"')
 
 
+def test_a_broker_that_can_not_log_in_with_a_token(tmp_path: Path) -> None:
+    cluster = 'zookeeper_connect = "127.0.0.1:2181"\n' + SASL + KNOWN
+    provider = 'oauth_issuer = "https://idp.example"\noauth_audience = "krappy"\n'
+    by_token = cluster + provider + 'sasl.mechanism.inter.broker.protocol = "OAUTHBEARER"\n'
+    with pytest.raises(ConfigError, match=r"^sasl_mechanism_inter_broker_protocol"):
+        read(tmp_path, by_token)
+    by_token += 'sasl_enabled_mechanisms = "OAUTHBEARER"\n'
+    file = tmp_path / "token"
+    file.write_text(" \n")
+    given = f'inter_broker_token_file = "{file}"\n'
+    with pytest.raises(ConfigError, match=r"^inter_broker_token_file: OAUTHBEARER .* needs it"):
+        read(tmp_path, by_token)
+    with pytest.raises(ConfigError, match=r"^inter_broker_token_file: .* is empty"):
+        read(tmp_path, by_token + given)
+    with pytest.raises(ConfigError, match=r"^inter_broker_token_file: .*: No such file"):
+        read(tmp_path, by_token + 'inter_broker_token_file = "none"')
+    with pytest.raises(ConfigError, match=r"^inter_broker_token_file: .* no other mechanism"):
+        read(tmp_path, cluster + given)
+    file.write_text("x.y.z\n")
+    assert read(tmp_path, by_token + given).inter_broker_listener.name == "IN"
+
+
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
     secret = "not-shown-12"
     config = read(tmp_path, CLUSTER + SASL + KNOWN)
