@@ -174,7 +174,7 @@ class Broker:
             if self._stopped:
                 self.engine.begin_stop()
             self.server = self._make_server()
-            self.server.tls = self.tls
+            self.server.tls, self.server.tokens = self.tls, self.tokens
             self.lookout = self._make_lookout()
             await nursery.start(self._serve, [])
             if self.tls is not None:

@@ -164,6 +164,11 @@ class MetricsSnapshot:
                 "When the certificate of TLS expires, in seconds since the epoch; 0: no listener has TLS",
                 t.certificate_expires or 0,
             ),
+            (
+                "oauth_keys_age_seconds",
+                "Seconds since the keys of the identity provider were read; +Inf: never; 0: there is no provider",
+                t.oauth_keys_age or 0,
+            ),
         ):
             yield GaugeMetricFamily(P + name, about, value)
         views = GaugeMetricFamily(P + "views", "RocksDB's numbers of the tables", labels=["property"])

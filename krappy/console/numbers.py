@@ -53,6 +53,10 @@ class Totals(msgspec.Struct):
     certificate_expires: Annotated[
         float | None, Meta(description="when the certificate of TLS does, in seconds since the epoch")
     ]
+    oauth_keys_age: Annotated[
+        float | None,
+        Meta(description="seconds since the keys of the identity provider were read; null: never, or there is none"),
+    ]
     appended_events: int
     appended_bytes: int
     appends_failed: int
@@ -136,6 +140,7 @@ async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> 
         refused=told.refused,
         handshakes_failed=told.handshakes_failed,
         certificate_expires=told.certificate_expires,
+        oauth_keys_age=told.oauth_keys_age,
         appended_events=broker.measures.appended_events,
         appended_bytes=broker.measures.appended_bytes,
         appends_failed=broker.measures.appends_failed,

@@ -131,7 +131,8 @@ class RequestTimesPort(Protocol):
 class ServerNumbers(NamedTuple):
     """Counts since the server started, and the use of its memory. By protocol: `connections`, which are open now, and
     the bytes that were received and sent. `parked_bytes`: of requests that wait. `certificate_expires`: when that of
-    TLS does, in seconds since the epoch; None: no listener has TLS. `handshakes_failed`: of TLS."""
+    TLS does, in seconds since the epoch; None: no listener has TLS. `handshakes_failed`: of TLS. `oauth_keys_age`:
+    seconds since the keys of the identity provider were read, infinite if they never were; None: there is none."""
 
     connections: dict[str, int]
     accepted: int
@@ -144,6 +145,7 @@ class ServerNumbers(NamedTuple):
     stalls: int
     handshakes_failed: int
     certificate_expires: float | None
+    oauth_keys_age: float | None
 
 
 class ServerPort(Protocol):

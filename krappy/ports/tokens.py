@@ -17,6 +17,10 @@ class ProviderRefusal(ProviderTrouble):
 
 
 class TokensPort(Protocol):
+    @property
+    def keys_age(self) -> float:
+        """Seconds since the provider's keys were read; infinite: they never were."""
+
     async def verify(self, token: str, took: Took = untold) -> TokenClaims:
         """What a good token says; `took` is told of the time. Raises TokenRefused."""
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import math
+import ssl
 import urllib.request
 from collections.abc import Mapping
 from functools import partial
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 
 import trio
@@ -104,7 +105,7 @@ class Provider:
                     kind = ProviderRefusal if error.code == 400 else ProviderTrouble
                     raise kind(f"{where} answers {error.code} {error.reason}") from None
             except (OSError, HTTPException, ValueError) as error:
-                raise ProviderTrouble(f"{where}: {getattr(error, 'reason', error)}") from None
+                raise ProviderTrouble(f"{where}: {_why(error)}") from None
         raise ProviderTrouble(f"{where} does not answer in {SECONDS:g} s")
 
     def _read(self, url: str, data: bytes | None, headers: dict[str, str]) -> bytes:
@@ -118,6 +119,13 @@ class Provider:
         if len(found) > LONGEST:
             raise ValueError(f"more than {LONGEST} bytes")
         return found
+
+
+def _why(error: Exception) -> Any:
+    reason = error.reason if isinstance(error, URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {reason.verify_message} (the authorities that count are in oauth_ca)"
+    return reason
 
 
 def as_object(data: bytes) -> dict[str, Any]:

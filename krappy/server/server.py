@@ -14,6 +14,7 @@ import trio
 from krappy.errors import KrappyError, Overloaded, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
+from krappy.ports.tokens import TokensPort
 from krappy.server.budget import Budget
 from krappy.server.pace import Turns
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
@@ -111,6 +112,7 @@ class Server:
         self.turns = Turns()
         self.handshakes = Handshakes(self.turns.next, report)
         self.tls: ServerTls | None = None  # if a listener has it
+        self.tokens: TokensPort | None = None  # if users log in with them
         self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
         self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = min(max_frame, memory_bytes // 2)  # a larger frame might never find room
@@ -310,6 +312,7 @@ class Server:
             stalls=self.budget.stalls,
             handshakes_failed=self.handshakes.failed,
             certificate_expires=None if self.tls is None else self.tls.contexts.expires,
+            oauth_keys_age=None if self.tokens is None else self.tokens.keys_age,
         )
 
     def request_times(self) -> Iterator[tuple[str, str, Histogram]]:

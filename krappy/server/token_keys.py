@@ -85,6 +85,12 @@ class TokenKeys:
         self._keys: Sequence[TokenKey] = ()
         self._reading = trio.Lock()
         self._tried = -math.inf  # when they were read last, or it has failed
+        self._read_at = -math.inf  # when they were read last
+
+    @property
+    def age(self) -> float:
+        """Seconds since they were read; infinite: they never were."""
+        return trio.current_time() - self._read_at
 
     async def find(self, id: str | None, algorithm: str) -> TokenKey | None:
         """The key of this id; without one, the only key for the algorithm."""
@@ -110,6 +116,7 @@ class TokenKeys:
             return False
         finally:
             self._tried = trio.current_time()
+        self._read_at = self._tried
         return True
 
     async def follow(self) -> None:

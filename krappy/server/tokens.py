@@ -31,6 +31,10 @@ class Tokens:
         """Follows the provider's keys. Until cancelled."""
         await self._keys.follow()
 
+    @property
+    def keys_age(self) -> float:
+        return self._keys.age
+
     async def verify(self, token: str, took: Took = untold) -> TokenClaims:
         return self.read(await self.claims(token, self._settings.oauth_audiences, took))
 

@@ -63,7 +63,7 @@ def test_a_point_is_what_changed_since_the_reading_before() -> None:
 def test_a_reading_while_the_broker_ends_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tables are closed by then; the task that reads goes on until it is cancelled."""
     monkeypatch.setattr(history_module, "EVERY_SECONDS", 0.001)
-    numbers = ServerNumbers({}, 0, 0, {}, {}, 0, 0, 0, 0, 0, None)
+    numbers = ServerNumbers({}, 0, 0, {}, {}, 0, 0, 0, 0, 0, None, None)
     server: Any = SimpleNamespace(measure=lambda: numbers, request_times=lambda: iter(()))
 
     async def main() -> None:

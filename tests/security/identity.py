@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import secrets
+import ssl
 import threading
 import time
 from collections import Counter
@@ -55,11 +56,12 @@ class Granted(NamedTuple):
 
 class IdentityProvider:
     """`asked`: how often each path was requested. `visitor`: who logs in at `/authorize`. `groups`: of everybody who
-    comes to it. `audience`: of access tokens."""
+    comes to it. `audience`: of access tokens. `certificate`: PEM file of one with its key, for https."""
 
     audience = AUDIENCE
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: str | None = None) -> None:
+        self.certificate = certificate
         self.keys = [new_key()]
         self.asked: Counter[str] = Counter()
         self.visitor, self.groups = "ada", ["ops"]
@@ -73,7 +75,7 @@ class IdentityProvider:
 
     @property
     def issuer(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -113,6 +115,10 @@ class IdentityProvider:
             its = provider
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        if self.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._server.daemon_threads = True
         self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -211,8 +217,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def identity_provider() -> Iterator[IdentityProvider]:
-    made = IdentityProvider()
+def identity_provider(certificate: str | None = None) -> Iterator[IdentityProvider]:
+    made = IdentityProvider(certificate)
     try:
         yield made
     finally:

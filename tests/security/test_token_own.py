@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 import krappy
 from krappy import blocking, errors
 from krappy.cli import main
+from krappy.cli.errors import Failure
+from krappy.cli.figures import ConsoleFigures
 from krappy.clients import link
 from krappy.clients.acls import AclInfo
 from krappy.clients.security import ClientSecurity
@@ -43,6 +46,7 @@ def broker(
         **LISTENERS,
         **provider.settings,
         "listen_native": "SASL_SSL://127.0.0.1:0",
+        "listen_http": "SASL_SSL://127.0.0.1:0",
         "tls_certificate": authority.issue("127.0.0.1"),
         "super_users": "User:ada;Group:admins",
     }
@@ -257,3 +261,35 @@ def test_the_command_line(
     monkeypatch.delenv("KRAPPY_PASSWORD_FILE", raising=False)
     with blocking.connect(broker.address, ca=authority.ca) as environment:
         assert environment.ping().principal == "User:ada"
+
+
+def test_top_asks_for_its_token_each_time(
+    broker: RunningBroker,
+    authority: Authority,
+    provider: IdentityProvider,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The console's API takes it as other programs send it. The address of the console is asked for with it, too."""
+    for name in ("KRAPPY_ADDRESS", "KRAPPY_CA", "KRAPPY_USER", "KRAPPY_TOKEN_FILE", "KRAPPY_CONSOLE_TOKEN"):
+        monkeypatch.setenv(name, "")  # so that what commands put there is taken away again
+        monkeypatch.delenv(name)
+    file = tmp_path / "token"
+    known = ["--ca", authority.ca, "--token-file", str(file), "top", "--json", "--interval", "0.2"]
+    for where in (["--address", broker.address], ["--url", f"https://{broker.http_address}"]):
+        file.write_text(provider.token() + "\n")
+        assert main.run([*known, *where]) == 0
+        assert json.loads(capfd.readouterr().out)["overview"]["connections"]["http"] >= 1
+        file.write_text(provider.token(seconds=-60))
+        assert main.run([*known, *where]) != 0
+        capfd.readouterr()
+    monkeypatch.setenv("KRAPPY_CA", authority.ca)
+    monkeypatch.setenv("KRAPPY_TOKEN_FILE", str(file))
+    console = ConsoleFigures(broker.http_address, None)
+    for _ in range(2):
+        file.write_text(provider.token())
+        assert console.look()["overview"]
+        file.write_text(provider.token(seconds=-60))
+        with pytest.raises(Failure, match="needs its token"):
+            console.look()

@@ -6,12 +6,14 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 import trio
@@ -34,8 +36,10 @@ from krappy.wire.kafka.codes import Code
 from tests.handlers.raw import Raw as NativeRaw
 from tests.kafka.raw import Closed, Raw
 from tests.process import wait_until
+from tests.security.authority import Authority
 from tests.security.identity import AUDIENCE, IdentityProvider, ProviderKey, identity_provider, new_key
 
+NAME = "krappy_oauth_keys_age_seconds "
 LISTENERS = {
     "listen_native": "SASL_PLAINTEXT://127.0.0.1:0",
     "listen_kafka": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -327,6 +331,78 @@ def test_a_broker_starts_without_its_provider(tmp_path: Path, monkeypatch: pytes
             assert not is_taken(broker, provider.token())
             provider.start()
             wait_until(lambda: is_taken(broker, provider.token()), "the keys are read")
+
+
+def test_a_provider_s_own_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_keys, "FIRST_RETRY", 0.05)
+    own, other = Authority(tmp_path), Authority(tmp_path)
+    known = {"oauth_ca": own.ca}
+    cases: list[tuple[str, dict[str, str], str]] = [
+        (own.issue("127.0.0.1"), known, ""),
+        (own.issue("127.0.0.1"), {"oauth_ca": other.ca}, "unable to get local issuer certificate"),
+        (own.issue("127.0.0.1"), {}, "unable to get local issuer certificate"),
+        (own.issue("127.0.0.1", seconds=-60), known, "certificate has expired"),
+        (own.issue("idp.example"), known, "IP address mismatch"),
+    ]
+    for number, (certificate, settings, why) in enumerate(cases):
+        reported: list[str] = []
+
+        def report(event: str, reported: list[str] = reported, **facts: Any) -> None:
+            reported.append(f"{event} {facts}")
+
+        with (
+            identity_provider(certificate) as provider,
+            run_broker(
+                tmp_path / f"data-{number}",
+                report=report,
+                **LISTENERS,
+                **{**provider.settings, **settings, "oauth_jwks_url": ""},
+            ) as broker,
+        ):
+            assert is_taken(broker, provider.token()) == (not why)
+            if why:
+                wait_until(lambda: any("oauth_keys_not_read" in each for each in reported), "it is told")  # noqa: B023
+                [told, *_] = [each for each in reported if "oauth_keys_not_read" in each]
+                assert f"{provider.issuer}/.well-known/openid-configuration: its certificate is not good" in told
+                assert why in told
+                assert "oauth_ca" in told
+
+
+def test_an_authority_that_can_not_be_read(tmp_path: Path) -> None:
+    settings = {**LISTENERS, "oauth_issuer": "https://idp.example", "oauth_audience": "krappy"}
+    (tmp_path / "empty.pem").touch()
+    for file in ("none.pem", "empty.pem"):
+        with (
+            pytest.raises(ConfigError, match=f"^oauth_ca: .*{file}"),
+            run_broker(tmp_path / "data", oauth_ca=str(tmp_path / file), **settings),
+        ):
+            pass
+
+
+def test_the_age_of_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinite until they are read; it begins anew with each reading, and goes on while there is none."""
+    monkeypatch.setattr(token_keys, "FIRST_RETRY", 0.05)
+    settings = {**LISTENERS, "listen_http": "127.0.0.1:0", "authorizer": "none", "oauth_jwks_refresh_ms": 1000}
+    with identity_provider() as provider:
+        provider.stop()
+        with (
+            run_broker(tmp_path / "data", **{**settings, **provider.settings}) as broker,
+            httpx.Client(base_url=f"http://{broker.http_address}", trust_env=False, timeout=60) as http,
+        ):
+
+            def age() -> float:
+                [line] = [each for each in http.get("/metrics").text.splitlines() if each.startswith(NAME)]
+                return float(line.removeprefix(NAME))
+
+            assert age() == math.inf
+            assert http.get("/api/v1/overview").json()["oauth_keys_age"] is None
+            provider.start()
+            wait_until(lambda: age() < math.inf, "they are read")
+            asked = provider.asked["/keys"]
+            wait_until(lambda: provider.asked["/keys"] > asked + 1 and age() < 1, "they are read again and again")
+            assert http.get("/api/v1/overview").json()["oauth_keys_age"] is not None
+            provider.stop()
+            wait_until(lambda: age() > 2, "they grow old")
 
 
 def test_which_keys_are_read() -> None:
