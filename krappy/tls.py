@@ -3,8 +3,9 @@
 Rules, kept here:
 
 - OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If it read the socket itself, it would
-  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), and nobody else would have a turn. A peer
-  that sends `FRUITLESS` bytes of those, and nothing else, loses its connection.
+  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), and nobody else would have a turn. One `recv`
+  takes part after part, up to `PIECE` bytes, until `PART` bytes of them were not for the caller. A peer that sends
+  `FRUITLESS` bytes of key updates, and nothing else, loses its connection; so does one that takes no answers to them.
 - What would wait raises BlockingIOError. After that, `send` has to be called again with data that begins alike and is
   not shorter: that was taken already, and is being sent. It takes at most `PIECE` bytes at a time.
 - Nothing is ever sent without encryption, but for `reject`.
@@ -20,7 +21,8 @@ from typing import Any
 
 PART = 17 << 10  # bytes that are decrypted at a time: a whole record, or 640 key updates
 FRUITLESS = 64 << 10  # four times as many as the largest record has
-PIECE = 256 << 10  # bytes of one `send`, which takes about 0.3 ms
+RECORD = 16 << 10  # bytes that are encrypted at a time: OpenSSL keeps as much memory for each connection
+PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
 
 
 class TlsSocket(socket.socket):
@@ -35,7 +37,7 @@ class TlsSocket(socket.socket):
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=host
         )
-        self._rest = memoryview(b"")  # encrypted bytes that the system has not taken
+        self._unsent: list[bytes | memoryview] = []  # encrypted bytes that the system has not taken
         self._taken = 0  # bytes of a `send` that are among these
         self._more = False  # what has come was not all read
         self._fruitless = 0  # bytes that have come since there was something to read
@@ -57,8 +59,8 @@ class TlsSocket(socket.socket):
                     self._flush()  # the alert that says why
                 raise
 
-    def _fetch(self) -> None:
-        """Takes a part of what has come. Raises SSLWantReadError when nothing has."""
+    def _fetch(self) -> int:
+        """Takes a part of what has come; returns its size. Raises SSLWantReadError when nothing has."""
         try:
             data = super().recv(PART)
         except BlockingIOError:
@@ -68,60 +70,70 @@ class TlsSocket(socket.socket):
             self._fruitless += len(data)
         else:
             self._incoming.write_eof()
+        return len(data)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """Fills the buffer (of which `nbytes` count, if given) with what has come."""
-        view = memoryview(buffer)[: nbytes or None]
-        count, fetched = 0, False
+        view = memoryview(buffer)[: min(nbytes or PIECE, PIECE)]
+        count = fetched = 0
+        last = False  # no more has come than what was fetched
         try:
-            while True:
+            while count < len(view):
                 try:
-                    while count < len(view):
-                        got: int = self._tls.read(len(view) - count, view[count:])  # type: ignore[assignment]
-                        if not got:
-                            return count
-                        count += got
-                        self._fruitless = 0
-                    self._more = True
-                    return count
+                    got: int = self._tls.read(len(view) - count, view[count:])  # type: ignore[assignment]
+                    if not got:
+                        return count
+                    count += got
                 except ssl.SSLWantReadError:
-                    self._more = False
-                    if count or fetched:
+                    if last or fetched - count >= PART:
                         break
-                    self._fetch()
-                    fetched = True
-        except ssl.SSLWantReadError:
-            pass
+                    size = self._fetch()
+                    fetched, last = fetched + size, size < PART
         except ssl.SSLEOFError:
             return count
-        if not count:
+        except OSError as error:  # after bytes, the next call meets it
+            if not (count or isinstance(error, ssl.SSLWantReadError)):
+                raise
+        self._more = count == len(view)
+        if self._outgoing.pending:
             self._say()  # answers to key updates
-            if self._fruitless > FRUITLESS:
-                raise OSError("a peer that sends nothing but key updates")
-            raise BlockingIOError
-        return count
+        if count:
+            self._fruitless = 0
+            return count
+        if self._fruitless > FRUITLESS:
+            raise OSError("a peer that sends nothing but key updates")
+        raise BlockingIOError
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        data = bytearray(min(bufsize, 2 * PART))
+        data = bytearray(min(bufsize, PIECE))
         return bytes(memoryview(data)[: self.recv_into(data)])
 
     def send(self, data: Any, flags: int = 0) -> int:
         if not self._taken:
-            self._taken = self._tls.write(memoryview(data)[:PIECE]) if len(data) else 0
+            view = memoryview(data)[:PIECE]
+            for position in range(0, len(view), RECORD):
+                self._taken += self._tls.write(view[position : position + RECORD])
+                self._unsent.append(self._outgoing.read())
         self._flush()
         taken, self._taken = self._taken, 0
         return taken
 
     def _flush(self) -> None:
         """Raises BlockingIOError while something is left."""
-        while self._rest or self._outgoing.pending:
-            if not self._rest:
-                self._rest = memoryview(self._outgoing.read())
-            self._rest = self._rest[super().send(self._rest) :]
+        if self._outgoing.pending:
+            self._unsent.append(self._outgoing.read())
+        while self._unsent:
+            sent, size = super().sendmsg(self._unsent), sum(map(len, self._unsent))
+            self._unsent = [memoryview(b"".join(self._unsent))[sent:]] if sent < size else []
 
     def _say(self) -> None:
-        with suppress(BlockingIOError):
+        """Sends what OpenSSL has to say, or keeps it. Raises OSError when the peer takes nothing of much."""
+        try:
             self._flush()
+        except BlockingIOError:
+            self._unsent = [b"".join(self._unsent)]
+            if len(self._unsent[0]) > 2 * PIECE:
+                raise OSError("a peer that sends key updates and takes no answers") from None
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
         """As os.sendfile, whose place it takes: the bytes have to pass through this process. Returns how many were

@@ -1,0 +1,203 @@
+"""What one read of a TLS socket takes: all that has come, up to a bound, and little of what is for nobody."""
+
+from __future__ import annotations
+
+import _ssl
+import array
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import ssl
+import struct
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from krappy.server.sockets import has_left
+from krappy.tls import PART, PIECE, TlsSocket
+from tests.process import wait_until
+from tests.security.authority import Authority
+
+BUFFER = 4 << 20  # bytes that come and are not read
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def listening() -> socket.socket:
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    found.bind(("127.0.0.1", 0))
+    found.listen()
+    return found
+
+
+def greeted(listener: socket.socket, certificate: str) -> TlsSocket:
+    """The server's side of the next connection, after its handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF  # as the server's have
+    context.load_cert_chain(certificate)
+    found = TlsSocket(context, listener.accept()[0])
+    while True:
+        try:
+            found.do_handshake()
+            return found
+        except ssl.SSLWantReadError:
+            select.select([found], [], [], 60)
+
+
+@contextmanager
+def connected(authority: Authority) -> Iterator[tuple[TlsSocket, ssl.SSLSocket]]:
+    """Of a server and its client."""
+    made: list[ssl.SSLSocket] = []
+
+    def connect() -> None:
+        sock = socket.create_connection(listener.getsockname(), 60)
+        made.append(authority.context().wrap_socket(sock, server_hostname="127.0.0.1"))
+
+    with listening() as listener:
+        thread = threading.Thread(target=connect)
+        thread.start()
+        server = greeted(listener, authority.issue("127.0.0.1"))
+        thread.join(60)
+    with server, made[0] as client:
+        yield server, client
+
+
+def waiting(sock: socket.socket) -> int:
+    """Bytes that have come and were not read."""
+    found = array.array("i", [0])
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, found)
+    return found[0]
+
+
+def test_a_read_takes_all_that_has_come_up_to_a_bound(authority: Authority) -> None:
+    with connected(authority) as (server, client):
+        data = os.urandom(3 * PIECE + 1000)
+        client.sendall(data)
+        wait_until(lambda: waiting(server) > len(data), "all has come")
+        buffer, got, sizes = bytearray(1 << 20), b"", []
+        while len(got) < len(data):
+            sizes.append(server.recv_into(buffer))
+            got += buffer[: sizes[-1]]
+        assert got == data
+        assert sizes == [PIECE, PIECE, PIECE, 1000]
+        with pytest.raises(BlockingIOError):
+            server.recv_into(buffer)
+        client.sendall(data[:100_000])
+        wait_until(lambda: waiting(server) > 100_000, "all has come")
+        assert server.recv(1 << 20) == data[:100_000]
+        client.sendall(data[:100_000])
+        wait_until(lambda: waiting(server) > 100_000, "all has come")
+        got = b""
+        while len(got) < 100_000:
+            assert not got or server.pending()
+            size = server.recv_into(buffer, 7_000)
+            assert size <= 7_000
+            got += buffer[:size]
+        assert got == data[:100_000]
+
+
+def test_a_read_ends_with_the_connection(authority: Authority) -> None:
+    with connected(authority) as (server, client):
+        client.sendall(b"x" * 50_000)
+        socket.socket.shutdown(client, socket.SHUT_WR)
+        buffer, got = bytearray(1 << 20), 0
+        while True:
+            select.select([server], [], [], 60)
+            count = server.recv_into(buffer)
+            if not count:
+                break
+            got += count
+        assert got == 50_000
+        assert server.recv_into(buffer) == 0
+
+
+def test_what_came_before_an_error_is_not_lost(authority: Authority) -> None:
+    """Which is a reset here: the client has not read all that the server has sent."""
+    with connected(authority) as (server, client):
+        server.send(b"for nobody")
+        client.sendall(b"x" * 50_000)
+        wait_until(lambda: waiting(server) > 50_000, "all has come")
+        wait_until(lambda: waiting(client) > 0, "there is something to read")
+        client.close()
+        wait_until(lambda: has_left(server), "it is reset")
+        buffer = bytearray(1 << 20)
+        assert server.recv_into(buffer) == 50_000
+        with contextlib.suppress(ConnectionError):
+            assert server.recv_into(buffer) == 0
+
+
+def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
+    """Python's module has no name for it. `both`: the peer has to update its own, too."""
+    library = ctypes.CDLL(_ssl.__file__)
+    [handle] = struct.unpack_from("P", ctypes.string_at(id(sock._sslobj) + 3 * struct.calcsize("P"), 8))  # type: ignore[attr-defined]
+    assert library.SSL_key_update(ctypes.c_void_p(handle), int(both)) == 1
+    assert library.SSL_do_handshake(ctypes.c_void_p(handle)) == 1
+
+
+def test_key_updates_among_data_take_a_bounded_part_of_a_read(authority: Authority) -> None:
+    """A little data among them would have a read go on and on."""
+    with connected(authority) as (server, client):
+        for number in range(6 * PART // 27):
+            update_keys(client)
+            if number % 50 == 0:
+                client.sendall(b"x")
+        wait_until(lambda: waiting(server) > 5 * PART, "all have come")
+        buffer = bytearray(PIECE)
+        for _ in range(2):
+            before = waiting(server)
+            assert server.recv_into(buffer) > 0
+            assert before - waiting(server) < 3 * PART
+
+
+def test_key_updates_alone_end_the_connection(authority: Authority) -> None:
+    with connected(authority) as (server, client):
+        for _ in range(6 * PART // 27):
+            update_keys(client)
+        wait_until(lambda: waiting(server) > 5 * PART, "all have come")
+        buffer = bytearray(PIECE)
+        before = waiting(server)
+        with pytest.raises(BlockingIOError):
+            server.recv_into(buffer)
+        assert before - waiting(server) <= PART
+
+        def read_on() -> None:
+            for _ in range(6):
+                with contextlib.suppress(BlockingIOError):
+                    server.recv_into(buffer)
+
+        with pytest.raises(OSError, match="nothing but key updates"):
+            read_on()
+
+
+def test_answers_to_key_updates_that_nobody_takes_are_not_kept_without_end(authority: Authority) -> None:
+    """Though each read gives a byte. The server has sent as much as the system takes."""
+    with connected(authority) as (server, client):
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # else it grows with what it is given
+        buffer = bytearray(PIECE)
+
+        def fill() -> None:
+            while True:
+                server.send(buffer)
+
+        def update() -> None:
+            for _ in range(30 * PIECE // 27 // 500):
+                for _ in range(500):
+                    update_keys(client, both=True)
+                client.sendall(b"x")
+                wait_until(lambda: waiting(server) > 13_500, "they have come")
+                assert server.recv_into(buffer) == 1
+
+        with pytest.raises(BlockingIOError):
+            fill()
+        with pytest.raises(OSError, match="takes no answers"):
+            update()
