@@ -110,10 +110,10 @@ class TlsSocket(socket.socket):
 
     def send(self, data: Any, flags: int = 0) -> int:
         if not self._taken:
-            view = memoryview(data)[:PIECE]
+            view, encrypt, encrypted = memoryview(data)[:PIECE], self._tls.write, self._outgoing.read
             for position in range(0, len(view), RECORD):
-                self._taken += self._tls.write(view[position : position + RECORD])
-                self._unsent.append(self._outgoing.read())
+                self._taken += encrypt(view[position : position + RECORD])
+                self._unsent.append(encrypted())
         self._flush()
         taken, self._taken = self._taken, 0
         return taken

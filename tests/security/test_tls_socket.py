@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import socket
 import ssl
@@ -16,6 +17,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -201,3 +203,25 @@ def test_answers_to_key_updates_that_nobody_takes_are_not_kept_without_end(autho
             fill()
         with pytest.raises(OSError, match="takes no answers"):
             update()
+
+
+def test_a_connection_that_was_sent_much_keeps_little(authority: Authority) -> None:
+    """OpenSSL would keep as much for each as was encrypted at once."""
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def send(server: TlsSocket, client: ssl.SSLSocket) -> None:
+        view = memoryview(bytes(1 << 20))
+        while view:
+            with contextlib.suppress(BlockingIOError):
+                view = view[server.send(view) :]
+            client.recv(PIECE)
+
+    with contextlib.ExitStack() as stack:
+        pairs = [stack.enter_context(connected(authority)) for _ in range(101)]
+        send(*pairs.pop())
+        before = resident()
+        for pair in pairs:
+            send(*pair)
+        assert resident() - before < 100 * (64 << 10)
