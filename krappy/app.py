@@ -246,7 +246,11 @@ class Broker:
         from krappy.cluster.log_peers import LogPeers
         from krappy.cluster.membership import ClusterMembership
 
-        connect = zookeeper_client(config, lambda text: self._report("zookeeper_unusable", error=text))
+        connect = zookeeper_client(
+            config,
+            lambda text: self._report("zookeeper_unusable", error=text),
+            lambda took_ms: self._report("zookeeper_slow", servers=config.zookeeper_connect, took_ms=took_ms),
+        )
         settings = ControllerSettings(
             config.auto_leader_rebalance_enable,
             config.leader_imbalance_check_interval_seconds,
@@ -394,9 +398,11 @@ class Broker:
         nursery.cancel_scope.cancel()
 
 
-def zookeeper_client(config: ServerConfig, troubled: Callable[[str], None]) -> Callable[..., ZooKeeper]:
-    """Makes a client of the cluster's ZooKeeper, as the settings say. `troubled`: as `ZooKeeper` has it. Raises
-    ConfigError."""
+def zookeeper_client(
+    config: ServerConfig, troubled: Callable[[str], None], slow: Callable[[int], None] = lambda took_ms: None
+) -> Callable[..., ZooKeeper]:
+    """Makes a client of the cluster's ZooKeeper, as the settings say. `troubled`, `slow`: as `ZooKeeper` has them.
+    Raises ConfigError."""
     from krappy.cluster.zk.client import ZooKeeper
 
     servers, chroot = config.zookeeper
@@ -409,6 +415,7 @@ def zookeeper_client(config: ServerConfig, troubled: Callable[[str], None]) -> C
         protected=config.zookeeper_set_acl,
         tls=partial(to_zookeeper, config) if config.zookeeper_ssl_client_enable else None,
         troubled=troubled,
+        slow=slow,
     )
 
 

@@ -90,6 +90,7 @@ WARNING = {
     "views_refused",
     "views_renewed",
     "zookeeper_session_ended",
+    "zookeeper_slow",
     "zookeeper_unusable",
     "zookeeper_waits",
 }

@@ -199,8 +199,13 @@ class ClusterMember:
 
 
 async def make_roots(store: Mirror) -> None:
-    """Makes the znodes that always exist. Raises ConnectionLost, StorageError."""
-    for path in (*paths.ROOTS, paths.LEASES):
-        if await store.read(path) is None:
-            with suppress(RefusedMulti):  # another broker was quicker
-                await store.multi([Create(path)])
+    """Makes the znodes that always exist, in one write: a slow disk of ZooKeeper is waited for once. Raises
+    ConnectionLost, StorageError."""
+    roots = [*paths.ROOTS, paths.LEASES]
+    while True:
+        found = await store.client.read(roots)
+        missing = [path for path in roots if found[path] is None]
+        if not missing:
+            return
+        with suppress(RefusedMulti):  # another broker was quicker
+            await store.multi([Create(path) for path in missing])

@@ -7,12 +7,13 @@ import trio
 
 class Proxy:
     """`cut_after`: bytes in one direction after which a connection ends; None: never. `silent`: while it is set, bytes
-    are taken and not passed on."""
+    are taken and not passed on. `delay_s`: how long bytes to the client are kept."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.cut_after: tuple[str, int] | None = None  # ("in" or "out", as the client sees it; bytes)
         self.silent = False
+        self.delay_s = 0.0
         self.connections = 0
         self.passed = {"in": 0, "out": 0}  # of the newest connection
         self.port = 0
@@ -54,6 +55,8 @@ class Proxy:
                     continue
                 if self.cut_after is not None and self.cut_after[0] == way:
                     data = data[: self.cut_after[1] - passed[way]]
+                if way == "in" and self.delay_s:
+                    await trio.sleep(self.delay_s)
                 passed[way] += len(data)
                 await sink.send_all(data)
                 if self.cut_after is not None and self.cut_after[0] == way and passed[way] >= self.cut_after[1]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import trio_test
 
+from krappy.app import Broker
+from krappy.broker.replication import joining
 from krappy.cluster.membership import ClusterMembership
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Znode
+from krappy.errors import ConnectionLost
+from tests.cluster.proxy import Proxy
 from tests.cluster.zookeeper import ZooKeeperServer
+from tests.process import free_ports
 
 LIMIT_S = 60
 KNOWN = Image().after({"/brokers/topics": Znode(b"", 0, 0)})
@@ -60,3 +67,54 @@ async def test_a_mirror_whose_session_is_over_at_once_has_started_and_is_over() 
     async with trio.open_nursery() as nursery:
         await nursery.start(found.run)
     assert found.is_over
+
+
+@trio_test
+async def test_a_broker_that_loses_zookeeper_while_it_joins_goes_on_later(
+    shared_zookeeper: ZooKeeperServer, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join, lost = joining.join, 0
+
+    async def joined(*given: Any) -> str:
+        nonlocal lost
+        if lost < 2:
+            lost += 1
+            raise ConnectionLost("the connection to ZooKeeper was lost before the answer came")
+        return await join(*given)
+
+    monkeypatch.setattr(joining, "join", joined)
+    monkeypatch.setattr("krappy.broker.replication.replication.PAUSE_S", 0.01)
+    told: list[str] = []
+    native, kafka = free_ports(2)
+    settings = {
+        "zookeeper_connect": f"127.0.0.1:{shared_zookeeper.port}{chroot}",
+        "listen_native": f"127.0.0.1:{native}",
+        "listen_kafka": f"127.0.0.1:{kafka}",
+    }
+    with trio.fail_after(LIMIT_S):
+        async with Broker(
+            tmp_path / "data", broker_id=1, ballast_bytes=0, report=lambda event, **_: told.append(event), **settings
+        ) as broker:
+            while "registered" not in told:
+                await trio.sleep(0.01)
+            assert broker.engine.cluster_id
+    assert (lost, told.count("zookeeper_waits")) == (2, 2)
+
+
+@trio_test
+async def test_a_slow_server_is_told_of_and_kept(shared_zookeeper: ZooKeeperServer, chroot: str) -> None:
+    """Each answer takes more than a second, and the session's timeout is three times as long."""
+    took: list[int] = []
+    proxy = Proxy(shared_zookeeper.address)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(proxy.run)
+        client = ZooKeeper([proxy.address], chroot=chroot, timeout_ms=LIMIT_S * 1000, slow=took.append)
+        with trio.fail_after(LIMIT_S):
+            await nursery.start(client.run)
+            proxy.delay_s = 1.2
+            assert await client.get("/") is not None
+            assert await client.get("/") is not None
+        assert len(took) == 1  # not once more within some seconds
+        assert took[0] >= 1000
+        assert proxy.connections == 1
+        nursery.cancel_scope.cancel()

@@ -57,7 +57,7 @@ def entered() -> ZooKeeperSession:
     """A session that a server has let in at 0, byte by byte."""
     session = ZooKeeperSession(4000)
     session.connect(0)
-    assert [each for at in range(len(LET_IN)) for each in session.receive(LET_IN[at : at + 1])] == [Entered(True)]
+    assert [each for at in range(len(LET_IN)) for each in session.receive(LET_IN[at : at + 1], 0)] == [Entered(True)]
     return session
 
 
@@ -83,7 +83,7 @@ def test_a_conversation_whole_and_byte_by_byte() -> None:
             session.send(Opcode.GET_DATA, jute.read_fields("/a"), 0)
         found: list[Received] = []
         for at in range(0, len(told), step):
-            found += session.receive(told[at : at + step])
+            found += session.receive(told[at : at + step], 0)
         assert [type(each) for each in found] == [
             WatchEvent,
             ZooKeeperReply,
@@ -118,7 +118,7 @@ def test_a_conversation_whole_and_byte_by_byte() -> None:
 )
 def test_what_is_not_the_protocol_is_refused(told: bytes) -> None:
     with pytest.raises(ProtocolError):
-        entered().receive(told)
+        entered().receive(told, 0)
 
 
 @given(st.binary(max_size=200), st.integers(0, 80))
@@ -126,10 +126,10 @@ def test_only_a_protocol_error_escapes(data: bytes, cut: int) -> None:
     session = ZooKeeperSession(6000)
     session.connect(0)
     try:
-        session.receive(LET_IN[:cut] + data)
+        session.receive(LET_IN[:cut] + data, 0)
         if session.status == Status.UP:
             session.send(Opcode.GET_DATA, jute.read_fields("/"), 0)
-            for each in session.receive(data):
+            for each in session.receive(data, 0):
                 if isinstance(each, ZooKeeperReply):
                     each.body.znode()
     except (ProtocolError, ConnectionLost):
@@ -152,7 +152,7 @@ def test_a_session_goes_on_over_another_connection() -> None:
         session.send(Opcode.SYNC, [jute.text("/")], 0)
     again = session.connect(100)
     assert again[20:28] == bytes.fromhex("0123456789abcdef"), "the same session"
-    assert session.receive(LET_IN) == [Entered(False)]
+    assert session.receive(LET_IN, 0) == [Entered(False)]
 
 
 def test_pings_keep_a_session() -> None:
@@ -160,7 +160,7 @@ def test_pings_keep_a_session() -> None:
     assert session.ping(999) == b""
     assert session.ping(1000) == jute.ping()
     assert session.ping(3000) == b"", "the last one has no answer yet"
-    session.receive(answer(-2))
+    session.receive(answer(-2), 0)
     assert not session.is_over(6999)
     assert session.ping(2500) == jute.ping()
 
@@ -168,9 +168,13 @@ def test_pings_keep_a_session() -> None:
 def test_a_connection_without_answers_is_stuck() -> None:
     session = entered()
     assert not session.is_stuck(5000), "nothing was asked"
+    [first, _] = session.send(Opcode.SYNC, [jute.text("/")], 5000)
     session.send(Opcode.SYNC, [jute.text("/")], 5000)
-    assert not session.is_stuck(6999)
-    assert session.is_stuck(7000)
+    assert not session.is_stuck(7999)
+    assert session.is_stuck(8000)
+    session.receive(answer(first), 7900)
+    assert not session.is_stuck(10_899), "a server that answers late is not left"
+    assert session.is_stuck(10_900)
     fresh = ZooKeeperSession(6000)
     fresh.connect(0)
     assert fresh.is_stuck(2000), "the server does not let it in"
@@ -179,7 +183,7 @@ def test_a_connection_without_answers_is_stuck() -> None:
 def test_a_session_is_over_a_timeout_after_the_last_request_that_was_answered_was_sent() -> None:
     session = entered()
     [xid, _] = session.send(Opcode.SYNC, [jute.text("/")], 1000)
-    session.receive(answer(xid))  # late; the server heard of it at 1000 at the latest
+    session.receive(answer(xid), 0)  # late; the server heard of it at 1000 at the latest
     assert not session.is_over(6999)
     assert session.is_over(7000)
     with pytest.raises(ConnectionLost, match="has ended"):
@@ -191,11 +195,11 @@ def test_a_session_that_the_server_has_ended() -> None:
         session = entered()
         if told is None:
             [xid, _] = session.send(Opcode.SYNC, [jute.text("/")], 0)
-            session.receive(answer(xid, error=ErrorCode.SESSION_EXPIRED))
+            session.receive(answer(xid, error=ErrorCode.SESSION_EXPIRED), 0)
         else:
             session.lost()
             session.connect(10)
-            session.receive(told)
+            session.receive(told, 0)
         assert session.status == Status.OVER
         session.lost()
         assert session.is_over(11)
@@ -205,4 +209,4 @@ def test_a_session_that_went_elsewhere_ends_this_connection() -> None:
     session = entered()
     [xid, _] = session.send(Opcode.SYNC, [jute.text("/")], 0)
     with pytest.raises(KrappyError, match="another connection"):
-        session.receive(answer(xid, error=ErrorCode.SESSION_MOVED))
+        session.receive(answer(xid, error=ErrorCode.SESSION_MOVED), 0)

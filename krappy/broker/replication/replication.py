@@ -47,17 +47,23 @@ class Replication:
         self._assignments: Assignments
 
     async def enter(self, local: LocalCatalog) -> str:
-        """Reads the cluster's tree, and checks that this folder may join it. Waits for ZooKeeper. The cluster's id.
-        Raises StorageError, ConnectionLost, ShuttingDown."""
+        """Reads the cluster's tree, and checks that this folder may join it. Waits for ZooKeeper, also when it is lost
+        on the way. The cluster's id. Raises StorageError, ShuttingDown."""
         runtime, cluster = self._runtime, self.cluster
         self._changes.in_sync = self.in_sync
         self._changes.replicas = await runtime.in_thread(lambda: LocalReplicas(runtime.meta))
         runtime.spawn(self._belong)
-        while not cluster.is_current:
-            if not await wait_any([cluster.changed, runtime.stopping], self._may_go_on, joining.PATIENCE_S):
-                runtime.report("zookeeper_waits", servers=runtime.config.zookeeper_connect)
+        while True:
+            while not cluster.is_current:
+                if not await wait_any([cluster.changed, runtime.stopping], self._may_go_on, joining.PATIENCE_S):
+                    runtime.report("zookeeper_waits", servers=runtime.config.zookeeper_connect)
+                runtime.check_taking()
+            try:
+                return await joining.join(runtime, cluster, local, self._changes.replicas)
+            except ConnectionLost as error:
+                runtime.report("zookeeper_waits", servers=runtime.config.zookeeper_connect, error=str(error))
+            await trio.sleep(PAUSE_S)
             runtime.check_taking()
-        return await joining.join(runtime, cluster, local, self._changes.replicas)
 
     def _may_go_on(self) -> bool:
         return self.cluster.is_current or self._runtime.stopped

@@ -24,6 +24,7 @@ from krappy.waiting import Later
 
 CHUNK = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tried without success
+SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
 # Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings.
@@ -46,12 +47,14 @@ class ZooKeeper:
         entered: Callable[[bool], None] = lambda fresh: None,
         happened: Callable[[str], None] = lambda path: None,
         troubled: Callable[[str], object] = lambda trouble: None,
+        slow: Callable[[int], object] = lambda took_ms: None,
         now_ms: Callable[[], int] = lambda: int(trio.current_time() * 1000),
     ) -> None:
         """`chroot`: a path such as /krappy, below which all other paths are; made when it is missing. `auth`: as
         `ZooKeeperSession` has it. `protected`: only who shows himself as the first of these may change the znodes, also
         those that are there, and read those of `SECRET`. `troubled(text)` is called when a server can't be used, or
-        refuses this client; with each text once until one lets it in."""
+        refuses this client; with each text once until one lets it in. `slow(took_ms)` is called when an answer took
+        `SLOW_MS` or more, at most once in `SLOW_PAUSE_MS`."""
         self.session = ZooKeeperSession(timeout_ms, auth)
         self._servers = random.sample(list(servers), len(servers))  # as other clients: so that they spread
         self._chroot = chroot.rstrip("/")
@@ -59,7 +62,9 @@ class ZooKeeper:
         self._owner = jute.digest_id(auth[0][1]) if protected else ""
         self._tls = tls
         self._troubled, self._troubles = troubled, set[str]()
-        self._answers: dict[int, tuple[Later[Any], Callable[[JuteReader], Any]]] = {}  # by xid, with what reads them
+        self._slow, self._slow_told_ms = slow, -SLOW_PAUSE_MS
+        # By xid; with what reads them, and when they were asked for.
+        self._answers: dict[int, tuple[Later[Any], Callable[[JuteReader], Any], int]] = {}
         self._ready: Callable[[], None] | None = None  # tells that it has started
         self._out = bytearray()
         self._wake = trio.Event()
@@ -99,7 +104,7 @@ class ZooKeeper:
                     nursery.start_soon(self._write, stream)
                     nursery.start_soon(self._watch_over, nursery.cancel_scope)
                     async for data in _chunks(stream):
-                        for each in self.session.receive(data):
+                        for each in self.session.receive(data, self._now_ms()):
                             if isinstance(each, Entered) and self.session.status == Status.UP:
                                 was_in = True
                                 self._troubles.clear()
@@ -193,7 +198,7 @@ class ZooKeeper:
     def _end_connection(self) -> None:
         self.session.lost()
         answers, self._answers = self._answers, {}
-        for later, _ in answers.values():
+        for later, _, _ in answers.values():
             later.reject(ConnectionLost("the connection to ZooKeeper was lost before the answer came"))
 
     def _send(self, data: bytes) -> None:
@@ -205,7 +210,8 @@ class ZooKeeper:
         if isinstance(received, WatchEvent):
             self._happened(self._inside(received.path))
         elif isinstance(received, ZooKeeperReply):
-            later, read = self._answers.pop(received.xid)
+            later, read, sent_ms = self._answers.pop(received.xid)
+            self._note_time(sent_ms)
             if received.error != ErrorCode.OK:
                 later.reject(ZooKeeperError(received.error))
                 return
@@ -214,6 +220,12 @@ class ZooKeeper:
             except ProtocolError as error:
                 later.reject(error)
                 raise
+
+    def _note_time(self, sent_ms: int) -> None:
+        now_ms = self._now_ms()
+        if now_ms - sent_ms >= SLOW_MS and now_ms - self._slow_told_ms >= SLOW_PAUSE_MS:
+            self._slow_told_ms = now_ms
+            self._slow(now_ms - sent_ms)
 
     def _inside(self, path: str) -> str:
         return path[len(self._chroot) :] or ROOT
@@ -228,9 +240,10 @@ class ZooKeeper:
 
         The answer is rejected with ZooKeeperError, or with ConnectionLost: then it may have been done or not.
         """
-        xid, data = self.session.send(opcode, fields, self._now_ms())
+        now_ms = self._now_ms()
+        xid, data = self.session.send(opcode, fields, now_ms)
         later: Later[T] = Later()
-        self._answers[xid] = later, read
+        self._answers[xid] = later, read, now_ms
         self._send(data)
         return later
 

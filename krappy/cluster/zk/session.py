@@ -21,7 +21,8 @@ from krappy.cluster.zk.jute import ConnectAnswer, ErrorCode, JuteReader, Opcode,
 from krappy.errors import ConnectionLost, ProtocolError
 
 PINGS = 6  # in the time of a session's timeout
-PATIENCE = 3  # a connection without an answer is given up after 1/PATIENCE of the timeout
+LET_IN = 3  # a server that does not let the client in is given up after 1/LET_IN of the timeout
+SILENCE = 2  # a connection on which nothing comes, while something was asked, after 1/SILENCE of the timeout
 _LENGTH = struct.Struct(">i")
 
 
@@ -73,6 +74,7 @@ class ZooKeeperSession:
         self._sent_ms = 0
         self._heard_ms = 0  # when the last request was sent of which an answer came
         self._connected_ms = 0
+        self._received_ms = 0
         self._buffer = bytearray()
 
     def connect(self, now_ms: int) -> bytes:
@@ -97,9 +99,10 @@ class ZooKeeperSession:
         self._sent_ms = now_ms
         return self._xid, jute.request(self._xid, opcode, *fields)
 
-    def receive(self, data: bytes | bytearray) -> list[Received]:
+    def receive(self, data: bytes | bytearray, now_ms: int) -> list[Received]:
         """What these bytes complete, in their order. Raises ProtocolError, and ConnectionLost when the server wants the
         session to go on elsewhere: the connection is to be closed then."""
+        self._received_ms = now_ms
         self._buffer += data
         found: list[Received] = []
         while (frame := self._frame()) is not None:
@@ -128,11 +131,14 @@ class ZooKeeperSession:
         return self.timeout_ms // PINGS
 
     def is_stuck(self, now_ms: int) -> bool:
-        """Whether this connection has given no answer for so long that another server should be asked."""
-        waits = [self._connected_ms] if self.status == Status.CONNECTING else []
-        waits += [each.sent_ms for each in list(self._pending)[:1]]
+        """Whether this connection has given no answer for so long that another server should be asked. A server that
+        answers, though late, is kept: each write waits for its disk, and all that was asked is lost with a connection.
+        """
+        if self.status == Status.CONNECTING:
+            return now_ms - self._connected_ms >= self.timeout_ms // LET_IN
+        waits = [each.sent_ms for each in list(self._pending)[:1]]
         waits += [] if self._pinged_ms is None else [self._pinged_ms]
-        return bool(waits) and now_ms - min(waits) >= self.timeout_ms // PATIENCE
+        return bool(waits) and now_ms - max(min(waits), self._received_ms) >= self.timeout_ms // SILENCE
 
     def is_over(self, now_ms: int) -> bool:
         """Whether the session has ended, or may have."""
