@@ -33,7 +33,8 @@ _ACLS = f"{paths.ACLS}/"
 
 class Registration(NamedTuple):
     """A broker that is registered. `epoch`: rises each time that it registers. `endpoints`: host and port by the
-    listener's name. `since_ms`: when it registered (ms since the epoch), as it has told it."""
+    listener's name. `since_ms`: when it registered (ms since the epoch), as it has told it. `features`: the highest
+    level that it knows of each."""
 
     id: int
     epoch: int
@@ -41,6 +42,7 @@ class Registration(NamedTuple):
     rack: str | None = None
     draining: bool = False
     since_ms: int | None = None
+    features: Mapping[str, int] = NOTHING
 
 
 class DeletedTopic(NamedTuple):
@@ -123,6 +125,10 @@ class Image:
     def config(self, kind: Kind, name: str) -> Mapping[str, str]:
         found = self.configs.get(kind)
         return NOTHING if found is None else found.get(name, NOTHING)
+
+    def level(self, feature: str) -> int:
+        """The highest level of a feature that all registered brokers know; 0: some do not know it."""
+        return min((each.features.get(feature, 0) for each in self.brokers.values()), default=0)
 
     def after(self, changes: Changes) -> Image:
         """The image of the tree with these changes, in their order."""
@@ -274,7 +280,8 @@ def _deleted(found: Document) -> DeletedTopic:
 def _registration(id: int, found: Document) -> Registration:
     endpoints, rack = znodes.endpoints_of(found), found.text("rack", None)
     draining = bool(found.fields.get("draining", False))
-    return Registration(id, found.number("broker_epoch"), endpoints, rack, draining, znodes.registered_ms(found))
+    since_ms, features = znodes.registered_ms(found), znodes.features_of(found)
+    return Registration(id, found.number("broker_epoch"), endpoints, rack, draining, since_ms, features)
 
 
 def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:

@@ -11,6 +11,9 @@ from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Op, Resource
 from krappy.types import id_of, text_id
 
+# What all brokers of a cluster must know before one of them uses it, and the level of this version.
+OFFSET_RECORDS = "krappy.offset.records"  # 1: committed offsets are Kafka's records
+FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1})
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 
 
@@ -72,12 +75,22 @@ def registration(
     now_ms: int | None = None,
 ) -> bytes:
     """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `now_ms`: the time of day; only people read it."""
+    `now_ms`: the time of day; only people read it. What the broker knows of FEATURES is told as in KIP-584."""
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
     fields: dict[str, Any] = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
+    fields["features"] = {name: {"min_version": 0, "max_version": level} for name, level in FEATURES.items()}
     if now_ms is not None:
         fields["timestamp"] = str(now_ms)  # as Kafka writes it
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
+
+
+def features_of(registration: Document) -> dict[str, int]:
+    """The highest level of each feature that the broker knows. Brokers of earlier versions tell none; what can't be
+    read counts as not known."""
+    told = registration.fields.get("features")
+    levels = told.items() if isinstance(told, dict) else ()
+    known = {name: level.get("max_version") for name, level in levels if isinstance(level, dict)}
+    return {name: level for name, level in known.items() if type(level) is int}
 
 
 def draining(registered: bytes) -> bytes:

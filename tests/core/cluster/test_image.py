@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from krappy.core.cluster import image as image_module
-from krappy.core.cluster import paths
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image, PartitionImage, Registration
 from krappy.core.cluster.state import PartitionState, elected, normalise, read_state, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
@@ -208,3 +209,18 @@ def test_an_elr_is_of_an_isr_that_is_too_small() -> None:
     assert normalise(small, (1, 2, 3), 2) == PartitionState(isr=(1,), elr=(2,), min_isr=2)
     assert normalise(small, (1, 2, 3), 1) == PartitionState(isr=(1,), min_isr=1)
     assert normalise(small, (1,), 5).min_isr == 1
+
+
+@pytest.mark.parametrize("told", [None, [], "f", {"f": None}, {"f": 1}, {"f": {}}, {"f": {"max_version": "1"}}])
+def test_a_feature_counts_when_all_brokers_know_it(told: Any) -> None:
+    knows = znodes.registration(1, {"IN": ("h", 1)}, None)
+    other = Document.of(knows).with_fields({"features": told})
+    feature = znodes.OFFSET_RECORDS
+    image = Image()
+    assert image.level(feature) == 0
+    image = image.after({"/brokers/ids/1": Znode(knows), "/brokers/ids/2": Znode(knows)})
+    assert image.level(feature) == znodes.FEATURES[feature] == 1
+    image = image.after({"/brokers/ids/3": Znode(other)})
+    assert (len(image.brokers), image.level(feature)) == (3, 0)
+    assert image.after({"/brokers/ids/3": Znode(knows)}).level(feature) == 1
+    assert image.after({"/brokers/ids/3": None}).level(feature) == 1
