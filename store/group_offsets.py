@@ -7,7 +7,7 @@
 
 The parts of a key are packed as in groups.py. This file packs offsets; the owners of the other values pack them. A
 broker that is alone keeps them in its meta database; brokers of a cluster keep them in a replicated topic, under the
-same keys.
+same keys, but committed offsets as Kafka's records (`krappy/broker/kafka_groups/offset_records.py`).
 """
 
 from __future__ import annotations
@@ -93,13 +93,19 @@ class GroupChange(NamedTuple):
 
     def rows(self) -> tuple[dict[bytes, bytes], list[bytes]]:
         """(what to put, what to delete)."""
+        puts, deletes = self.rows_without_offsets()
+        for at, offset in self.offsets.items():
+            _sort(group_key(OFFSET, self.group, *at), _packed(offset), puts, deletes)
+        return puts, deletes
+
+    def rows_without_offsets(self) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """As `rows`, without those of committed offsets."""
         puts: dict[bytes, bytes] = {} if self.head is None else {group_key(HEAD, self.group): self.head}
         deletes: list[bytes] = []
         for member, packed in self.members.items():
             _sort(group_key(MEMBER, self.group, member), packed, puts, deletes)
-        for kind, positions in ((OFFSET, self.offsets), (PENDING, self.pending)):
-            for at, offset in positions.items():
-                _sort(group_key(kind, self.group, *at), _packed(offset), puts, deletes)
+        for at, offset in self.pending.items():
+            _sort(group_key(PENDING, self.group, *at), _packed(offset), puts, deletes)
         return puts, deletes
 
 

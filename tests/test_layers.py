@@ -76,7 +76,8 @@ LAYERS = [
     Layer(
         "broker",
         ["broker"],
-        [*VALUES, "core", "store", "settings", "waiting", "descriptors", "ports"],
+        # What a cluster stores of committed offsets has Kafka's schema.
+        [*VALUES, "core", "store", "settings", "waiting", "descriptors", "ports", "wire.kafka.records"],
         {"trio", "msgpack"},
         SOCKETS,
     ),

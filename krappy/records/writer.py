@@ -50,11 +50,21 @@ def write(
         times = [b"\0"] * count
     if deltas is None:
         deltas = TABLE[:count] if count <= len(TABLE) else list(map(encoded, range(count)))
-    tails = [b"\0"] * count if headers is None else [_headers(each) if each else b"\0" for each in headers]
+    tails = [b"\0"] * count if headers is None else _tails(headers)
     try:
         return _write_quick(keys, values, times, deltas, tails)
     except IndexError:
         return _write_any(keys, values, times, deltas, tails)
+
+
+def _tails(headers: Sequence[Headers]) -> list[bytes]:
+    """Records that follow each other with the same object have it written once."""
+    tails, last, tail = list[bytes](), None, b""
+    for each in headers:
+        if each is not last:
+            last, tail = each, _headers(each) if each else b"\0"
+        tails.append(tail)
+    return tails
 
 
 def _one_length(column: Sequence[bytes | None] | None) -> int | None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.core.cluster.roles import Role
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
+from krappy.types import Headers
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
-FRAME = 30  # bytes of a record, beside its key and value, at most: lengths, and deltas of its offset and time
+NO_HEADERS: Mapping[bytes, Headers] = MappingProxyType({})
+FRAME = 60  # bytes of a record, beside its key and value, at most: lengths, deltas of its offset and time, a header
 
 
 class InternalKeys(NamedTuple):
@@ -56,8 +59,15 @@ class InternalTable:
         if partition.role is not Role.LEADER or partition.epoch != self.epoch:
             raise NotCoordinator(f"this broker does not coordinate '{name:.100}' any more")
 
-    def write(self, name: str, puts: Mapping[bytes, bytes], deletes: list[bytes]) -> None:
-        """One record batch. Raises as `check`, StorageError, RecordTooLarge."""
+    def write(
+        self,
+        name: str,
+        puts: Mapping[bytes, bytes],
+        deletes: list[bytes],
+        headers: Mapping[bytes, Headers] = NO_HEADERS,
+    ) -> None:
+        """One record batch. `headers`: of those of the keys that have some. Raises as `check`, StorageError,
+        RecordTooLarge."""
         self.check(name)
         partition = self.partition
         if not partition.replicas.enough:
@@ -66,10 +76,12 @@ class InternalTable:
         if not keys:
             return
         values = [*puts.values(), *(None for _ in deletes)]
-        data = batches.encode(keys, values, timestamps=partition.now_ms())
+        told = [headers.get(key, ()) for key in keys] if headers else None
+        data = batches.encode(keys, values, timestamps=partition.now_ms(), headers=told)
         later = partition.publish(data, taken=True, epoch=self.epoch)  # also on a full disk, where it may free room
         held = self._keys.setdefault(name, set())
-        held.update(key for key in puts if key.startswith(self._of.prefixes))
+        prefixes = self._of.prefixes
+        held.update(puts if b"" in prefixes else (key for key in puts if key.startswith(prefixes)))
         held.difference_update(deletes)
         if not held:
             del self._keys[name]
@@ -82,11 +94,13 @@ class InternalTable:
         for some in self._parts(found, len):
             self.write(name, {}, some)
 
-    async def move_in(self, name: str, puts: Mapping[bytes, bytes]) -> None:
+    async def move_in(
+        self, name: str, puts: Mapping[bytes, bytes], headers: Mapping[bytes, Headers] = NO_HEADERS
+    ) -> None:
         """Writes what is not there, in several batches if one can't hold it, in the keys' order: without the last one
         it is not all there. On return it is committed. Raises as `write`."""
         for some in self._parts(sorted(puts, key=self._of.order), lambda key: len(key) + len(puts[key])):
-            self.write(name, {key: puts[key] for key in some}, [])
+            self.write(name, {key: puts[key] for key in some}, [], headers)
             await self.written().wait()
 
     def _parts(self, keys: list[bytes], size: Callable[[bytes], int]) -> Iterator[list[bytes]]:

@@ -21,6 +21,7 @@ from krappy.core.cluster.roles import Role
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator
 from krappy.store.keys import PREFIX_SIZE, key_range
+from krappy.types import Headers
 from krappy.waiting import Later, wait_any
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 AT_ONCE = 500  # keys of a view that are read in one go
 RETRY_S = 1.0  # after a partition could not be loaded
 TOGETHER_S = 0.2  # partitions that can't be loaded within this time are told of in one line
-Rows = list[tuple[bytes, bytes]]
+Rows = list[tuple[bytes, bytes, Headers]]
 Kept = TypeVar("Kept")
 
 
@@ -50,7 +51,8 @@ class InternalTables(ABC, Generic[Kept]):
 
     @abstractmethod
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Kept:
-        """What the partition's keys and values are. May write, too. Raises KrappyError: then it is tried again."""
+        """What the partition's keys, values and headers are. May write, too. Raises KrappyError: then it is tried
+        again."""
 
     @abstractmethod
     def take(self, index: int, table: InternalTable, kept: Kept) -> None:
@@ -198,13 +200,13 @@ class InternalTables(ABC, Generic[Kept]):
         self._runtime.report("coordinator_not_loaded", partition=partition, partitions=len(untold), error=str(error))
 
     async def _rows(self, table: InternalTable) -> Rows:
-        """The keys and values of the partition's view, once that has all of the log: a write that was refused may be
-        there, and be committed later. If its keys were not known, what is deleted would be there again. Raises as
-        `wait_for_views`, StorageError."""
+        """What is in the partition's view, once that has all of the log: a write that was refused may be there, and be
+        committed later. If its keys were not known, what is deleted would be there again. Raises as `wait_for_views`,
+        StorageError."""
         partition = table.partition
         await partition.appender.idle()
         folded = await wait_for_views([partition], {partition.index: partition.end_offset - 1})
-        number, rows = partition.number, list[tuple[bytes, bytes]]()
+        number, rows = partition.number, Rows()
         for prefix in self._keys.prefixes:
             at: bytes | None
             at, end = key_range(number, prefix=prefix)
@@ -212,9 +214,9 @@ class InternalTables(ABC, Generic[Kept]):
                 stored, at = partition.views.keys(at, end, AT_ONCE)
                 keys = [key[PREFIX_SIZE:] for key in stored]
                 for key, entry in zip(keys, partition.views.get_many(number, keys), strict=True):
-                    value = None if entry is None else unpack_entry(entry)[2]
+                    value, headers = (None, ()) if entry is None else unpack_entry(entry)[2:]
                     if value is not None:
-                        rows.append((key, value))
+                        rows.append((key, value, headers))
                         table.has(key)
                 await trio.lowlevel.checkpoint()
                 await folded.wait()

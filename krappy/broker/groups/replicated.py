@@ -77,19 +77,20 @@ class ReplicatedGroups(InternalTables[Groups]):
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
         gone: dict[str, list[bytes]] = {}
-        for key, value in rows:
+        for key, value, _ in rows:
             if not self._is_there(key, value):  # its topic was deleted while nobody coordinated the group
                 gone.setdefault(group_of(key), []).append(key)
         for name, keys in gone.items():
             table.write(name, {}, keys)
-        known = {group_of(key) for key, _ in rows if state_at(key) is None}
+        known = {group_of(key) for key, *_ in rows if state_at(key) is None}
         ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
 
         async def write(name: str, kept: StoredGroup) -> None:
             await table.move_in(name, self._rows_of(name, kept.settings, kept.states, ids))
 
         fresh = await self._own.move(table, lambda name: self.index_of(name) == index, known.__contains__, write)
-        there = [row for row in rows if self._is_there(*row)]  # once more: a topic may have been deleted meanwhile
+        # Once more: a topic may have been deleted meanwhile.
+        there = ((key, value) for key, value, _ in rows if self._is_there(key, value))
         return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
 
     def _is_there(self, key: bytes, value: bytes) -> bool:

@@ -171,9 +171,15 @@ class KafkaOffsets:
         return self._runtime.topics.get(self._runtime.topics.table_of(name) or name)
 
     def _with_ids(self, offsets: Mapping[At, Offset]) -> dict[At, Offset]:
-        topics = {name: self._topic(name) for name in {name for name, _ in offsets}}
-        ids = {name: b"" if topic is None else topic.id for name, topic in topics.items()}
-        return {at: offset._replace(topic_id=ids[at[0]]) for at, offset in offsets.items()}
+        ids: dict[str, bytes] = {}
+        found: dict[At, Offset] = {}
+        for at, offset in offsets.items():
+            id = ids.get(at[0])
+            if id is None:
+                topic = self._topic(at[0])
+                id = ids[at[0]] = b"" if topic is None else topic.id
+            found[at] = Offset(*offset[:-1], id)  # quicker than `_replace`
+        return found
 
     def _exists(self, at: At) -> bool:
         topic = self._topic(at[0])

@@ -204,7 +204,7 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
     async def read(self, index: int, table: InternalTable, rows: Rows) -> KeptJobs:
         jobs: dict[str, Job] = {}
         attempts: dict[str, list[StagedTask]] = {}
-        for key, value in rows:
+        for key, value, _ in rows:
             name = job_in(key)
             if key.startswith(JOB):
                 jobs[name] = job_of(name, value)

@@ -73,7 +73,7 @@ class ReplicatedTransactions(InternalTables[Ids]):
     # --- InternalTables
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Ids:
-        ids = {found.name: found for found in (unpacked(*row) for row in rows)}
+        ids = {found.name: found for found in (unpacked(key, value) for key, value, _ in rows)}
 
         async def write(name: str, kept: Transaction) -> None:
             table.write(name, {key_of(name): packed(kept)}, [])
