@@ -21,7 +21,7 @@ from krappy.handlers.kafka.config_entries import (
 )
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, denied_on_cluster, more_than_once, refusal
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.sources import check_not_internal, topic_named
+from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort, SettingsPort
 from krappy.settings.topic import check_topic_name, merge
 from krappy.settings.topic_table import SETTINGS, Changes, Given, Held, Setting, nearest
@@ -46,8 +46,7 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
     """The resource. Raises RefusedApi, KrappyError when it does not exist or has no settings to change."""
     access = session.access
     if kind == ConfigResource.TOPIC:
-        check_not_internal(session, check_topic_name(name), Op.ALTER_CONFIGS)
-        topic = access.find_topic(name, Op.ALTER_CONFIGS)
+        topic = access.find_topic(check_topic_name(name), Op.ALTER_CONFIGS)
         if topic is None:
             raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         held = topic.given

@@ -30,7 +30,7 @@ from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
-from krappy.ports import KafkaSessionPort, PartitionPort, SourceTopicPort, StoredAt, TopicPort, TransactionalSender
+from krappy.ports import KafkaSessionPort, PartitionPort, StoredAt, TopicPort, TransactionalSender
 from krappy.records import batch as batches
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
@@ -122,12 +122,15 @@ def _publish(
 ) -> None:
     """Publishes the batches `parts` to one topic, in their order, and adds their answers to `answers`."""
     name, id = data["name"], data["topic_id"]
-    topic = topic_to_write(session, name, id, version >= BY_ID_SINCE, work.own)
+    topic = _topic(session, name, id, version >= BY_ID_SINCE, work.own)
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)
+        if isinstance(topic, InvalidTopic):
+            _refuse(answer, topic, version)
+            continue
         if isinstance(topic, Code):
-            _absent(answer, topic, topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE))
+            answer["error_code"] = topic
             continue
         if work.denied:
             answer["error_code"] = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -151,6 +154,17 @@ def _publish(
             continue
         work.laters.append(later)
         work.waiting.append((answer, topic.config.log_append_time, topic, partition))
+
+
+def _topic(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str) -> TopicPort | Code | InvalidTopic:
+    """As `topic_to_write`, or why what has this name can only be read."""
+    try:
+        topic = topic_to_write(session, name, id, by_id, own)
+        if isinstance(topic, Code) and not isinstance(table := topic_of(session, name, id, by_id, Op.WRITE), Code):
+            return InvalidTopic(f"'{table.name}' can only be read; write to the topic that it is the table of")
+    except InvalidTopic as error:
+        return error
+    return topic
 
 
 def _finish(results: list[StoredAt | Exception], work: Work, acks: int) -> Message | None:
@@ -190,14 +204,6 @@ def _checked(records: memoryview | None, version: int) -> memoryview:
     if version < ZSTD_SINCE and codec == ZSTD:
         raise UnsupportedCompression(f"zstd needs version {ZSTD_SINCE} of Produce")
     return records
-
-
-def _absent(answer: Message, code: Code, read: SourceTopicPort | Code) -> None:
-    """Puts into `answer` why there is no topic to write to. `read`: what can be read by its name, or a Code."""
-    answer["error_code"] = code
-    if not isinstance(read, Code):
-        what = "it is an internal topic" if read.internal else "write to the topic that it is the table of"
-        _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; {what}"), ABORTABLE_SINCE)
 
 
 def _refuse(answer: Message, error: KrappyError, version: int) -> None:

@@ -9,7 +9,7 @@ Fetch, OffsetForLeaderEpoch) serve special names like topics.
 from __future__ import annotations
 
 from krappy.core.security.operations import Op
-from krappy.errors import AuthorizationFailed, InvalidTopic, UnknownTopic
+from krappy.errors import AuthorizationFailed, UnknownTopic
 from krappy.ports import KafkaSessionPort, LeaderPort, SourcePort, SourceTopicPort, TopicPort
 from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
@@ -32,15 +32,9 @@ def topics_listed(session: KafkaSessionPort) -> list[SourceTopicPort]:
     return [*access.topics(Op.DESCRIBE).values(), *access.internal_topics(Op.DESCRIBE)]
 
 
-def check_not_internal(session: KafkaSessionPort, name: str, op: Op) -> None:
-    """Raises InvalidTopic when the name is an internal topic's."""
-    topic = topic_named(session, name, op)
-    if topic is not None and topic.internal:
-        raise InvalidTopic(f"'{name}' is an internal topic: it can only be read")
-
-
 def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op) -> SourceTopicPort | Code:
-    """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none."""
+    """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none.
+    Raises InvalidTopic for what nobody does to an internal topic."""
     try:
         if not by_id:
             return topic_named(session, name, op) or Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -55,15 +49,17 @@ def found(session: KafkaSessionPort, name: str, op: Op) -> SourceTopicPort | Cod
 
 
 def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str = "") -> TopicPort | Code:
-    """As `topic_of`, where only topics can be meant. `own`: the internal topic that may be meant."""
+    """As `topic_of`, where only topics can be meant. `own`: the internal topic that a broker may mean."""
     access = session.access
     try:
+        if own:
+            topic = access.followed_topic(name, id if by_id else None, Op.CLUSTER_ACTION)
+            if topic is not None and topic.name == own:
+                return topic
         topic = access.find_topic_by_id(id, Op.WRITE) if by_id else access.find_topic(name, Op.WRITE)
     except AuthorizationFailed as error:
         return code_for(error)
-    if topic is None:
-        return Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-    return Code.INVALID_TOPIC_EXCEPTION if topic.internal and topic.name != own else topic
+    return topic or (Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:

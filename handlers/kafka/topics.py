@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from krappy.core.cluster.placement import Placement
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
-from krappy.errors import KrappyError
+from krappy.errors import InvalidTopic, KrappyError
 from krappy.handlers.kafka.config_entries import SettingsShown, topic_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.sources import check_not_internal, found, topic_named
+from krappy.handlers.kafka.sources import found, topic_named
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort, PartitionPort
 from krappy.settings.topic import TopicConfig, check_topic_name
@@ -155,7 +155,6 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
 
 
 def _check_more(session: KafkaSessionPort, topic: Message) -> None:
-    check_not_internal(session, topic["name"], Op.ALTER)
     found = session.access.find_topic(topic["name"], Op.ALTER)
     if found is None:
         raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")
@@ -205,7 +204,6 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             if name in twice:
                 raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
-            check_not_internal(session, name, Op.DELETE)
             there = session.access.find_topic(name, Op.DELETE)
             if there is None:
                 raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -249,20 +247,21 @@ async def delete_records(session: KafkaSessionPort, request: Message, version: i
     topics = []
     deleted: list[tuple[Message, PartitionPort]] = []
     for asked in request["topics"]:
-        meant = found(session, asked["name"], Op.DELETE)
+        try:
+            meant = found(session, asked["name"], Op.DELETE)
+        except InvalidTopic as error:
+            meant = code_for(error)
         partitions: list[Message] = []
         for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
             if isinstance(meant, Code):
                 code = meant
-            elif meant.internal:
-                code = Code.INVALID_TOPIC_EXCEPTION
             elif (topic := session.access.find_topic(asked["name"], Op.DELETE)) is None:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION  # the name is a table's
             else:
                 try:
                     led = topic.led(index)
-                    start = await led.delete_records(partition["offset"])
+                    start = await session.access.delete_records(led, partition["offset"])
                 except KrappyError as error:
                     code = code_for(error)
             partitions.append({"partition_index": index, "low_watermark": start, "error_code": code})

@@ -10,7 +10,7 @@ from krappy.core.kafka.name_regex import NameRegex
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.core.transactions import TxnStage
-from krappy.errors import AuthorizationFailed, InvalidRequest, KrappyError
+from krappy.errors import AuthorizationFailed, InvalidRequest, InvalidTopic, KrappyError
 from krappy.handlers.kafka.group_offsets import LONGEST_METADATA
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.refusals import denied_on_cluster
@@ -164,9 +164,10 @@ class PartitionsAsked:
 
     def _missing(self, at: TopicPartition) -> Code:
         """Why it can't be added; NONE if it can."""
-        topic = topic_to_write(self._session, at.topic, UUID_ZERO, False)
-        if topic is Code.INVALID_TOPIC_EXCEPTION:
-            return Code.NONE
+        try:
+            topic = topic_to_write(self._session, at.topic, UUID_ZERO, False)
+        except InvalidTopic:
+            return Code.TOPIC_AUTHORIZATION_FAILED  # as in Kafka: nobody may
         if isinstance(topic, Code):
             return topic
         return Code.NONE if 0 <= at.partition < topic.count else Code.UNKNOWN_TOPIC_OR_PARTITION

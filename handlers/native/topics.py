@@ -43,7 +43,7 @@ async def delete_records(session: SessionPort, request: messages.DeleteRecords) 
     wanted = [(topic.led(index), before) for index, before in request.before]
     for partition, before in wanted:  # all are checked first, so that a request that is wrong deletes nothing
         partition.check_deletable(before)
-    starts = [(partition, await partition.delete_records(before)) for partition, before in wanted]
+    starts = [(partition, await session.access.delete_records(partition, before)) for partition, before in wanted]
     for partition, start in starts:
         await partition.deleted_everywhere(start)
     return messages.RecordsDeleted([(partition.index, start) for partition, start in starts])

@@ -3,6 +3,10 @@
 Each call names the operation, so that one place decides who may do what. Without an authorizer everybody may do
 everything. With one, what is not allowed is refused with one text whether it exists or not, and lists leave it out; a
 topic is not found by its id without DESCRIBE. The name of a table (`TOPIC@latest`) counts as its topic's.
+
+Internal topics are the broker's: whatever ACLs allow, and without an authorizer, nobody who comes through this door
+writes to one, changes its settings or partitions, empties or deletes it (CHANGES), whether it exists yet or not. To
+read one needs READ, as of others; staged jobs have events of all topics, so only brokers read those.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from krappy.core.security.acl import OPERATIONS
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, UnknownTopic
-from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, StagedJobRow
+from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, PartitionPort, StagedJobRow
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
@@ -40,8 +44,13 @@ if TYPE_CHECKING:
     from krappy.ports.quotas import PayerPort
 
 
+# What nobody does to an internal topic. A name for a new one is refused by TopicNames.
+CHANGES = frozenset({Op.WRITE, Op.ALTER, Op.ALTER_CONFIGS, Op.DELETE})
+
+
 class Access:
-    """The door for one connection. A method raises AuthorizationFailed unless it says what else it does."""
+    """The door for one connection. A method raises AuthorizationFailed unless it says what else it does. One that is
+    given a topic and an operation of CHANGES raises InvalidTopic for an internal one."""
 
     def __init__(self, broker: LocalBroker, guard: PrincipalGuard | None, payer: PayerPort | None = None) -> None:
         """`guard`: None: everything is allowed. `payer`: who pays for what has a quota; None: nobody."""
@@ -69,11 +78,15 @@ class Access:
             name = self._topics.table_of(name) or name
             if op is Op.CREATE and guard.allows(Grant(Resource.CLUSTER, CLUSTER_NAME, op)):
                 return True
+            if name == JOBS and op is Op.READ:
+                return guard.allows(Grant(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION))
         return guard.allows(Grant(resource, name, op))
 
     def check(self, resource: Resource, name: str, op: Op) -> None:
         if self._guard is not None and not self.may(resource, name, op):
             raise self._guard.refusal(Grant(resource, name, op))
+        if resource is Resource.TOPIC and op in CHANGES and self._topics.is_internal(name):
+            raise InvalidTopic(f"'{name:.249}' is an internal topic: it can only be read")
         if self._audit.allowing and self._guard is not None:
             self._audit.allowed(self._guard.principal, Grant(resource, name, op))
 
@@ -94,6 +107,7 @@ class Access:
                     who = f"{self._guard.principal!s:.300}"
                     refusal = type(refusal)(f"{who} may not do this: it needs {op.name} on each topic of {owner}")
                 raise refusal
+            self.check(Resource.TOPIC, name, op)
 
     def _check_cluster(self, op: Op) -> None:
         self.check(Resource.CLUSTER, CLUSTER_NAME, op)
@@ -130,32 +144,26 @@ class Access:
     # --- topics
 
     def topic(self, name: str, op: Op) -> Topic:
-        """Raises UnknownTopic, and InvalidTopic for a write to an internal topic."""
-        if self._guard is not None:
-            self.check(Resource.TOPIC, name, op)
-        found = self._topics.get(name)
+        """Raises UnknownTopic."""
+        found = self.find_topic(name, op)
         if found is None:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
-        if op is Op.WRITE:
-            _check_not_internal(found)
         return found
 
     def find_topic(self, name: str, op: Op) -> Topic | None:
-        if self._guard is not None:
-            self.check(Resource.TOPIC, name, op)
+        self.check(Resource.TOPIC, name, op)
         return self._topics.get(name)
 
     def find_topic_by_id(self, id: bytes, op: Op) -> Topic | None:
         """None also for one that may not be described."""
         found = self._broker.topics.by_id.get(id)
-        if self._guard is not None and found is not None:
-            if not self._sees(found.name):
-                return None
-            self.check(Resource.TOPIC, found.name, op)
+        if found is None or not self._sees(found.name):
+            return None
+        self.check(Resource.TOPIC, found.name, op)
         return found
 
     def followed_topic(self, name: str, id: bytes | None, op: Op) -> Topic | None:
-        """A topic, by its id or its name, for a broker that has a replica of it (CLUSTER_ACTION)."""
+        """A topic, by its id or its name, also an internal one, for another broker (CLUSTER_ACTION)."""
         self._check_cluster(op)
         return self._topics.get(name) if id is None else self._broker.topics.by_id.get(id)
 
@@ -172,13 +180,7 @@ class Access:
         if name not in self._topics and self._broker.config.auto_create_topics:
             self.check(Resource.TOPIC, name, Op.CREATE)
             self.mutate(self._broker.config.default_partitions)
-        absent = name not in self._topics
-        found = await self._broker.topic_for_producer(name)
-        if absent:
-            self._audit.changed("topic", name, None, _told(found))
-        if op is Op.WRITE:
-            _check_not_internal(found)
-        return found
+        return await self._broker.topic_for_producer(name)
 
     async def create_topic(
         self,
@@ -194,10 +196,7 @@ class Access:
         self.check(Resource.TOPIC, name, Op.CREATE)
         if name not in self._topics:
             self.mutate(max(1, partitions))
-        made = await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
-        if made[1]:
-            self._audit.changed("topic", name, None, _told(made[0]))
-        return made
+        return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
     def creating(self, name: str) -> LocalBroker:
         """The cluster, for one who creates this topic (CREATE)."""
@@ -217,9 +216,7 @@ class Access:
             self.check(Resource.TOPIC, name, Op.ALTER_CONFIGS)
         if partitions is not None:
             self.check(Resource.TOPIC, name, Op.ALTER)
-        if partitions is not None:  # it would change who coordinates what
             there = self._topics.get(name)
-            _check_not_internal(there)
             if there is not None and partitions > there.count:
                 self.mutate(partitions - there.count)
         before = _told(self._topics.get(name))
@@ -230,12 +227,21 @@ class Access:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
         self.check(Resource.TOPIC, name, Op.DELETE)
         there = self._topics.get(name)
-        _check_not_internal(there)
         if there is not None:
             self.mutate(there.count)
         before = _told(there)
         await self._broker.delete_topic(name, id)
         self._audit.changed("topic", name, before, None)
+
+    async def delete_records(self, partition: PartitionPort, before: int) -> int:
+        """DELETE on its topic. As `Partition.delete_records`."""
+        self.check(Resource.TOPIC, partition.topic, Op.DELETE)
+        was = partition.start_offset
+        try:
+            return await partition.delete_records(before)
+        finally:  # also if whoever has asked is gone
+            if (now := partition.start_offset) != was:
+                self._audit.changed("records", f"{partition.topic}-{partition.index}", {"start": was}, {"start": now})
 
     # --- what Kafka's clients read as if it were a topic
 
@@ -246,8 +252,7 @@ class Access:
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
         """A topic's table (`TOPIC@latest`), or an internal topic. `state`: the connection's."""
         broker = self._broker
-        if self._guard is not None:
-            self.check(Resource.TOPIC, name, op)
+        self.check(Resource.TOPIC, name, op)
         found = table_topic(self._topics, broker.latest, name, state, broker.config.latest_alias)
         return found or broker.internal.find(name)
 
@@ -256,10 +261,9 @@ class Access:
         broker = self._broker
         found: TableTopic | InternalTopic | None = broker.internal.by_id.get(id)
         found = found or table_topic_by_id(broker.topics.by_id, broker.latest, id, state, broker.config.latest_alias)
-        if self._guard is not None and found is not None:
-            if not self._sees(found.name):
-                return None
-            self.check(Resource.TOPIC, found.name, op)
+        if found is None or not self._sees(found.name):
+            return None
+        self.check(Resource.TOPIC, found.name, op)
         return found
 
     def internal_topics(self, op: Op) -> list[InternalTopic]:
@@ -418,9 +422,4 @@ class Access:
 
 
 def _told(topic: Topic | None) -> dict[str, Any] | None:
-    return None if topic is None else {"partitions": topic.count, "config": dict(topic.given)}
-
-
-def _check_not_internal(topic: Topic | None) -> None:
-    if topic is not None and topic.internal:
-        raise InvalidTopic(f"'{topic.name}' is an internal topic: it can only be read")
+    return None if topic is None else topic.told

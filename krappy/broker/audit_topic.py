@@ -40,7 +40,7 @@ class AuditTopic:
         """Raises KrappyError."""
         name = self._runtime.config.audit_topic
         if name not in self._runtime.topics:
-            await self._make_topic(name, 1, SETTINGS, if_absent=True, alike=True)
+            await self._make_topic(name, 1, SETTINGS, if_absent=True, alike=True, own=True)
         topic = self._runtime.topics.find(name)
         values: list[Any] = [line.encode() for line in lines]
         data = batches.encode([None] * len(values), values, timestamps=[self._runtime.now_ms()] * len(values))

@@ -387,13 +387,16 @@ class LocalBroker(Runtime):
         *,
         if_absent: bool = False,
         alike: bool = False,
+        own: bool = False,
         replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
-        """Creates a topic durably. Gives it, and whether it was created now. Raises TopicExists, InvalidTopic, …
-
-        `alike`: its name may collide with another's (topic_names.py). `replicas`: the brokers of each partition.
-        """
-        return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike, replicas=replicas)
+        """Creates a topic durably. Gives it, and whether it was created now. `alike`, `own`: as of `TopicNames.check`.
+        `replicas`: the brokers of each partition. Raises TopicExists, InvalidTopic, …"""
+        how = {"if_absent": if_absent, "alike": alike, "own": own}
+        made, new = await self.changes.create(name, partitions, config, **how, replicas=replicas)
+        if new and not own:
+            self.audit.changed("topic", name, None, made.told)
+        return made, new
 
     def place(self, partitions: int, factor: int) -> Placement:
         """The brokers of each partition of a new topic. Raises InvalidReplicationFactor."""
@@ -408,10 +411,8 @@ class LocalBroker(Runtime):
         await self.changes.alter(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
-        """Deletes a topic durably. Its files are removed soon after the return.
-
-        `id`: the topic's; a topic of this name with another id is not deleted. Raises UnknownTopic.
-        """
+        """Deletes a topic durably; its files soon after the return. `id`: the topic's; one of this name with another id
+        stays. Raises UnknownTopic."""
         await self.changes.delete(name, id)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:

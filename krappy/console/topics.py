@@ -283,7 +283,7 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
         starts = await call.gateway.delete_records(topic, away)
         start = {str(index): offset for index, offset in starts.items()}
     for partition, before in wanted:
-        start[str(partition.index)] = await partition.delete_records(before)
+        start[str(partition.index)] = await call.access.delete_records(partition, before)
     for partition, _ in wanted:
         await partition.deleted_everywhere(start[str(partition.index)])
     return DeletedRow(start)

@@ -22,7 +22,7 @@ from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
 from krappy.broker.partition.pending import record_size
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import KrappyError, NotLeader
+from krappy.errors import InvalidTopic, KrappyError, NotLeader
 from krappy.partitioner import partition_for
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
@@ -47,6 +47,12 @@ HEADERS_ROOM = 4096  # bytes that the headers may add
 def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
     """The dead-letter topic of a topic in a group."""
     return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
+
+
+def check_target(name: str, is_internal: Callable[[str], bool]) -> None:
+    """Raises InvalidTopic for a topic that no dead letter goes to."""
+    if is_internal(name):
+        raise InvalidTopic(f"'{name}' is an internal topic")
 
 
 class Undertaker:
@@ -177,14 +183,13 @@ class Undertaker:
     async def _topic(self, shared: SharedPartition) -> Topic:
         name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
         topics = self._runtime.topics
+        check_target(name, topics.is_internal)  # once more: the broker may have got another audit topic since
         if name not in topics:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
             if self._runtime.client_quotas.on:
                 self._runtime.client_quotas.mutate(shared.group.payer, 1, strict=True)
-            made, new = await self._make_topic(name, 1, settings, if_absent=True, alike=True)
-            if new:
-                self._runtime.audit.changed("topic", name, None, {"partitions": 1, "config": dict(made.given)})
+            await self._make_topic(name, 1, settings, if_absent=True, alike=True)
         return topics.find(name)
 
 

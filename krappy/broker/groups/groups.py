@@ -293,7 +293,7 @@ class GroupCoordinator(ShareKeeper):
             raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
         for topic in wanted:
             self._runtime.topics.find(topic)
-            check_dead_letter(topic, name, wanted, dead_letter)
+            check_dead_letter(topic, name, wanted, dead_letter, self._runtime.topics.is_internal)
         async with self._locks.of(name):
             starts = await self._starts(name, wanted, start, start_at)
             # Nothing is awaited from here until the group and its positions are marked to be written. Commit and

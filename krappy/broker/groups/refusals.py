@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from krappy.broker.groups.dead_letters import topic_for
+from krappy.broker.groups.dead_letters import check_target, topic_for
 from krappy.errors import GroupNotEmpty, InvalidRequest, InvalidTopic
 from krappy.settings.topic import check_topic_name
 
@@ -30,11 +30,14 @@ def check_empty(group: Group) -> None:
         )
 
 
-def check_dead_letter(topic: str, group: str, topics: Sequence[str], dead_letter: str | None) -> None:
+def check_dead_letter(
+    topic: str, group: str, topics: Sequence[str], dead_letter: str | None, is_internal: Callable[[str], bool]
+) -> None:
     name = topic_for(topic, group, dead_letter)
     if name in topics:
         raise InvalidRequest("the dead-letter topic is one that the group reads", field="dead_letter")
     try:
         check_topic_name(name)
+        check_target(name, is_internal)
     except InvalidTopic as error:
         raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None

@@ -44,13 +44,14 @@ class ClusterTopicChanges(TopicChanges):
         *,
         if_absent: bool,
         alike: bool,
+        own: bool = False,
         replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
         runtime = self._runtime
         runtime.check_taking()
         if if_absent and name in runtime.topics:
             return runtime.topics[name], False
-        self.names.check(name, alike=alike)
+        self.names.check(name, alike=alike, own=own)
         if name in runtime.topics:
             raise TopicExists(f"the topic '{name}' exists")
         TopicConfig.parse({**self._defaults(), **config})

@@ -65,7 +65,7 @@ class TopicChanges:
         self._latest = latest
         self._defaults = defaults
         self._forget = forget
-        self.names = TopicNames(runtime.config.latest_alias)
+        self.names = TopicNames(runtime.topics.is_internal, runtime.config.latest_alias)
         self.locks = NameLocks()
         self._dying: dict[bytes, Topic] = {}  # by id: deleted topics whose files are still there
         self._behind = trio.CapacityLimiter(1)  # for syncs that no request waits for
@@ -78,6 +78,7 @@ class TopicChanges:
         *,
         if_absent: bool,
         alike: bool,
+        own: bool = False,
         replicas: Placement | None = None,
     ) -> tuple[Topic, bool]:
         runtime = self._runtime
@@ -85,7 +86,7 @@ class TopicChanges:
             runtime.check_taking()
             if if_absent and name in runtime.topics:
                 return runtime.topics[name], False
-            self.names.check(name, alike=alike)
+            self.names.check(name, alike=alike, own=own)
             if name in runtime.topics:
                 raise TopicExists(f"the topic '{name}' exists")
             inherited = self._defaults()

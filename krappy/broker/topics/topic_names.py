@@ -6,15 +6,18 @@ second of the two, and so does this broker.
 
 from __future__ import annotations
 
-from krappy.broker.topics.internal_topics import INTERNAL
+from collections.abc import Callable
+
 from krappy.core.latest import table_of
 from krappy.errors import InvalidTopic
 from krappy.settings.topic import check_topic_name
 
 
 class TopicNames:
-    def __init__(self, alias: str = "") -> None:
-        """`alias`: the ending of names by which tables are read (the setting latest_alias)."""
+    def __init__(self, is_internal: Callable[[str], bool], alias: str = "") -> None:
+        """`is_internal`: as of `Topics`. `alias`: the ending of names by which tables are read (the setting
+        latest_alias)."""
+        self._is_internal = is_internal
         self._alias = alias
         self._alike: dict[str, set[str]] = {}  # by the name with its dots as underscores
 
@@ -29,13 +32,14 @@ class TopicNames:
             if not held:
                 del self._alike[_folded(name)]
 
-    def check(self, name: str, *, alike: bool = False) -> None:
+    def check(self, name: str, *, alike: bool = False, own: bool = False) -> None:
         """Raises InvalidTopic for a name that a new topic can't have.
 
         `alike`: it may collide with another's. Dead-letter topics are named after their groups, so they may.
+        `own`: the broker makes it for itself.
         """
         check_topic_name(name)
-        if name in INTERNAL:
+        if not own and self._is_internal(name):
             raise InvalidTopic(f"'{name}' is an internal topic: it is there by itself, and can only be read")
         if (base := table_of(name, self._alias)) is not None:
             raise InvalidTopic(f"'{name}' is how the table of '{base}' is read (latest_alias): take another name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from krappy.broker.partition.partition import Partition
+from krappy.broker.topics.internal_topics import INTERNAL
 from krappy.broker.topics.topic import Topic
 from krappy.core.latest import table_of
 from krappy.errors import UnknownTopic
@@ -17,7 +18,7 @@ class Topics(dict[str, Topic]):
 
     def __init__(self, alias: str, own: str = "") -> None:
         """`alias`: the ending of names by which tables are read (the setting latest_alias). `own`: the name of the
-        topic that only the broker writes to."""
+        topic that the broker keeps its audit log in, which is an internal one, too; "": it has none."""
         super().__init__()
         self._own = own
         self.by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
@@ -25,7 +26,7 @@ class Topics(dict[str, Topic]):
         self._alias = alias
 
     def add(self, topic: Topic) -> None:
-        topic.internal |= topic.name == self._own
+        topic.internal = self.is_internal(topic.name)
         self[topic.name] = self.by_id[topic.id] = topic
 
     def remove(self, topic: Topic) -> None:
@@ -46,6 +47,10 @@ class Topics(dict[str, Topic]):
         """All partitions that this broker has. Topics may be created and deleted during the iteration."""
         for topic in list(self.values()):
             yield from list(topic.local.values())
+
+    def is_internal(self, name: str) -> bool:
+        """Whether only brokers write to the topic of this name, which need not exist yet."""
+        return name in INTERNAL or name == self._own
 
     def table_of(self, name: str) -> str | None:
         """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""
