@@ -446,7 +446,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
                 _bound_stop(report)
                 told.set()
 
-    async def run(nursery: trio.Nursery) -> None:
+    async def run() -> None:
         async with broker:
             gc.freeze()  # recovered objects live as long: with 10,000 topics, to look at them takes 0.3 s
             report(
@@ -459,7 +459,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             )
             if ready is not None:
                 ready(broker)
-            nursery.start_soon(give_back, broker.engine.machine.resident_bytes)
+            broker.engine.spawn(give_back, broker.engine.machine.resident_bytes)
             await told.wait()
 
     stops = [signal.SIGTERM, signal.SIGINT]
@@ -469,7 +469,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_for_signals, signals)
-                await run(nursery)
+                await run()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = first_error(group)

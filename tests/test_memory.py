@@ -39,11 +39,16 @@ import trio
 from krappy import app, memory, trimming
 from krappy.settings import server as config
 
+def give_back():
+    print("given back", flush=True)
+    if sys.argv[2] == "fails":
+        raise RuntimeError("can't start new thread")
+
 trimming.EVERY_SECONDS, trimming.WORTH, trimming.BUSY = 0.01, -(1 << 40), 1000
-memory.give_back = lambda: print("given back", flush=True)
+memory.give_back = give_back
 listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "none", "listen_http": "none"}
 settings = config.load({"data": Path(sys.argv[1]), "ballast_bytes": 0, **listen}, {})
-trio.run(lambda: app.serve(settings, report=lambda event, **facts: None))
+trio.run(lambda: app.serve(settings, report=lambda event, **facts: print(event, flush=True)))
 """
 
 
@@ -110,10 +115,16 @@ def test_what_is_not_used_is_given_back(
     assert trims(monkeypatch, *looks) == found
 
 
-def test_a_broker_does_so_while_it_serves(tmp_path: Path) -> None:
-    with child([sys.executable, "-c", SERVED, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    ("outcome", "said"), [("works", ["given back"] * 2), ("fails", ["given back", "internal_error"])]
+)
+def test_a_broker_does_so_while_it_serves(tmp_path: Path, outcome: str, said: list[str]) -> None:
+    """It goes on to serve where that fails."""
+    command = [sys.executable, "-c", SERVED, str(tmp_path / "data"), outcome]
+    with child(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "given back\n"
+        assert [process.stdout.readline().strip() for _ in range(3)] == ["broker_ready", *said]
         process.terminate()
-        process.communicate(timeout=60)
+        rest = process.communicate(timeout=60)[0]
+    assert rest.endswith("broker_stopped\n")
     assert process.returncode == 0
