@@ -20,7 +20,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # If two makes run at once, the second waits for the first one's .venv. Without flock(1), as on macOS, run only one.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
+.PHONY: help setup demo test explore test-spark test-cluster test-brokers check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -76,6 +76,10 @@ test-spark: $(READY) ## run the Spark tests with another PySpark (PYSPARK=4.0.5 
 
 test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/spark/test_cluster.py $(ARGS)
+
+# What is about a single broker, or about one in the tests' own process, is skipped, or has one all the same.
+test-brokers: $(READY) ## run the tests of the clients, the command line and Spark against three brokers (half an hour)
+	@KRAPPY_BROKERS=3 $(BIN)/python -m pytest -q tests/clients tests/cli tests/spark $(ARGS)
 
 check: $(READY) ## check format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
