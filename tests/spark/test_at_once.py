@@ -27,8 +27,8 @@ COLUMNS = "key,value,topic,partition,offset,timestamp,headers,deleted"
 
 @pytest.fixture
 def users(client: Client, topic: str) -> str:
-    """u0 to u19 in two partitions; u3 deleted, u4 elsewhere than its hash names, too. (Of several brokers none could tell
-    then which of its rows is the latest.)"""
+    """u0 to u19 in two partitions; u3 deleted, u4 elsewhere than its hash names, too. (Of several brokers none could
+    tell then which of its rows is the latest.)"""
     client.create_topic(topic, 2)
     with client.producer(topic) as producer:
         for number in range(20):
