@@ -21,6 +21,11 @@ class Clock:
     def steady_ms(self) -> int:
         return self._began + time.monotonic_ns() // 1_000_000
 
+    def later_ms(self) -> int:
+        """The time on the clock that is ahead: for when a producer was seen last. It is forgotten some time after that,
+        by the clock that is behind, so too late rather than too early if the wall clock was set meanwhile."""
+        return max(self.now_ms(), self.steady_ms())
+
     @property
     def ahead_ms(self) -> int:
         """How far the wall clock is ahead of the steady one: by how much it was set since the start."""

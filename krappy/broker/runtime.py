@@ -86,6 +86,9 @@ class Runtime:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
+    def later_ms(self) -> int:
+        return self.clock.later_ms()
+
     @property
     def lag_ms(self) -> float:
         return self.config.replica_lag_time_max_ms

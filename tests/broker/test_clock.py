@@ -117,6 +117,26 @@ async def test_what_a_producer_sends_again_is_known_still(tmp_path: Path, jump: 
         assert topic.led(0).high_watermark == 2
 
 
+@pytest.mark.parametrize("by", [-48 * HOUR, 48 * HOUR])
+@trio_test
+async def test_what_a_producer_sent_while_the_clock_was_wrong_is_known_still(
+    tmp_path: Path, jump: Jump, by: int
+) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        mine = await broker.new_producer_id()
+
+        async def send() -> int:
+            return await publish(topic.led(0), 2, producer_id=mine, producer_epoch=0, base_sequence=0)
+
+        jump(by)
+        assert await send() == 0
+        jump(-by)
+        await broker.housekeeper.tend(topic.led(0))
+        assert await send() == 0
+        assert topic.led(0).high_watermark == 2
+
+
 @pytest.mark.parametrize("time", [None, -1], ids=["its time", "no time"])
 @pytest.mark.parametrize("restart", [False, True])
 @trio_test

@@ -126,7 +126,7 @@ class GroupCommit:
         """Gives the result of `_sync_log` if there was a sync."""
         replica = self._replica
         log = replica.log
-        log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.now_ms())
+        log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.later_ms())
         return self._sync_log() if sync else None
 
     def _sync_log(self) -> tuple[int, float] | None:

@@ -89,7 +89,7 @@ class Follower:
             found.append((header, view[position : position + header.size]))
             position += header.size
         try:
-            partition.log.append_as_is(found, partition.now_ms())
+            partition.log.append_as_is(found, partition.later_ms())
         except ValueError as error:
             raise CorruptBatch(f"{partition}: what its leader sent does not fit: {error}") from error
         for header, batch in found:
