@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from krappy.hosts import written as written
 from krappy.settings.listeners import parse_address
 
 EVERYWHERE = ("0.0.0.0", "::", "")  # hosts of a listener that is bound to all addresses
@@ -19,7 +20,3 @@ def reached(address: str) -> str:
     """Where a listener is reached from this machine, which is bound to HOST:PORT."""
     host, port = parse_address(address)
     return written(LOOPBACK.get(host, host), port)
-
-
-def written(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -29,6 +29,7 @@ IMPURE = SOCKETS | FILES | PROCESSES | CHANCE | CLOCK
 
 VALUES = [
     "errors",
+    "hosts",
     "types",
     "records",
     "entries",
@@ -64,7 +65,7 @@ LAYERS = [
     Layer("tls", ["tls"], [], set(), IMPURE - {"os", "socket", "ssl"}),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
     Layer("ports", ["ports"], [*VALUES, "settings", "core", "wire", "waiting"], set(), IMPURE),
-    Layer("settings", ["settings"], ["errors"], set(), SOCKETS | PROCESSES | CHANCE),
+    Layer("settings", ["settings"], ["errors", "hosts"], set(), SOCKETS | PROCESSES | CHANCE),
     Layer("store", ["store"], [*VALUES, "core"], {"crc32c", "msgpack", "rocksdict"}, SOCKETS),
     Layer(
         "handlers",

@@ -23,6 +23,7 @@ from krappy.core.cluster.state import NOBODY
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import ShuttingDown
+from krappy.hosts import written
 from krappy.ports import AccessPort, BrokerPort, LookoutPort
 from krappy.types import TopicPartition
 
@@ -216,9 +217,7 @@ def _led(shown: list[tuple[TopicImage, list[int]]]) -> dict[int, list[TopicParti
 
 def _broker(image: Image, id: int, leads: Mapping[int, int], holds: Mapping[int, int]) -> BrokerShown:
     found = image.brokers[id]
-    endpoints = {
-        name: f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for name, (host, port) in found.endpoints.items()
-    }
+    endpoints = {name: written(host, port) for name, (host, port) in found.endpoints.items()}
     return BrokerShown(
         id, found.epoch, found.since_ms, found.rack, found.draining, endpoints, leads.get(id, 0), holds.get(id, 0)
     )

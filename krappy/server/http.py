@@ -30,6 +30,7 @@ from krappy.errors import KrappyError
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
 from krappy.server.places import HTTP
+from krappy.server.sockets import endpoint
 from krappy.tls import TlsSocket
 from krappy.waiting import wait_any
 from krappy.wire import mistaken
@@ -132,7 +133,7 @@ class HttpConnection:
         from krappy.server.http_exchange import HttpExchange
 
         try:
-            names = [_name(each) for each in (self._sock.getpeername(), self._sock.getsockname())]
+            names = [endpoint(each) for each in (self._sock.getpeername(), self._sock.getsockname())]
         except OSError:
             return  # the peer has left
         conversation = HttpExchange(self._wire, *names)
@@ -257,10 +258,6 @@ class HttpConnection:
             "client_id": None,
             "registrations": [],
         }
-
-
-def _name(address: Any) -> tuple[str, int]:
-    return str(address[0]), int(address[1])
 
 
 def date() -> bytes:

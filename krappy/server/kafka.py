@@ -32,6 +32,7 @@ from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
 from krappy.server.pace import OUTBOX, SMALL
+from krappy.server.sockets import endpoint
 from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later
@@ -62,8 +63,8 @@ class Advertised(NamedTuple):
     rack: str | None
 
     def node(self, sock: socket.socket) -> NodeInfo:
-        host, port = parse_address(self.address) if self.address else sock.getsockname()[:2]
-        return NodeInfo(self.node_id, host.removeprefix("::ffff:"), port, self.rack)
+        host, port = parse_address(self.address) if self.address else endpoint(sock.getsockname())
+        return NodeInfo(self.node_id, host, port, self.rack)
 
 
 class Kafka:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from krappy.errors import KrappyError, Overloaded, Unavailable
+from krappy.hosts import written
 from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.ports.tokens import TokensPort
@@ -19,7 +20,7 @@ from krappy.server.budget import Budget
 from krappy.server.pace import Turns
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
-from krappy.server.sockets import prepare
+from krappy.server.sockets import endpoint, prepare
 from krappy.server.tls import Handshakes, ServerTls
 from krappy.settings.listeners import parse_address
 from krappy.tls import TlsSocket
@@ -238,8 +239,8 @@ class Server:
         assert self._nursery is not None
         speech = listener.speech
         prepare(sock)
-        host, port = address[0].removeprefix("::ffff:"), address[1]
-        client = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host, port = endpoint(address)
+        client = written(host, port)
         refusal = self._refusal(speech.protocol, host, sock.fileno())
         if refusal is not None:
             self.refused += 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from typing import Any
 
 import trio
 
+from krappy.hosts import plain
 from krappy.tls import TlsSocket
 
 _ESTABLISHED = 1  # the first byte of Linux's tcp_info is the state (include/net/tcp_states.h)
@@ -23,6 +25,12 @@ def prepare(sock: socket.socket) -> None:
     for name, value in _ALIVE:
         if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def endpoint(name: Any) -> tuple[str, int]:
+    """The address and the port of one end of a connection, as `accept`, `getpeername` and `getsockname` give it. All
+    that the broker knows of where a peer comes from passes here."""
+    return plain(str(name[0])), int(name[1])
 
 
 def has_left(sock: socket.socket) -> bool:

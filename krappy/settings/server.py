@@ -17,7 +17,6 @@ that names the nearest known one.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.errors import ConfigError, InvalidConfig
+from krappy.hosts import read_address
 from krappy.settings import authorization, exposure, inter_broker, oauth, units, zookeeper
 from krappy.settings.inter_broker import InterBrokerSettings
 from krappy.settings.kafka_names import KAFKA_NAMES
@@ -446,10 +446,10 @@ def _read_overrides(text: str) -> dict[str, int]:
     for each in text.split(",") if text else []:
         host, _, number = each.strip().rpartition(":")
         try:
-            address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+            address = read_address(host.removeprefix("[").removesuffix("]"))
         except ValueError:
             raise ValueError(f"'{each:.80}' is not ADDRESS:NUMBER") from None
-        found[str(address)] = _read_number(number, 0, 2**31 - 1)
+        found[address] = _read_number(number, 0, 2**31 - 1)
     return found
 
 

@@ -8,15 +8,14 @@ allows it, it is denied; resources that no ACL concerns may be open to everybody
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import InvalidRequest
+from krappy.hosts import plain
 
 ANY_NAME = "*"  # as a literal name: all resources of the type; as a host: all hosts
 EVERYBODY = "User:*"
@@ -204,13 +203,5 @@ def _covers(denies: Acl, allows: Acl) -> bool:
 
 
 def _is_host(wanted: str, host: str) -> bool:
-    return wanted in (ANY_NAME, host) or _plain(wanted) == _plain(host)
-
-
-@lru_cache(4096)
-def _plain(host: str) -> str:
-    """An address in its one shortest form: Java's tools write IPv6 addresses without ::."""
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return host
+    """Java's tools write IPv6 addresses without ::."""
+    return wanted in (ANY_NAME, host) or plain(wanted) == plain(host)

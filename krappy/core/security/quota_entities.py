@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
 from krappy.errors import InvalidRequest
+from krappy.hosts import read_address
 
 DEFAULT = ""  # as a name: all that have no quota of their own. No name is empty
 LONGEST = {"user": 255, "client-id": 249, "ip": 45}  # characters of a name; more of a client id is not looked at
@@ -63,7 +63,7 @@ def entity_of(parts: Mapping[str, str]) -> QuotaEntity:
         raise InvalidRequest("Invalid quota entity combination: an ip goes with no user and no client-id")
     ip = parts["ip"]
     try:
-        return QuotaEntity(ip=str(ipaddress.ip_address(ip)) if ip else DEFAULT)
+        return QuotaEntity(ip=read_address(ip) if ip else DEFAULT)
     except ValueError:
         raise InvalidRequest(f"'{ip:.{SHOWN}}' is no valid IP address") from None
 

@@ -1,0 +1,26 @@
+"""IP addresses as the broker knows and compares them: each in one form, however it was written or came in."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+
+def read_address(text: str) -> str:
+    """An address in its one form, the shortest. An IPv4 address that a listener for IPv6 has as ::ffff:10.0.0.7
+    (RFC 4291, section 2.5.5.2) is that IPv4 address. Raises ValueError when it is none."""
+    found = ipaddress.ip_address(text)
+    return str(getattr(found, "ipv4_mapped", None) or found)
+
+
+@lru_cache(4096)
+def plain(host: str) -> str:
+    """As `read_address`; what is no address stays as it is."""
+    try:
+        return read_address(host)
+    except ValueError:
+        return host
+
+
+def written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

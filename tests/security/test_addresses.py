@@ -1,0 +1,114 @@
+"""Where a peer comes from is one address in all protocols, also at a listener for IPv6 that takes IPv4, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from krappy.core.security.operations import Op, Resource
+from krappy.core.security.quota_entities import QuotaEntity, entity_of
+from krappy.errors import AuthorizationFailed
+from krappy.hosts import plain
+from krappy.settings.server import load
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey, Code
+from tests.handlers.raw import Raw as Native
+from tests.kafka.raw import Raw as Kafka
+from tests.process import wait_until
+from tests.security.guarded import rule
+
+TOKEN = "a-token-of-some-length"
+DENIED = {"127.0.0.9": "127.0.0.9", "127.0.0.10": "::ffff:127.0.0.10"}  # how the ACLs name them
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("::FFFF:0a00:0007", "10.0.0.7"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("host", "host"),
+    ],
+)
+def test_one_form(written: str, meant: str) -> None:
+    assert plain(written) == meant
+
+
+def test_quotas_and_limits_name_the_same_address() -> None:
+    assert entity_of({"ip": "::ffff:10.0.0.7"}) == QuotaEntity(ip="10.0.0.7")
+    config = load({"max_connections_per_ip_overrides": "[::ffff:10.0.0.7]:5"}, {})
+    assert config.overrides_of_connections_per_ip == {"10.0.0.7": 5}
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "audit"
+
+
+@pytest.fixture(scope="module")
+def broker(audit: Path) -> Iterator[RunningBroker]:
+    listeners = dict.fromkeys(("listen_native", "listen_kafka", "listen_http"), "[::]:0")
+    with run_broker(
+        audit.parent / "data",
+        durability="os",
+        insecure_listeners="allow",
+        console_token=TOKEN,
+        authorizer="acl",
+        super_users="User:root",
+        allow_everyone_if_no_acl_found=True,
+        audit_log=f"file:{audit}",
+        **listeners,
+    ) as found:
+        with Kafka(here(found.kafka_address)) as raw:
+            raw.make("t")
+            rules = [rule(Resource.TOPIC, "t", Op.ALL, "*", principal="User:*")]
+            rules += [
+                rule(Resource.TOPIC, "t", Op.ALL, host, principal=who, deny=True)
+                for host in DENIED.values()
+                for who in ("User:ANONYMOUS", "User:console")
+            ]
+            assert not any(each["error_code"] for each in raw.ask(ApiKey.CREATE_ACLS, {"creations": rules})["results"])
+        yield found
+
+
+def here(address: str) -> str:
+    return "127.0.0.1:" + address.rpartition(":")[2]
+
+
+def asked(broker: RunningBroker, source: str) -> list[bool]:
+    """Whether one who comes from there may read: by Kafka's protocol, the native one, and HTTP."""
+    with Kafka(here(broker.kafka_address), source=source) as raw:
+        [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"]
+        assert topic["error_code"] in (0, Code.TOPIC_AUTHORIZATION_FAILED)
+    with Native(here(broker.address), source=source) as native:
+        try:
+            native.call(m.Get("t", b"k"))
+            let_in = True
+        except AuthorizationFailed:
+            let_in = False
+    transport = httpx.HTTPTransport(local_address=source)
+    with httpx.Client(transport=transport, trust_env=False, timeout=60) as http:
+        url = f"http://{here(broker.http_address)}/api/v1/topics/t/events"
+        status = http.get(url, headers={"Authorization": f"Bearer {TOKEN}"}).status_code
+    assert status in (200, 403)
+    return [not topic["error_code"], let_in, status == 200]
+
+
+def test_an_acl_for_an_address_counts_in_each_protocol(broker: RunningBroker, audit: Path) -> None:
+    for host in DENIED:
+        assert asked(broker, host) == [False] * 3
+    assert asked(broker, "127.0.0.11") == [True] * 3
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.9"), trust_env=False) as http:
+        url = f"http://{here(broker.http_address)}/api/v1/topics"
+        assert http.get(url, headers={"Authorization": "Bearer wrong-token-of-some"}).status_code == 401
+
+    wait_until(
+        lambda: any("HTTP" in line and '"127.0.0.9"' in line for line in audit.read_text().splitlines()),
+        "the wrong token is in the audit log",
+    )
