@@ -73,7 +73,8 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
     following = request.start
     with session.access.snapshots(request.snapshot, Op.READ).reading(request.snapshot) as snapshot:
         tombstones = snapshot.tombstones if request.tombstones is None else request.tombstones
-        async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
+        most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
+        async with session.reading(most), session.answering(most) as room:
             while True:
                 rows = snapshot.rows(request.partition, following, request.end, max(room, 1), tombstones=tombstones)
                 following = rows.following
@@ -121,7 +122,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     where: list[int] = []
     entries: list[bytes | None] = []
     size, step = 0, SLICE
-    async with session.answering(MAX_ANSWER) as room:
+    async with session.reading(MAX_ANSWER), session.answering(MAX_ANSWER) as room:
         check_size(len(request.offsets), room)  # the answer's own offsets take as much
         keys = _keys(request)  # only now: a list of keys takes much more memory than the column they come in
         await views.wait()
@@ -166,7 +167,7 @@ def read_log(
     partition = _topic(session, request).led(request.partition)
     _check_range(partition, request)
     if session.ready:
-        room = min(request.max_bytes, MAX_BYTES, session.answer_bytes)
+        room = min(request.max_bytes, MAX_BYTES, session.read_bytes)
         try:
             return _log_read(request, partition.read_now(request.offset, room, limit=request.end))
         except BlockingIOError:
@@ -177,7 +178,8 @@ def read_log(
 async def _read_log_later(
     session: SessionPort, partition: PartitionPort, request: messages.ReadLog
 ) -> messages.LogRead:
-    async with session.answering(min(request.max_bytes, MAX_BYTES)) as room:
+    most = min(request.max_bytes, MAX_BYTES, session.read_bytes)
+    async with session.reading(most), session.answering(most) as room:
         return _log_read(request, await partition.read(request.offset, max(room, 1), limit=request.end))
 
 

@@ -71,7 +71,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
         return groups.poll(session, request)
     if session.ready:
         try:
-            parts = _gather(reader, request, min(request.max_bytes, MAX_BYTES, session.answer_bytes))
+            parts = _gather(reader, request, min(request.max_bytes, MAX_BYTES, session.read_bytes))
         except BlockingIOError:
             pass
         else:
@@ -132,7 +132,8 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
 
 
 async def _gather_from_disk(session: SessionPort, reader: Reader, request: messages.Poll) -> list[Part]:
-    async with session.answering(min(request.max_bytes, MAX_BYTES)) as room:
+    most = min(request.max_bytes, MAX_BYTES, session.read_bytes)
+    async with session.reading(most), session.answering(most) as room:
         try:
             return _gather(reader, request, room)
         except BlockingIOError:

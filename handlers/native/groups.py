@@ -68,16 +68,19 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
     member = _member(session, request.handle)
     if session.ready:
-        polled = member.poll_now(request.max_records, min(request.max_bytes, session.answer_bytes))
+        polled = member.poll_now(request.max_records, min(request.max_bytes, session.read_bytes))
         if polled is not None and (polled.leases or not request.max_wait):
             return messages.Polled(*polled)
     return _poll_later(session, member, request)
 
 
 async def _poll_later(session: SessionPort, member: MemberPort, request: messages.Poll) -> messages.Polled:
-    await session.writable()
-    room = min(request.max_bytes, session.answer_bytes)
-    polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait))
+    room = min(request.max_bytes, session.read_bytes)
+    async with session.reading(room):
+        await session.writable()
+        polled = await member.poll(request.max_records, room)
+    if not polled.leases and request.max_wait:
+        polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait), session.affordable)
     if member.closed:  # its leases were given back
         if session.broker.stopped:  # a stop closes members too: then the poll brings no events
             return messages.Polled([], [])

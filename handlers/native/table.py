@@ -20,6 +20,7 @@ NIL = b"\xc0"
 SLICE = 8  # keys looked up at once, unless their entries are large
 QUICK = 80 * SLICE  # keys looked up in one turn
 LARGE = 1 << 20  # bytes of entries that are looked up before their size is checked
+VALUE = 1 << 20  # bytes that an event has at most, unless its topic allows more
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of entries in one answer
 
@@ -49,11 +50,12 @@ async def _get_later(
 ) -> messages.Got:
     least = None if request.min_offset is None else {partition.index: request.min_offset}
     views = await session.broker.wait_for_views([partition], least)
-    await session.writable()
-    await views.wait()
-    if least is not None:
-        topic.replica(partition.index)  # still
-    return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+    async with session.reading(VALUE):
+        await session.writable()
+        await views.wait()
+        if least is not None:
+            topic.replica(partition.index)  # still
+        return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
 
 
 async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
@@ -61,10 +63,11 @@ async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.
     if request.min_offset is not None:
         partition = _partition(topic, request.key, None)
         await session.broker.wait_for_views([partition], {partition.index: request.min_offset})
-    await session.writable()
-    await views.wait()
-    (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
-    return messages.Got(where, [found or NIL])
+    async with session.reading(VALUE):
+        await session.writable()
+        await views.wait()
+        (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
+        return messages.Got(where, [found or NIL])
 
 
 @serves(messages.MultiGet, needs=needs.topic(Op.READ))
@@ -103,7 +106,7 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     indexes: list[int] = []
     entries: list[bytes] = []
     size, looked = 0, QUICK
-    async with session.answering(MAX_ANSWER) as room:
+    async with session.reading(MAX_ANSWER), session.answering(MAX_ANSWER) as room:
         await views.wait()
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + SLICE]
@@ -213,10 +216,12 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
         )
         cursor = session.add(ScanCursor(scan), _grants(topic), _kept(request, partitions))
         scan.ended = partial(session.forget, cursor)
-    await session.writable()
-    await session.pause()  # a page takes some time
+    most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
     try:
-        page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
+        async with session.reading(most):
+            await session.writable()
+            await session.pause()  # a page takes some time
+            page = await scan.page(request.max_entries, min(most, session.answer_bytes))
     except KrappyError:
         if request.cursor is None:
             session.forget(cursor)  # the client does not know of it
@@ -280,7 +285,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     try:
         for index, offset in request.offsets[:1] if request.offsets else ():
             await emit("changes", index, offset, [])  # at once: its topic id shows the client that it is the same topic
-        await watch.run(offsets, emit, session.writable)
+        await watch.run(offsets, emit, session.affordable)
         if (denied := session.revoked(handle)) is not None:
             raise denied
     finally:
@@ -295,7 +300,8 @@ async def history(session: SessionPort, request: messages.History) -> messages.H
         partition = await _only_holder(session, topic, request.key)
     else:
         partition = _partition(topic, request.key, request.partition)
-    async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
+    most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
+    async with session.reading(most), session.answering(most) as room:
         entries, following = await session.broker.history(
             partition, request.key, request.offset, request.max_records, room
         )

@@ -8,6 +8,7 @@ tree, so a change is in force on each of them as soon as it sees it. As in Kafka
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -62,6 +63,7 @@ class ClientQuotas:
         self._use = QuotaUse()
         self._seen: object = None  # of the image: the quotas that are in force
         self._throttled: dict[QuotaKey, tuple[int, float]] = {}
+        self._waiting: dict[tuple[QuotaKey, Payer], trio.lowlevel.ParkingLot] = {}  # who waits to be within a quota
 
     def open(self) -> None:
         """Puts in force what the tree has, from now on."""
@@ -78,6 +80,8 @@ class ClientQuotas:
         self.on = not quotas.keys <= {QuotaKey.CONNECTION}
         self.timed = QuotaKey.REQUEST in quotas.keys
         self.version += 1
+        for lot in self._waiting.values():
+            lot.unpark_all()
         self.changed.fire()
 
     # --- what is used
@@ -93,6 +97,32 @@ class ClientQuotas:
 
     def share(self, key: QuotaKey, payer: Payer) -> int | None:
         return self._use.share(key, payer, trio.current_time())
+
+    def rate(self, key: QuotaKey, payer: Payer) -> float:
+        return self._use.rate(key, payer, trio.current_time())
+
+    async def within(self, key: QuotaKey, payer: Payer, seconds: float = math.inf) -> bool:
+        end = trio.current_time() + seconds
+        while wait := self.wait(key, payer):
+            left = end - trio.current_time()
+            if left <= 0:
+                return False
+            lot = self._waiting.setdefault((key, payer), trio.lowlevel.ParkingLot())
+            try:
+                with trio.move_on_after(min(wait, left)):
+                    await lot.park()
+            finally:
+                if not lot:
+                    self._waiting.pop((key, payer), None)
+        return True
+
+    def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
+        return self._use.lend(key, payer, most, trio.current_time())
+
+    def repay(self, key: QuotaKey, payer: Payer, lent: float) -> None:
+        self._use.spend(key, payer, -lent, trio.current_time())
+        if (lot := self._waiting.get((key, payer))) is not None:
+            lot.unpark()
 
     def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
         if strict and (wait := self.wait(QuotaKey.MUTATION, payer)):

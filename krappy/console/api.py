@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError
+from krappy.console.security import read_cookies
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import Need
@@ -144,6 +145,13 @@ def principal_of(scope: Mapping[str, Any]) -> Principal:
     return found or Principal(listener="HTTP", host=scope["client"][0])
 
 
+def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = ()) -> HttpPayer:
+    """Who pays for a request to the console: a user, or the address of one who has not logged in."""
+    known, who = "principal" in scope or not console.guard.asks, principal_of(scope)
+    user, host = (who.name, "") if known else ("", who.host)
+    return HttpPayer(console.broker.client_quotas, user, host, needs)
+
+
 class Call:
     """One request, as its handler sees it."""
 
@@ -155,9 +163,7 @@ class Call:
         self.packed = False  # the body is msgpack
         self._cookie: str | None = None
         self._taken = 0
-        known = "principal" in request.scope or not console.guard.asks  # else he pays by his address
-        user, host = (self.principal.name, "") if known else ("", self.principal.host)
-        self.payer = HttpPayer(console.broker.client_quotas, user, host, needs)
+        self.payer = payer_of(console, request.scope, needs)
 
     @property
     def broker(self) -> BrokerPort:
@@ -167,6 +173,10 @@ class Call:
     def principal(self) -> Principal:
         """Who asks."""
         return principal_of(self.request.scope)
+
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        return read_cookies(self.request.headers, self.request.url.scheme)
 
     @property
     def access(self) -> AccessPort:

@@ -5,6 +5,7 @@ An ASGI application for `krappy.server.http`. It reaches only the broker and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -35,16 +36,17 @@ from krappy.console import (
     tail,
     topics,
 )
-from krappy.console.api import SLASH, ApiOperation, Call, read_arguments, respond, wants_binary
+from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
 from krappy.console.oidc import ProviderLogins
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
-from krappy.console.security import CHANGED, HEADERS, Guard, read_cookies
+from krappy.console.security import CHANGED, CONSOLE, HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
+from krappy.core.security.principal import ANONYMOUS
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 from krappy.ports.audit import ASKED, AskedFor
@@ -57,9 +59,13 @@ OPERATIONS: tuple[ApiOperation, ...] = tuple(
     for operation in each.routes.operations
 )
 TOGETHER = 16  # requests that are handled at a time; others wait
-MOST_LIVE = 50  # tails and watches at a time
+MOST_LIVE = 50  # tails and watches at a time,
+MOST_LIVE_OF_ONE = 20  # and of one user
 LOGIN = "/api/v1/login"
 EARLY = ("/healthz", "/readyz")  # answered while the store is still being recovered
+# They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
+# long for the identity provider, and anybody may begin one.
+SMALL = (*EARLY, LOGIN, "/api/v1/login/provider")
 
 
 class Listening(Protocol):
@@ -106,6 +112,7 @@ class Console:
         self.attempts = Attempts(server.report)
         self.pacer = Pacer()
         self.live = 0
+        self.live_of: Counter[str] = Counter()  # by user
         self.body_bytes = 0  # of requests in progress
         self.turns = trio.Semaphore(TOGETHER)
         self.wide = trio.Lock()  # held while a page reads many partitions: only one does so at a time
@@ -159,19 +166,23 @@ class PathOperations:
             ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
         try:
-            arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
-            if operation.path not in EARLY:
-                await call.room()
-            # Probes take no turn: they must be answered whatever other requests do.
-            async with nullcontext() if operation.path in EARLY else self._console.turns:
-                found = await call.payer.timed(operation.handler(call, **arguments))
+            try:
+                arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
+                await call.payer.begin()
+                if operation.path not in SMALL:
+                    await call.room()
+                async with nullcontext() if operation.path in SMALL else self._console.turns:
+                    found = await call.payer.timed(operation.handler(call, **arguments))
+            finally:
+                call.release()
+            if not operation.live:
+                response = await respond(operation, call, found)
+                call.payer.read(len(response.body))
         finally:
-            call.release()
+            call.payer.end()
         if operation.live:
             await self._stream(call, _grants(operation, arguments), found, scope, receive, send)
             return
-        response = await respond(operation, call, found)
-        call.payer.read(len(response.body))
         del found, arguments  # the peer may be slow, and these take several times as much memory as the answer
         self._console.took(operation.name, began)
         await response(scope, receive, send)
@@ -182,10 +193,17 @@ class PathOperations:
         console = self._console
         if console.live >= MOST_LIVE:
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
+        who = call.principal
+        user = None if who.name in (ANONYMOUS.name, CONSOLE.name) else who.name  # these are many people
+        if user is not None and console.live_of[user] >= MOST_LIVE_OF_ONE:
+            what = f"{MOST_LIVE_OF_ONE} live views of {user} are open, which is the limit of one user"
+            raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what)
         console.live += 1
+        if user is not None:
+            console.live_of[user] += 1
         try:
-            guard, who, headers = console.guard, call.principal, call.request.headers
-            cookies, stamp = read_cookies(headers), guard.stamp(who)
+            guard, headers = console.guard, call.request.headers
+            cookies, stamp = call.cookies, guard.stamp(who)
 
             def allowed() -> bool:
                 now = console.broker.clock.steady_ms()
@@ -202,6 +220,8 @@ class PathOperations:
             await stream(scope, receive, send)
         finally:
             console.live -= 1
+            if user is not None:
+                console.live_of -= Counter((user,))
 
 
 def _grants(operation: ApiOperation, arguments: Mapping[str, Any]) -> list[Grant]:
@@ -221,10 +241,10 @@ class App:
         document = encode(openapi.document(OPERATIONS, console.broker.version), binary=False)
         self._router = Router(
             [
-                Route("/api/v1/openapi.json", _Fixed(document, "application/json")),
-                Route("/metrics", metrics.Metrics(console)),
+                Route("/api/v1/openapi.json", _Paid(console, _Fixed(document, "application/json"))),
+                Route("/metrics", _Paid(console, metrics.Metrics(console))),
                 *(Route(path, PathOperations(console, operations)) for path, operations in paths.items()),
-                Mount("/", _Pages(packages=[("krappy.console", "static")], html=True)),
+                Mount("/", _Paid(console, _Pages(packages=[("krappy.console", "static")], html=True))),
             ],
             redirect_slashes=False,
         )
@@ -248,7 +268,7 @@ class App:
             if isinstance(error, WrongToken):
                 reason = error.problem.detail
                 self._console.broker.audit.failed("HTTP", scope["client"][0], "", reason)
-                await self._console.attempts.refused(scope["client"][0])
+                await self._console.attempts.refused(scope["client"][0], error)
             if started or isinstance(error, ClientDisconnect):
                 if not isinstance(error, ClientDisconnect | KrappyError | HttpError):
                     self._console.server.fault(error, 0)
@@ -265,14 +285,17 @@ class App:
         path = scope["path"]
         if self._console.guard.asks and ("authorization" in request.headers or path == LOGIN):
             self._console.attempts.check(scope["client"][0])
-        now, guard, cookies = self._console.broker.clock.steady_ms(), self._console.guard, read_cookies(request.headers)
+        now, guard = self._console.broker.clock.steady_ms(), self._console.guard
+        cookies = read_cookies(request.headers, scope["scheme"])
         who = None
         if guard.needs_login(path):
             if not self._console.broker.opened:
                 raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
             payer = HttpPayer(self._console.broker.client_quotas, "", scope["client"][0])
             payer.check()
-            who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
+            by_password = request.headers.get("authorization", "").lower().startswith("basic")
+            async with self._console.attempts.checking(scope["client"][0]) if by_password else nullcontext():
+                who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
             if "authorization" in request.headers:
@@ -293,6 +316,19 @@ class App:
         self._console.server.fault(error, 0)
         detail = "an internal error of the broker; its log has the traceback"
         return Problem(TYPE + "UNKNOWN_SERVER_ERROR", TITLES[500], 500, detail, "UNKNOWN_SERVER_ERROR"), {}
+
+
+class _Paid:
+    """What is no operation of the API (ASGI): its time counts all the same (request_percentage)."""
+
+    def __init__(self, console: Console, app: Any) -> None:
+        self._console = console
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        payer = payer_of(self._console, scope)
+        payer.check()
+        await payer.timed(self._app(scope, receive, send))
 
 
 class _Fixed:

@@ -10,11 +10,9 @@ from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, TypeVar
 
-import trio
-
 from krappy.console.problems import HttpError
 from krappy.core.security.operations import Need, Op, Resource
-from krappy.core.security.quota import Payer
+from krappy.core.security.quota import LENT, Payer
 from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
@@ -22,7 +20,7 @@ from krappy.steps import timed
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
-PAUSE = 10.0  # seconds between two parts of a live view at most
+ANSWER = 2 << 20  # bytes that an answer has at most
 
 
 class HttpPayer:
@@ -34,6 +32,7 @@ class HttpPayer:
         self._payer = Payer(user, host=host)
         self._reads = Need(Resource.TOPIC, Op.READ) in needs
         self._writes = Need(Resource.TOPIC, Op.WRITE) in needs
+        self._lent = 0.0  # bytes that count already for the answer, which is not made yet
 
     def check(self) -> None:
         """Raises HttpError (429) for one who is over a quota that the request counts for."""
@@ -41,24 +40,40 @@ class HttpPayer:
         if not quotas.on:
             return
         waits = {QuotaKey.REQUEST: min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST)}
-        if self._reads:
-            waits[QuotaKey.CONSUME] = quotas.wait(QuotaKey.CONSUME, payer)
+        if self._reads and (wait := quotas.wait(QuotaKey.CONSUME, payer)) > LENT:
+            waits[QuotaKey.CONSUME] = wait
         if self._writes:
             waits[QuotaKey.PRODUCE] = quotas.wait(QuotaKey.PRODUCE, payer)
         key = max(waits, key=lambda each: waits[each])
         if waits[key]:
             raise _refusal(key, waits[key])
 
+    async def begin(self) -> None:
+        """Called before a request is handled; then `end` is called, too. What it may read is counted ahead, so many
+        at once get no more than one after the other: they wait for each other for a moment. Raises HttpError (429)."""
+        if not (self._reads and self._quotas.on):
+            return
+        key = QuotaKey.CONSUME
+        await self._quotas.within(key, self._payer, LENT)
+        if wait := self._quotas.wait(key, self._payer):
+            raise _refusal(key, wait)
+        self._lent = self._quotas.lend(key, self._payer, ANSWER)
+
+    def end(self) -> None:
+        if self._lent:
+            self._quotas.repay(QuotaKey.CONSUME, self._payer, self._lent)
+            self._lent = 0.0
+
     def wrote(self, size: int) -> None:
         """Counts the bytes of a request."""
         if self._writes and self._quotas.on:
             self._quotas.spend(QuotaKey.PRODUCE, self._payer, size)
 
-    def read(self, size: int) -> float:
-        """Counts the bytes of an answer, or of a part of a live view. Returns seconds until the next part."""
-        if not (self._reads and self._quotas.on):
-            return 0.0
-        return min(PAUSE, self._quotas.spend(QuotaKey.CONSUME, self._payer, size))
+    def read(self, size: int) -> None:
+        """Counts the bytes of an answer, or of a part of a live view."""
+        self.end()
+        if self._reads and self._quotas.on:
+            self._quotas.spend(QuotaKey.CONSUME, self._payer, size)
 
     def mutate(self, partitions: int) -> None:
         """See PayerPort. Raises HttpError (429)."""
@@ -75,9 +90,10 @@ class HttpPayer:
         self._quotas.spend(QuotaKey.REQUEST, self._payer, 100 * seconds)
 
     async def pause(self, size: int) -> None:
-        """After a part of a live view."""
-        if seconds := self.read(size):
-            await trio.sleep(seconds)
+        """After a part of a live view: until there may be another one."""
+        self.read(size)
+        if self._reads and self._quotas.on:
+            await self._quotas.within(QuotaKey.CONSUME, self._payer)
 
 
 def _refusal(key: QuotaKey, seconds: float) -> HttpError:

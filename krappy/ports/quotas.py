@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -34,6 +35,18 @@ class UsePort(Protocol):
 
     def share(self, key: QuotaKey, payer: Payer) -> int | None:
         """How much the client should use at once; 0: it is over this quota; None: there is no limit."""
+
+    def rate(self, key: QuotaKey, payer: Payer) -> float:
+        """How much the client may use in a second; infinite: there is no limit."""
+
+    async def within(self, key: QuotaKey, payer: Payer, seconds: float = math.inf) -> bool:
+        """Waits until the client is within this quota. False: it was not in so many seconds."""
+
+    def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
+        """Counts ahead what the client is about to use. Returns how much of `most` was counted, to be given back by
+        `repay` when `spend` is told what it was."""
+
+    def repay(self, key: QuotaKey, payer: Payer, lent: float) -> None: ...
 
     def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
         """As `spend`, for controller_mutation_rate. `strict`: who is over the quota may not (KIP-599). Raises

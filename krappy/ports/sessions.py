@@ -74,6 +74,17 @@ class PacedPort(Protocol):
     def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
         """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
 
+    @property
+    def read_bytes(self) -> int:
+        """As `answer_bytes`, for an answer with events: less also where a quota allows less in a second."""
+
+    def reading(self, limit: int) -> AbstractAsyncContextManager[None]:
+        """`async with` while an answer of about `limit` bytes, with events, is made out of what is to be waited for.
+        Waits until the peer's user is within the quota. Raises Overloaded when that takes too long."""
+
+    async def affordable(self) -> None:
+        """Waits until it is writable, and its user is within the quota for reading, however long that takes."""
+
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
 

@@ -20,17 +20,33 @@ from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import AuthenticationFailed, InvalidRequest, KrappyError, Overloaded, ProtocolError, ShuttingDown
 from krappy.handlers.registry import Registry
+from krappy.hosts import written
 from krappy.ports import SessionFacts
 from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
-from krappy.server.throttled import HELD
+from krappy.server.sockets import endpoint
+from krappy.server.throttled import HELD, over_quota
 from krappy.settings.listeners import NATIVE
 from krappy.waiting import Later, wait_any
 from krappy.wire import mistaken
-from krappy.wire.messages import REQUESTS, Answer, Authenticate, Ping, Request, error_frame, parse, take_id
+from krappy.wire.messages import (
+    REQUESTS,
+    Answer,
+    Authenticate,
+    Commit,
+    ConsumerRegistration,
+    Offsets,
+    Ping,
+    Request,
+    ResetGroup,
+    Seek,
+    error_frame,
+    parse,
+    take_id,
+)
 from krappy.wire.schema import unpack_request
 
 if TYPE_CHECKING:
@@ -40,6 +56,8 @@ KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
 NO_FRAME = memoryview(b"")
 LOGGING_IN = (Ping, Authenticate)
+# Whom they serve reads topics, or writes them; but they bring no events themselves.
+NO_EVENTS = frozenset(each.kind for each in (ConsumerRegistration, Seek, Offsets, Commit, ResetGroup))
 FEW = 8  # waiting requests of one connection that begin at once; others begin in turns
 FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
 ELEMENT = 150  # about how many bytes an element of a request's array takes
@@ -56,10 +74,11 @@ class Native:
         self.advertised = advertised
         self.admission = admission or Admission(NATIVE)
 
-        self.reads, self.writes = (
+        reads, writes = (
             frozenset(cls.kind for cls, each in registry.served.items() if Need(Resource.TOPIC, op) in each.needs)
             for op in (Op.READ, Op.WRITE)
         )  # types of messages that count for consumer_byte_rate and for producer_byte_rate
+        self.reads, self.writes = reads - NO_EVENTS, writes - NO_EVENTS
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
         return Connection(server, sock, client, self)
@@ -205,7 +224,24 @@ class Connection(Channel):
         return Payer(host=principal.host) if self._locked else Payer(principal.name)
 
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
-        return QuotaKey.PRODUCE if KIND.unpack_from(frame)[0] in self._speech.writes else None
+        kind = KIND.unpack_from(frame)[0]
+        if kind in self._speech.reads:
+            return QuotaKey.CONSUME
+        return QuotaKey.PRODUCE if kind in self._speech.writes else None
+
+    def _metered(self, frame: memoryview, size: int, lent: bool) -> None:
+        if self._limit_of(frame) is QuotaKey.CONSUME and (wait := self._quotas.wait(QuotaKey.CONSUME, self._payer())):
+            self._refuse(frame, over_quota(wait))  # it was held for long enough
+        else:
+            super()._metered(frame, size, lent)
+
+    def _refuse(self, frame: memoryview, error: KrappyError) -> None:
+        self.requests += 1
+        try:
+            id = take_id(unpack_request(frame[4:]))
+        except KrappyError as broken:
+            id, error = 0, broken
+        self._send(error_frame(id, error))
 
     @property
     def ready(self) -> bool:
@@ -223,8 +259,7 @@ def _used(sock: socket.socket) -> str:
     name = sock.getsockname()
     if not isinstance(name, tuple):
         return ""
-    host, port = name[0].removeprefix("::ffff:"), name[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return written(*endpoint(name))
 
 
 def _elements(request: Request) -> int:

@@ -40,7 +40,7 @@ class Paced:
     def __init__(self, peer: PacedPort) -> None:
         self._peer = peer
         self.writable, self.answering, self.pause = peer.writable, peer.answering, peer.pause
-        self.throttle = peer.throttle
+        self.throttle, self.reading, self.affordable = peer.throttle, peer.reading, peer.affordable
 
     @property
     def ready(self) -> bool:
@@ -53,6 +53,10 @@ class Paced:
     @property
     def answer_bytes(self) -> int:
         return self._peer.answer_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        return self._peer.read_bytes
 
 
 class Identified(Paced):

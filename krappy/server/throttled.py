@@ -5,7 +5,10 @@ Rules, kept here (KIP-219):
 - Who is over a quota is answered at once, and told for how long; the broker then reads no further request of that
   connection until that time is over. It still sees a peer that leaves.
 - Requests that a quota counts wait as well while what other connections did is over it, for `HELD` seconds at most:
-  nobody gains by having many connections. A Fetch is not held, but answered empty.
+  nobody gains by having many connections. Then a write begins all the same, and a read is refused: its client asks
+  again. A Fetch is not held, but answered empty.
+- What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
+  ahead (`reading`).
 - When a quota changes, nobody is silent any longer for what was before.
 - Without quotas all of this is one look at `_quotas.on` for each request.
 """
@@ -13,7 +16,8 @@ Rules, kept here (KIP-219):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +25,7 @@ import trio
 
 from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
+from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 48 << 20  # bytes of unanswered requests of one connection
 HELD = 10.0  # seconds for which a request waits because of other connections: its client waits 30 for the answer
+AGAIN = 0.05  # seconds after which a read that is held is looked at again, at the earliest
 MOST_REQUEST = 1.0  # seconds for which request_percentage silences: others would take its members of groups for dead
 LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it had sent is still served
 T = TypeVar("T")
@@ -121,6 +127,32 @@ class Throttled(Entrance, Pace):
             self.throttled += now + seconds - max(now, self._throttled_until)
             self._throttled_until, self._throttled_by = now + seconds, self._quotas.version
 
+    # --- reads
+
+    @property
+    def read_bytes(self) -> int:
+        rate = self._quotas.rate(QuotaKey.CONSUME, self._peer.payer) if self._quotas.on else math.inf
+        return self.answer_bytes if rate == math.inf else max(1, min(self.answer_bytes, int(rate)))
+
+    @asynccontextmanager
+    async def reading(self, limit: int) -> AsyncIterator[None]:
+        quotas, payer, lent = self._quotas, self._peer.payer, 0.0
+        if quotas.on and not self._exempt:
+            if not await quotas.within(QuotaKey.CONSUME, payer, HELD):
+                raise over_quota(quotas.wait(QuotaKey.CONSUME, payer))
+            lent = quotas.lend(QuotaKey.CONSUME, payer, limit)
+        try:
+            yield
+        finally:
+            if lent:
+                quotas.repay(QuotaKey.CONSUME, payer, lent)
+
+    async def affordable(self) -> None:
+        await self.writable()
+        while self._quotas.on and self._quotas.wait(QuotaKey.CONSUME, self._peer.payer):
+            await self._quotas.within(QuotaKey.CONSUME, self._peer.payer)
+            await self.writable()
+
     # --- what it counts for
 
     def _is_held(self, frame: memoryview) -> bool:
@@ -136,6 +168,8 @@ class Throttled(Entrance, Pace):
             self._held_since = 0.0
             return False
         self._held_since = self._held_since or now
+        if key is QuotaKey.CONSUME:  # some of it may be counted ahead, and be given back
+            wait = max(AGAIN, wait / 4)
         self.throttle(min(wait, self._held_since + HELD - now))
         return True
 
@@ -180,3 +214,8 @@ class Throttled(Entrance, Pace):
         if payer is None or not self._quotas.timed:
             return work
         return timed(work, perf_counter, lambda seconds: self._took(payer, seconds))
+
+
+def over_quota(seconds: float) -> Overloaded:
+    text = f"the throttling quota has been exceeded: {QuotaKey.CONSUME}; try again in {seconds:.1f} s"
+    return Overloaded(text, seconds=seconds)

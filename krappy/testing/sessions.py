@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import trio
@@ -20,7 +20,7 @@ class WillingPeer:
     """The connection's side of a session (`krappy.server.session.Peer`)."""
 
     ready = True
-    answer_bytes = 32 << 20
+    answer_bytes = read_bytes = 32 << 20
     throttled = 0.0
 
     async def pause(self) -> None:
@@ -28,6 +28,12 @@ class WillingPeer:
 
     async def writable(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    async def affordable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def reading(self, limit: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def throttle(self, seconds: float) -> None:
         pass

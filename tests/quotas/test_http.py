@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -90,3 +91,26 @@ def test_throttling_is_told_to_prometheus(broker: RunningBroker, quotas: Quotas)
     text = httpx.get(f"http://{broker.http_address}/metrics", timeout=60, trust_env=False).text
     assert 'krappy_throttled_total{quota="producer_byte_rate"}' in text
     assert 'krappy_throttled_seconds_total{quota="request_percentage"}' in text
+
+
+def test_many_at_once_read_no_more_than_one_after_the_other(
+    broker: RunningBroker, web: httpx.Client, quotas: Quotas
+) -> None:
+    with broker.connect() as client:
+        client.create_topic("h-read")
+    assert write(web, "h-read", 20 * KB).status_code == 201
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0)  # of which one answer takes more than this test
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(web.get, ["/topics/h-read/events?start=earliest"] * 8))
+    assert sorted(each.status_code for each in answers) == [200] + [429] * 7
+
+
+def test_other_paths_count_as_well(broker: RunningBroker, quotas: Quotas) -> None:
+    for path in ("/metrics", "/api/v1/openapi.json", "/"):
+        quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
+        quotas.set({"user": "ANONYMOUS"}, request_percentage=0.01)
+        end = time.monotonic() + 60
+        with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60, trust_env=False) as http:
+            while (answer := http.get(path)).status_code == 200:
+                assert time.monotonic() < end
+        check_refused(answer, "request_percentage", 1)

@@ -66,8 +66,15 @@ class Member:
             return None
         return self._answer(poll, began)
 
-    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled:
-        """Leases the next events; waits up to `max_wait_ms` for some. Raises UnknownTopic, StorageError."""
+    async def poll(
+        self,
+        max_records: int,
+        max_bytes: int,
+        max_wait_ms: int = 0,
+        again: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> GroupPolled:
+        """Leases the next events; waits up to `max_wait_ms` for some, and for `again` before it looks once more.
+        Raises UnknownTopic, StorageError."""
         group = self.group
         began = group.keeper.now_ms()
         deadline = trio.current_time() + max_wait_ms / 1000
@@ -82,6 +89,7 @@ class Member:
                 return polled
             if cold is None:
                 await group.wait(self, left)
+                await again()
         self.check()
         return GroupPolled([], [])
 

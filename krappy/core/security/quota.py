@@ -9,13 +9,16 @@ Rules, kept here:
   ClientQuotaManager (`QuotaSet.find`). One for a user is shared by all that the user's connections do; one for a client
   id by all who give that id; one for both by those who have both.
 - Who has used less than allowed has credit, of at most `BURST` seconds. Who has used more waits until the average is
-  within the rate again.
+  within the rate again; for what others did who share the quota, at most `DEBT` seconds: of more Kafka's samples do not
+  know either. Only partitions are owed for ever (KIP-599).
+- When a quota changes, what was used of it before is forgotten.
 - However many names peers make up, memory is bounded, and nobody's debt is forgotten for it: what was used is forgotten
   only once it makes no difference. While that is not enough, new names share what one of them may use.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -24,6 +27,9 @@ from krappy.core.security.quota_entities import DEFAULT, QuotaEntity, QuotaKey, 
 MOST_BUCKETS = 10_000
 LEAST_WAIT = 0.001  # s; less is none
 BURST: Mapping[QuotaKey, float] = {key: 11.0 if key is QuotaKey.MUTATION else 1.0 for key in QuotaKey}
+LENT = 2.0  # s: as much of something that is about to be used is counted ahead; all credit is gone for a second then
+WINDOW = 11.0  # s: Kafka's quota.window.num times quota.window.size.seconds
+DEBT: Mapping[QuotaKey, float] = {key: math.inf if key is QuotaKey.MUTATION else WINDOW for key in QuotaKey}
 
 
 class Payer(NamedTuple):
@@ -35,6 +41,7 @@ class Payer(NamedTuple):
 
 
 _Shared = tuple[str | None, str | None]
+BucketName = tuple[QuotaKey, *tuple[object, ...]]
 
 
 class QuotaLimit(NamedTuple):
@@ -87,19 +94,27 @@ def _precedence(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, _Share
 
 
 class Bucket:
-    """What was used of one quota. `rate`: units a second; `burst`: seconds of credit at most."""
+    """What was used of one quota. `rate`: units a second; `burst`: seconds of credit at most; `debt`: seconds for
+    which those who share it wait at most. `entity`: whom the quota is for."""
 
-    __slots__ = ("_paid", "burst", "rate")
+    __slots__ = ("_paid", "burst", "debt", "entity", "rate")
 
-    def __init__(self, rate: float, burst: float, now: float) -> None:
+    def __init__(
+        self, rate: float, burst: float, now: float, debt: float = math.inf, entity: QuotaEntity | None = None
+    ) -> None:
         self.rate = rate
         self.burst = burst
+        self.debt = debt
+        self.entity = entity
         self._paid = now - burst  # when what was used is within the rate
 
     def spend(self, amount: float, now: float) -> float:
-        """Notes that so much was used. Returns how many seconds its user is to wait now."""
+        """Notes that so much was used. Returns how many seconds its user is to wait now: for all that it has used
+        itself, and `debt` at most for what was before."""
         self._paid = max(self._paid, now - self.burst) + amount / self.rate
-        return self.wait(now)
+        wait = self.wait(now)
+        self._paid = min(self._paid, now + self.debt)
+        return wait
 
     def wait(self, now: float) -> float:
         left = self._paid - now
@@ -116,13 +131,18 @@ class QuotaUse:
     def __init__(self, most: int = MOST_BUCKETS) -> None:
         self._most = most
         self.quotas = QuotaSet()
-        self._buckets: dict[tuple[object, ...], Bucket] = {}
+        self._buckets: dict[BucketName, Bucket] = {}
         self._known: dict[tuple[QuotaKey, Payer], Bucket | None] = {}  # the bucket of each that was looked for
         self._swept = 0.0
 
     def take(self, quotas: QuotaSet) -> None:
         self.quotas = quotas
         self._known.clear()
+        self._buckets = {name: bucket for name, bucket in self._buckets.items() if self._counts(bucket, name[0])}
+
+    def _counts(self, bucket: Bucket, key: QuotaKey) -> bool:
+        """Whether the quota of a bucket is as it was."""
+        return bucket.entity is None or self.quotas.all.get(bucket.entity, {}).get(key) == bucket.rate
 
     @property
     def size(self) -> int:
@@ -147,6 +167,21 @@ class QuotaUse:
             return None
         return 0 if bucket.wait(now) else max(1, int(bucket.rate))
 
+    def rate(self, key: QuotaKey, payer: Payer, now: float) -> float:
+        """How much it may use in a second; infinite: there is no limit."""
+        bucket = self._of(key, payer, now)
+        return math.inf if bucket is None else bucket.rate
+
+    def lend(self, key: QuotaKey, payer: Payer, most: float, now: float) -> float:
+        """Notes as used what is about to be used, as far as is known: `most`, and no more than keeps all others who
+        share the quota from beginning meanwhile. Returns how much, to be given back; 0: there is no limit."""
+        bucket = self._of(key, payer, now)
+        if bucket is None:
+            return 0.0
+        lent = min(most, bucket.rate * LENT)
+        bucket.spend(lent, now)
+        return lent
+
     def connect(self, host: str, otherwise: float | None, now: float, *, exempt: bool = False) -> bool:
         """Whether an address may open one more connection now, which then counts. `otherwise`: how many a second, where
         no quota says it; None: any number. `exempt`: only a quota for just this address counts."""
@@ -155,7 +190,7 @@ class QuotaUse:
         if rate is None or (exempt and (limit is None or limit.entity.ip != host)):
             return True
         key = QuotaKey.CONNECTION
-        bucket = self._made((key, host), (key, rate), key, rate, now)
+        bucket = self._made((key, host), (key, rate), rate, now, None if limit is None else limit.entity)
         if bucket.wait(now):
             return False
         bucket.spend(1, now)
@@ -172,12 +207,12 @@ class QuotaUse:
             self._known[known] = None
             return None
         who = (payer.host,) if payer.host else limit.shared
-        bucket = self._made((key, *who), (key, limit.entity), key, limit.rate, now)
+        bucket = self._made((key, *who), (key, limit.entity), limit.rate, now, limit.entity)
         self._known[known] = bucket
         return bucket
 
     def _made(
-        self, name: tuple[object, ...], overflow: tuple[object, ...], key: QuotaKey, rate: float, now: float
+        self, name: BucketName, overflow: BucketName, rate: float, now: float, entity: QuotaEntity | None
     ) -> Bucket:
         """The bucket of this name, or the one that all share for whom there is no room: also as long as something is
         used of that, for this may be his."""
@@ -189,7 +224,8 @@ class QuotaUse:
                 name = overflow
                 found = self._buckets.get(name)
         if found is None or found.rate != rate:
-            found = self._buckets[name] = Bucket(rate, BURST[key], now)
+            key = name[0]
+            found = self._buckets[name] = Bucket(rate, BURST[key], now, DEBT[key], entity)
         return found
 
     def _sweep(self, now: float) -> None:

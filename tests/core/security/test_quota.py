@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.core.security.quota import BURST, Bucket, Payer, QuotaSet, QuotaUse
+from krappy.core.security.quota import BURST, WINDOW, Bucket, Payer, QuotaSet, QuotaUse
 from krappy.core.security.quota_entities import (
     DEFAULT,
     OF_CLIENTS,
@@ -112,14 +112,53 @@ def test_a_bucket_is_as_the_naive_one(rate: float, burst: float, work: list[tupl
         assert bucket.spend(amount, now) == pytest.approx(naive.spend(amount, now), rel=1e-6, abs=2e-3)
 
 
-@given(st.floats(1, 1e6), st.lists(st.floats(1, 1e6), min_size=1, max_size=40))
-def test_who_waits_as_told_keeps_to_the_rate(rate: float, pieces: list[float]) -> None:
+@given(st.floats(1, 1e6), st.lists(st.floats(0.001, WINDOW), min_size=1, max_size=40))
+def test_who_waits_as_told_keeps_to_the_rate(rate: float, seconds: list[float]) -> None:
     use, now, done = use_of((QuotaEntity("ada"), rate)), 0.0, 0.0
-    for piece in pieces:
-        wait = use.spend(PRODUCE, ADA, piece, now)
-        done += piece
+    for each in seconds:
+        wait = use.spend(PRODUCE, ADA, each * rate, now)
+        done += each * rate
         now += wait
         assert done <= rate * (now + BURST[PRODUCE]) * 1.0001 + rate * 0.002
+
+
+@pytest.mark.parametrize("key", [PRODUCE, CONSUME, QuotaKey.REQUEST])
+def test_what_others_did_is_owed_for_a_bounded_time(key: QuotaKey) -> None:
+    use = use_of((QuotaEntity("ada"), 10.0), key=key)
+    assert use.spend(key, ADA, 10_000, 0.0) == pytest.approx(999.0)  # for oneself all
+    assert use.wait(key, ADA, 0.0) == WINDOW
+    assert use.spend(key, ADA, 10, 0.0) == pytest.approx(WINDOW + 1)
+    assert use.wait(key, ADA, 0.0) == WINDOW
+
+
+def test_partitions_are_owed_for_as_long_as_it_takes() -> None:
+    use = use_of((QuotaEntity("ada"), 1.0), key=QuotaKey.MUTATION)
+    use.spend(QuotaKey.MUTATION, ADA, 1011, 0.0)
+    assert use.wait(QuotaKey.MUTATION, ADA, 0.0) == pytest.approx(1000.0)
+
+
+def test_while_somebody_is_lent_all_that_there_is_nobody_else_begins() -> None:
+    use = use_of((QuotaEntity("ada"), 10.0), key=CONSUME)
+    assert use.lend(CONSUME, Payer("bob"), 1e9, 0.0) == 0.0
+    assert use.lend(CONSUME, ADA, 4.0, 0.0) == 4.0
+    assert use.wait(CONSUME, ADA, 0.0) == 0.0  # there is enough for somebody else
+    lent = use.lend(CONSUME, ADA, 1e9, 0.0)
+    assert lent == 20.0
+    assert use.wait(CONSUME, ADA, 0.0) == pytest.approx(1.4)
+    use.spend(CONSUME, ADA, -lent, 0.0)
+    use.spend(CONSUME, ADA, -4.0, 0.0)
+    assert use.spend(CONSUME, ADA, 20.0, 0.0) == pytest.approx(1.0)
+
+
+def test_a_quota_that_was_away_begins_anew_and_others_do_not() -> None:
+    use = use_of((QuotaEntity("ada"), 10.0), (QuotaEntity("bob"), 10.0))
+    kept = use.quotas
+    use.spend(PRODUCE, ADA, 100, 0.0)
+    use.spend(PRODUCE, Payer("bob"), 100, 0.0)
+    use.take(QuotaSet({QuotaEntity("bob"): {PRODUCE: 10.0}}))
+    use.take(kept)
+    assert use.wait(PRODUCE, ADA, 0.0) == 0.0
+    assert use.wait(PRODUCE, Payer("bob"), 0.0) > 0.0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.floats(0.01, 1), st.floats(1, 50)), max_size=200))
