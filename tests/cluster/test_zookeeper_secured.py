@@ -80,7 +80,8 @@ def stranger(secured: Secured) -> Iterator[KazooClient]:
 def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: KazooClient, chroot: str) -> None:
     async def before() -> None:
         async with connected(secured.address, chroot, tls=secured.tls) as client:
-            await client.multi([Create("/a", b"1"), Create("/config"), Create("/config/users", b"s")])
+            there = ["/config", "/config/users", "/security", "/security/users_secret", "/security/acls"]
+            await client.multi([Create("/a", b"1"), *(Create(path, b"s") for path in there)])
 
     async def main() -> None:
         async with connected(secured.address, chroot, auth=OURS, protected=True, tls=secured.tls) as client:
@@ -91,11 +92,12 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
     trio.run(before)
     assert stranger.get(f"{chroot}/config/users")[0] == b"s"
     trio.run(main)
-    for path in ("/config/users", "/config/users/ada", "/config/brokers", "/config/brokers/1"):
+    hidden = ["/config/users", "/config/users/ada", "/config/brokers", "/config/brokers/1", "/security/users_secret"]
+    for path in hidden:
         for use in (stranger.get, stranger.get_children, partial(stranger.set, value=b"x")):
             with pytest.raises(NoAuthError):
                 use(f"{chroot}{path}")
-    for path in ("", "/a", "/b", "/config", "/config/topics"):
+    for path in ("", "/a", "/b", "/config", "/config/topics", "/security", "/security/acls"):
         stranger.get(f"{chroot}{path}")
         with pytest.raises(NoAuthError):
             stranger.set(f"{chroot}{path}", b"x")

@@ -27,8 +27,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tri
 SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
-# Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings.
-SECRET = (f"{paths.CONFIG}/{paths.USER_CONFIG}/", f"{paths.CONFIG}/{paths.BROKER_CONFIG}/")
+# Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings; and
+# what hides which users there are.
+SECRET = (
+    f"{paths.CONFIG}/{paths.USER_CONFIG}/",
+    f"{paths.CONFIG}/{paths.BROKER_CONFIG}/",
+    f"{paths.USERS_SECRET}/",
+)
 
 
 class ZooKeeper:
