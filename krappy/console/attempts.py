@@ -1,20 +1,28 @@
 """Wrong tokens and passwords: each is logged, and answered after SECONDS. While MOST wait for that, their address may
 try no more.
 
+A password is checked in a thread, so many may be on their way before the first was found wrong. Of one address MOST are
+checked, or were wrong and wait; a few more may wait for their turn. So there are MOST guesses in SECONDS, however many
+connections they come by, and right passwords that come together only wait for each other.
+
 A token has at least 16 characters, so a good one can't be guessed at any rate that a network allows. This protects a
 poor one, too, and shows attempts in the log. A user with the right token is never locked out for long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from trio import sleep
+from trio.lowlevel import ParkingLot
 
 from krappy.console.problems import HttpError
 
 SECONDS = 0.5  # until a wrong token is answered
-MOST = 10  # of one address that wait for that
+MOST = 10  # of one address that wait for that, or are checked
+QUEUED = 50  # of one address that wait until they are checked
 
 
 class WrongToken(HttpError):
@@ -22,6 +30,7 @@ class WrongToken(HttpError):
 
     def __init__(self, what: str = "this is not the console's token") -> None:
         super().__init__(401, "NOT_LOGGED_IN", what, WWW_Authenticate='Bearer realm="krappy"')
+        self.counted = False  # among those of its address that were wrong
 
 
 class Attempts:
@@ -29,20 +38,59 @@ class Attempts:
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._report = report
-        self._waiting: dict[str, int] = {}  # by address; at most as many as HTTP connections
+        self._wrong: Counter[str] = Counter()  # that wait for their answer, by address; at most as many as connections
+        self._checked: Counter[str] = Counter()  # that are checked now
+        self._queues: dict[str, ParkingLot] = {}
 
     def check(self, address: str) -> None:
         """Call it before a token is checked. Raises HttpError (429)."""
-        if self._waiting.get(address, 0) >= MOST:
-            raise HttpError(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")
+        if self._wrong[address] >= MOST:
+            raise _too_many()
 
-    async def refused(self, address: str) -> None:
+    @asynccontextmanager
+    async def checking(self, address: str) -> AsyncIterator[None]:
+        """Around the check of a password. Raises HttpError (429)."""
+        while self._wrong[address] + self._checked[address] >= MOST:
+            queue = self._queues.setdefault(address, ParkingLot())
+            if len(queue) >= QUEUED:
+                raise _too_many()
+            try:
+                await queue.park()
+            except BaseException:  # its peer has left
+                self._next(address)
+                raise
+        self._checked[address] += 1
+        try:
+            yield
+        except WrongToken as error:
+            self._wrong[address] += 1
+            error.counted = True
+            raise
+        finally:
+            self._checked -= Counter((address,))
+            self._next(address)
+
+    async def refused(self, address: str, error: WrongToken) -> None:
         """A token was wrong: returns when it may be answered."""
         self._report("login_refused", client=address)
-        self._waiting[address] = self._waiting.get(address, 0) + 1
+        if not error.counted:
+            self._wrong[address] += 1
         try:
             await sleep(SECONDS)
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            self._wrong -= Counter((address,))
+            self._next(address)
+
+    def _next(self, address: str) -> None:
+        """Lets the next one of those that wait be checked, if there is room."""
+        queue = self._queues.get(address)
+        if queue is None:
+            return
+        if self._wrong[address] + self._checked[address] < MOST:
+            queue.unpark()
+        if not queue:
+            del self._queues[address]
+
+
+def _too_many() -> HttpError:
+    return HttpError(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")

@@ -13,7 +13,7 @@ from krappy.console import oidc
 from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
 from krappy.console.oidc import LASTS_MS
-from krappy.console.security import CONSOLE, COOKIE, read_cookies
+from krappy.console.security import CONSOLE, COOKIE, HOST_ONLY
 from krappy.console.sessions import SESSION_MS
 from krappy.core.security import needs
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
@@ -80,7 +80,7 @@ async def ways(call: Call) -> LoginWays:
 
 @routes.post("/login/provider", needs=needs.NOTHING, summary="Begin a login at the identity provider")
 async def begin(call: Call) -> ProviderBegun:
-    location, cookie = await call.console.provider_logins.begin(call.broker.clock.steady_ms())
+    location, cookie = await call.console.provider_logins.begin(call.broker.clock.steady_ms(), call.principal.host)
     call.set_cookie(_cookie(cookie, LASTS_MS // 1000, call.request.url.scheme, oidc.COOKIE))
     return ProviderBegun(location)
 
@@ -98,13 +98,14 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     now = call.broker.clock.steady_ms()
     lasts = SESSION_MS
     if body.code:
-        cookie = read_cookies(call.request.headers).get(oidc.COOKIE, "")
-        principal = await call.console.provider_logins.finish(body.code, body.state, cookie, now)
+        cookie = call.cookies.get(oidc.COOKIE, "")
+        principal = await call.console.provider_logins.finish(body.code, body.state, cookie, now, call.principal.host)
         lasts = min(lasts, (principal.expires_ms or 0) - call.broker.now_ms())
         if lasts <= 0:
             raise WrongToken("the identity provider's token is over already: do the clocks differ?")
     elif body.user:
-        principal = await guard.user(body.user, body.password, call.payer.took)
+        async with call.console.attempts.checking(call.principal.host):
+            principal = await guard.user(body.user, body.password, call.payer.took)
     elif guard.is_token(body.token):
         principal = CONSOLE
     else:
@@ -119,7 +120,7 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
 @routes.post("/logout", needs=needs.cluster(Op.ALTER), summary="End this session, or all sessions")
 async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     sessions, now = call.console.guard.sessions, call.broker.clock.steady_ms()
-    cookie = read_cookies(call.request.headers).get(COOKIE, "")
+    cookie = call.cookies.get(COOKIE, "")
     if query.all:
         everybody = call.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.ALTER)
         ended = sessions.close_all(now, None if everybody else replace(call.principal, host=""))
@@ -132,6 +133,7 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
 
 
 def _cookie(value: str, seconds: int, scheme: str, name: str = COOKIE) -> str:
-    """The value of Set-Cookie (RFC 6265). `Secure` only over TLS: else a browser would not send the cookie back."""
+    """The value of Set-Cookie (RFC 6265). `Secure`, and for this host alone, only over TLS: else a browser would not
+    send the cookie back."""
     text = f"{name}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"
-    return text + "; Secure" if scheme == "https" else text
+    return f"{HOST_ONLY}{text}; Secure" if scheme == "https" else text

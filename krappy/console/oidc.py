@@ -2,11 +2,16 @@
 
 What an attempt is known by when its browser comes back is in a cookie, signed and for `LASTS_MS`: nobody can make a
 browser finish a login that it has not begun (`state`), nor one that another browser has begun (`verifier`).
+
+Anybody may begin a login, and the provider may be slow: who waits for it takes nobody else's turn, and few may.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 
 from krappy.console.attempts import WrongToken
@@ -18,6 +23,7 @@ from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrou
 
 COOKIE = "krappy_login"
 LASTS_MS = 300_000
+MOST, MOST_OF_ONE = 32, 8  # requests that wait for the provider, of everybody and of one address
 
 
 class ProviderLogins:
@@ -26,23 +32,23 @@ class ProviderLogins:
     def __init__(self, provider: ProviderLoginPort | None, secret: bytes) -> None:
         self._provider = provider
         self._key = sha256(b"krappy console provider login " + secret).digest()
+        self._waiting: Counter[str] = Counter()  # for the provider, by address
 
     @property
     def offered(self) -> bool:
         return self._provider is not None
 
-    async def begin(self, now: int) -> tuple[str, str]:
-        """(where the browser goes, the cookie's value). `now`: ms by the steady clock. Raises HttpError."""
+    async def begin(self, now: int, host: str) -> tuple[str, str]:
+        """(where the browser goes, the cookie's value). `now`: ms by the steady clock. `host`: the browser's address.
+        Raises HttpError."""
         if self._provider is None:
             raise HttpError(404, "NOT_FOUND", "there is no identity provider to log in at")
-        try:
+        with self._asking(host):
             where, attempt = await self._provider.begin()
-        except ProviderTrouble as error:
-            raise _away(error) from None
         told = ".".join((str(now + LASTS_MS), *attempt))
         return where, f"{told}.{self._sign(told)}"
 
-    async def finish(self, code: str, state: str, cookie: str, now: int) -> Principal:
+    async def finish(self, code: str, state: str, cookie: str, now: int, host: str) -> Principal:
         """Who has logged in. Raises WrongToken, HttpError."""
         attempt = self._read(cookie, now)
         if self._provider is None or attempt is None:
@@ -50,12 +56,26 @@ class ProviderLogins:
         if not hmac.compare_digest(state.encode(errors="replace"), attempt.state.encode()):
             raise WrongToken("this is the end of another login at the identity provider: try it again")
         try:
-            said = await self._provider.finish(code, attempt)
-        except ProviderTrouble as error:
-            raise _away(error) from None
+            with self._asking(host):
+                said = await self._provider.finish(code, attempt)
         except TokenRefused as error:
             raise WrongToken(f"the identity provider's token is not good: {error}") from None
         return principal_of_claims(said, PROVIDER)
+
+    @contextmanager
+    def _asking(self, host: str) -> Iterator[None]:
+        """Around a request to the provider. Raises HttpError (503)."""
+        if self._waiting[host] >= MOST_OF_ONE or self._waiting.total() >= MOST:
+            what = "too many logins wait for the identity provider already; try again later"
+            raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what, Retry_After="1")
+        self._waiting[host] += 1
+        try:
+            yield
+        except ProviderTrouble as error:
+            what = f"the identity provider is not to be had: {error}"
+            raise HttpError(503, "PROVIDER_NOT_AVAILABLE", what) from None
+        finally:
+            self._waiting -= Counter((host,))
 
     def _read(self, cookie: str, now: int) -> ProviderAttempt | None:
         told, _, proof = cookie.rpartition(".")
@@ -66,7 +86,3 @@ class ProviderLogins:
 
     def _sign(self, told: str) -> str:
         return hmac.new(self._key, told.encode(errors="replace"), sha256).hexdigest()
-
-
-def _away(error: ProviderTrouble) -> HttpError:
-    return HttpError(503, "PROVIDER_NOT_AVAILABLE", f"the identity provider is not to be had: {error}")

@@ -31,6 +31,7 @@ from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 
 COOKIE = "krappy_session"
+HOST_ONLY = "__Host-"  # before names of cookies over TLS: no other host can have set them (RFC 6265bis, section 4.1.3)
 CHANGED = "the user's password was changed, or the user deleted"  # why a session has ended
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
 HEADER = "krappy-request"
@@ -237,8 +238,9 @@ def is_local(host: str) -> bool:
         return False
 
 
-def read_cookies(headers: Mapping[str, str]) -> dict[str, str]:
-    """The cookies of a request by name (RFC 6265, section 5.4); the first of a name counts.
+def read_cookies(headers: Mapping[str, str], scheme: str) -> dict[str, str]:
+    """The cookies of a request by name (RFC 6265, section 5.4); the first of a name counts. Over TLS only those that
+    this host has set count, named without `HOST_ONLY`.
 
     In one pass: the standard library's parser takes a second for 15 KB of backslashes (CVE-2024-7592), which anybody
     may send.
@@ -246,5 +248,9 @@ def read_cookies(headers: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in headers.get("cookie", "").split(";"):
         name, _, value = pair.partition("=")
-        found.setdefault(name.strip(), value.strip())
+        name = name.strip()
+        if scheme != "https":
+            found.setdefault(name, value.strip())
+        elif name.startswith(HOST_ONLY):
+            found.setdefault(name.removeprefix(HOST_ONLY), value.strip())
     return found

@@ -3,8 +3,9 @@
 Rules, kept here:
 
 - Only https, http to this machine itself, and, for keys, a file. No redirect is followed.
-- An answer has at most `LONGEST` bytes, and `SECONDS` to come.
+- An answer has at most `LONGEST` bytes, and `SECONDS` to come, however slowly its bytes do.
 - The discovery document is read seldom, whatever browsers ask for.
+- Codes of logins, which anybody may send, have threads of their own: they keep nobody from reading keys.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import json
 import math
 import ssl
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
+from time import monotonic
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
@@ -29,9 +31,11 @@ from krappy.tls import client_context
 
 LONGEST = 1 << 20  # bytes of an answer
 SECONDS = 10.0  # for one request
+PIECE = 64 << 10  # bytes that are read at once
 FRESH = 600.0  # seconds for which the discovery document counts,
 PAUSE = 5.0  # and after which it is asked for again, if that has failed
-TOGETHER = 4  # requests at a time
+TOGETHER = 4  # requests at a time,
+CODES = 16  # and of those with a code
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -46,6 +50,7 @@ class Provider:
     def __init__(self, settings: OauthSettings) -> None:
         self._settings = settings
         self._together = trio.CapacityLimiter(TOGETHER)
+        self._codes = trio.CapacityLimiter(CODES)
         self._discovering = trio.Lock()
         self._discovered: Mapping[str, Any] | ProviderTrouble = {}
         self._until = -math.inf  # when that is asked for again
@@ -97,9 +102,10 @@ class Provider:
         """What is there; with `data`, to a POST. Raises ProviderTrouble."""
         where = url.partition("?")[0]
         request = partial(self._read, url, data, {"Accept": "application/json", **(headers or {})})
+        limiter = self._together if data is None else self._codes
         with trio.move_on_after(SECONDS):
             try:
-                return await trio.to_thread.run_sync(request, abandon_on_cancel=True, limiter=self._together)
+                return await trio.to_thread.run_sync(request, abandon_on_cancel=True, limiter=limiter)
             except HTTPError as error:
                 with error:
                     kind = ProviderRefusal if error.code == 400 else ProviderTrouble
@@ -114,8 +120,9 @@ class Provider:
             with open(unquote(parts.path), "rb") as file:
                 found: bytes = file.read(LONGEST + 1)
         else:
+            until = monotonic() + SECONDS
             with self._opener.open(urllib.request.Request(url, data, headers), timeout=SECONDS) as answer:
-                found = answer.read(LONGEST + 1)
+                found = b"".join(_pieces(answer, until))
         if len(found) > LONGEST:
             raise ValueError(f"more than {LONGEST} bytes")
         return found
@@ -126,6 +133,17 @@ def _why(error: Exception) -> Any:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {reason.verify_message} (the authorities that count are in oauth_ca)"
     return reason
+
+
+def _pieces(answer: HTTPResponse, until: float) -> Iterator[bytes]:
+    """What comes until then, at most a piece more than LONGEST: `timeout` is of each piece alone. Raises
+    TimeoutError."""
+    size = 0
+    while size <= LONGEST and (piece := answer.read1(PIECE)):
+        yield piece
+        size += len(piece)
+        if monotonic() > until:
+            raise TimeoutError("its answer comes too slowly")
 
 
 def as_object(data: bytes) -> dict[str, Any]:

@@ -5,8 +5,8 @@ Rules, kept here:
 - A key says by its type, and by its own `alg`, by which algorithms it verifies. None of these has a shared secret,
   for which a public key could be taken. RSA keys have at least `LEAST_BITS`.
 - The keys are read at the start, each `oauth_jwks_refresh_ms`, and when a token is of a key that is not known; that at
-  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the same reading: for
-  Java's clients a refusal is final.
+  most once in `PAUSE` seconds, however many such tokens come. Whoever comes meanwhile waits for the next reading, which
+  many share: for Java's clients a refusal is final. Tokens of known keys wait for nothing.
 - When they can't be read, those that were read last stay, and it is tried again.
 """
 
@@ -84,7 +84,7 @@ class TokenKeys:
         self._report = report
         self._keys: Sequence[TokenKey] = ()
         self._reading = trio.Lock()
-        self._tried = -math.inf  # when they were read last, or it has failed
+        self._began = self._tried = -math.inf  # when the last reading began, and ended
         self._read_at = -math.inf  # when they were read last
 
     @property
@@ -94,11 +94,12 @@ class TokenKeys:
 
     async def find(self, id: str | None, algorithm: str) -> TokenKey | None:
         """The key of this id; without one, the only key for the algorithm."""
-        found = self._find(id, algorithm)
+        found, came = self._find(id, algorithm), trio.current_time()
         if found is None and self._reading.statistics().tasks_waiting < MOST_WAITING:
             async with self._reading:
                 found = self._find(id, algorithm)
-                if found is None and trio.current_time() - self._tried >= PAUSE:
+                if found is None and self._began < came:  # it may be newer than what was read
+                    await trio.sleep_until(self._tried + PAUSE)
                     await self.read_again()
                     found = self._find(id, algorithm)
         return found
@@ -109,6 +110,7 @@ class TokenKeys:
 
     async def read_again(self) -> bool:
         """Whether they could be read."""
+        self._began = trio.current_time()
         try:
             self._keys = read_keys(await self._read())
         except ProviderTrouble as error:

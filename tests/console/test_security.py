@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from krappy.console import attempts, live
-from krappy.console.security import COOKIE, Guard, is_local, read_cookies
+from krappy.console.security import COOKIE, HOST_ONLY, Guard, is_local, read_cookies
 from krappy.console.sessions import MOST, Sessions
 from krappy.core.security.principal import Principal
 from krappy.errors import ConfigError
@@ -286,7 +286,7 @@ def test_a_cookie_header_is_read_in_one_pass(piece: str) -> None:
         before = sys.gettrace()
         sys.settrace(trace)  # type: ignore[arg-type]
         try:
-            read_cookies(header)
+            read_cookies(header, "http")
         finally:
             sys.settrace(before)
         return count
@@ -296,9 +296,15 @@ def test_a_cookie_header_is_read_in_one_pass(piece: str) -> None:
 
 def test_cookies_are_those_of_the_rfc() -> None:
     """RFC 6265, section 5.4; a browser sends the one with the longest path first."""
-    found = read_cookies({"cookie": f"a=1; {COOKIE}=x.y; b; {COOKIE}=later;c = 3"})
+    found = read_cookies({"cookie": f"a=1; {COOKIE}=x.y; b; {COOKIE}=later;c = 3"}, "http")
     assert (found["a"], found[COOKIE], found["b"], found["c"]) == ("1", "x.y", "", "3")
-    assert read_cookies({}) == {"": ""}
+    assert read_cookies({}, "http") == {"": ""}
+
+
+def test_over_tls_only_cookies_of_this_host_count() -> None:
+    header = {"cookie": f"{COOKIE}=of-a-sibling; {HOST_ONLY}{COOKIE}=own; a=1"}
+    assert read_cookies(header, "https") == {COOKIE: "own"}
+    assert read_cookies(header, "http")[COOKIE] == "of-a-sibling"
 
 
 @pytest.mark.parametrize(
@@ -320,7 +326,7 @@ def test_cookies_are_those_of_the_rfc() -> None:
         "",
     ],
 )
-def test_a_host_that_is_no_host_and_port_names_nothing(host: str) -> None:
+def test_a_host_that_is_no_written_names_nothing(host: str) -> None:
     assert not is_local(host)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
-from krappy.console import attempts
+from krappy.broker.users import Users
+from krappy.console import app, attempts
 from krappy.testing.running import RunningBroker, run_broker
+from tests.process import wait_until
 from tests.security.authority import Authority
 from tests.security.test_sasl import SECRET, users_dir
 
@@ -90,12 +96,78 @@ def test_a_login_gives_a_cookie_that_needs_tls(http: httpx.Client) -> None:
     for part in ("HttpOnly", "SameSite=Strict", "Secure"):
         assert part in said
     assert SECRET not in said
+    assert said.startswith("__Host-")
     assert http.get("/api/v1/topics").status_code == 200
     assert http.post("/api/v1/topics", json={"name": "x"}).json()["code"] == "HEADER_MISSING"
     assert http.post("/api/v1/topics", json={"name": "cookie"}, headers=CHANGES).status_code == 201
     assert http.post("/api/v1/logout", headers=CHANGES).json() == {"logged_out": True, "ended": 1}
     http.cookies.clear()
     assert http.get("/api/v1/topics").status_code == 401
+
+
+def test_a_cookie_that_a_sibling_domain_has_set_does_not_count(http: httpx.Client) -> None:
+    said = http.post("/api/v1/login", json={"user": "ada", "password": SECRET}).headers["set-cookie"].partition(";")[0]
+    http.cookies.clear()
+    plain = said.removeprefix("__Host-")
+    assert plain != said
+    for cookies, status in ((plain, 401), (f"{plain.partition('=')[0]}=x; {said}", 200)):
+        assert http.get("/api/v1/topics", headers={"Cookie": cookies}).status_code == status
+
+
+def test_guesses_of_one_address_wait_for_each_other(
+    broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connections they come by: none is checked while as many as may be wait to be told."""
+    checked, told = [], threading.Event()
+
+    async def wait(seconds: float) -> None:
+        await trio.to_thread.run_sync(told.wait, 60)
+
+    async def check(self: Users, user: str, password: str, *_: object) -> bool:
+        checked.append(password)
+        await trio.sleep(0.01)  # as a thread takes
+        return password == SECRET
+
+    monkeypatch.setattr(attempts, "sleep", wait)
+    monkeypatch.setattr(attempts, "MOST", 3)
+    monkeypatch.setattr(attempts, "QUEUED", 4)
+    monkeypatch.setattr(Users, "check", check)
+    url, context = f"https://{broker.http_address}/api/v1/topics", authority.context()
+
+    def guess(number: int) -> int:
+        return httpx.get(url, auth=("ada", f"guess {number}"), verify=context, trust_env=False, timeout=60).status_code
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(guess, number) for number in range(12)]
+        wait_until(lambda: sum(each.done() for each in answers) == 5, "those beyond the queue are refused")
+        assert {each.result() for each in answers if each.done()} == {429}
+        assert len(checked) == 3
+        told.set()
+        assert sorted(each.result() for each in answers) == [401] * 7 + [429] * 5
+    told.set()
+    assert httpx.get(url, auth=("ada", SECRET), verify=context, trust_env=False, timeout=60).status_code == 200
+
+
+def test_one_user_can_not_take_all_live_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "MOST_LIVE", 4)
+    monkeypatch.setattr(app, "MOST_LIVE_OF_ONE", 3)
+    settings = {**SETTINGS, **SUPER, "users_dir": users_dir(tmp_path / "users", ada=SECRET, emil=SECRET)}
+    with (
+        run_broker(tmp_path / "data", listen_http="SASL_PLAINTEXT://127.0.0.1:0", **settings) as broker,
+        httpx.Client(
+            base_url=f"http://{broker.http_address}/api/v1", trust_env=False, timeout=60, headers=CHANGES
+        ) as http,
+        ExitStack() as opened,
+    ):
+        assert http.post("/topics", json={"name": "t"}, auth=("ada", SECRET)).status_code == 201
+
+        def live(user: str) -> int:
+            return opened.enter_context(http.stream("GET", "/topics/t/tail", auth=(user, SECRET))).status_code
+
+        assert [live("ada") for _ in range(4)] == [200, 200, 200, 503]
+        assert live("emil") == 200
+        opened.close()
+        wait_until(lambda: live("ada") == 200, "the places are free again")
 
 
 def test_a_session_ends_with_its_password(tmp_path: Path) -> None:

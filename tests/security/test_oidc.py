@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,14 +17,18 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from krappy.console import attempts, oidc
-from krappy.console.security import COOKIE
+from krappy.console.security import COOKIE, HOST_ONLY
 from krappy.errors import ConfigError
+from krappy.server import provider as web
+from krappy.server import token_keys
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from tests.console.conftest import browser  # noqa: F401
+from tests.kafka.raw import Raw
 from tests.process import free_ports, wait_until
 from tests.security.authority import Authority
 from tests.security.identity import CLIENT, CLIENT_SECRET, IdentityProvider, identity_provider
+from tests.security.test_tokens import log_in
 
 CHANGES = {"Krappy-Request": "1"}
 
@@ -135,7 +143,7 @@ def come_back(provider: IdentityProvider, asked: dict[str, str]) -> dict[str, st
 def test_a_login(http: httpx.Client, provider: IdentityProvider, broker: RunningBroker) -> None:
     assert http.get("/api/v1/login").json() == {"token": False, "password": True, "provider": True}
     answer = http.post("/api/v1/login/provider", headers=CHANGES)
-    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=300", f"{oidc.COOKIE}="):
+    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=300", f"{HOST_ONLY}{oidc.COOKIE}="):
         assert part in answer.headers["set-cookie"]
     asked = {name: values[0] for name, values in parse_qs(urlsplit(answer.json()["location"]).query).items()}
     assert asked["redirect_uri"] == f"https://{broker.http_address}/"
@@ -155,7 +163,7 @@ def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityPro
     provider.seconds = 2.0
     try:
         assert http.post("/api/v1/login", json=come_back(provider, begin(http))).json()["seconds"] <= 2
-        cookie = {"Cookie": f"{COOKIE}={http.cookies[COOKIE]}"}  # httpx forgets it with Max-Age
+        cookie = {"Cookie": f"{HOST_ONLY}{COOKIE}={http.cookies[HOST_ONLY + COOKIE]}"}  # httpx forgets it with Max-Age
         assert http.get("/api/v1/topics").status_code == 200
         wait_until(lambda: http.get("/api/v1/topics", headers=cookie).status_code == 401, "it ends")
         provider.seconds = -5.0  # within what clocks may differ
@@ -169,13 +177,13 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
         return http.post("/api/v1/login", json=body).status_code == 401
 
     back = come_back(provider, begin(http))
-    cookie = http.cookies[oidc.COOKIE]
+    cookie = http.cookies[HOST_ONLY + oidc.COOKIE]
     assert refused(code=back["code"], state=back["state"] + "x")
     assert refused(code=back["code"], state="")
     http.cookies.clear()
     assert refused(**back)  # another browser
     for wrong in ("x", cookie + "0", "1" + cookie, cookie.replace(".", "", 1), "." + cookie):
-        http.cookies.set(oidc.COOKIE, wrong, domain="127.0.0.1")
+        http.cookies.set(HOST_ONLY + oidc.COOKIE, wrong, domain="127.0.0.1")
         assert refused(**back)
         http.cookies.clear()
     monkeypatch.setattr(oidc, "LASTS_MS", -1)
@@ -221,8 +229,6 @@ def test_other_sites(http: httpx.Client, provider: IdentityProvider) -> None:
 def test_a_provider_that_is_away(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: RunningBroker
 ) -> None:
-    from krappy.server import provider as web
-
     monkeypatch.setattr(web, "PAUSE", 0.01)
     with identity_provider() as provider:
         settings = {**provider.settings, "console_oidc_client_id": CLIENT, "listen_kafka": "none"}
@@ -245,6 +251,73 @@ def test_a_provider_that_is_away(
             # Tokens are not among the mechanisms.
             answer = http.get("/api/v1/topics", headers={"Authorization": f"Bearer {provider.token()}"})
             assert answer.status_code == 401
+
+
+def test_a_slow_provider_holds_up_only_logins_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may begin a login, and finish it with a code that he has made up."""
+    monkeypatch.setattr(web, "SECONDS", 600.0)
+    monkeypatch.setattr(token_keys, "PAUSE", 0.05)
+    slow, asked = threading.Event(), []
+
+    class Slow(IdentityProvider):
+        def grant(self, *given: Any) -> Any:
+            asked.append(given)
+            slow.wait(60)
+
+    provider = Slow()
+    (tmp_path / "users").mkdir(0o700)
+    (tmp_path / "users" / "ada").write_text("correct-horse")
+    settings = {
+        **provider.settings,
+        "listen_native": "none",
+        "listen_kafka": "SASL_PLAINTEXT://127.0.0.1:0",
+        "listen_http": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl_enabled_mechanisms": "PLAIN,OAUTHBEARER",
+        "users_dir": str(tmp_path / "users"),
+        "super_users": "User:ada",
+        "console_oidc_client_id": CLIENT,
+        "console_oidc_redirect": "http://127.0.0.1:1/",
+    }
+    try:
+        with run_broker(tmp_path / "data", durability="os", **settings) as broker, ThreadPoolExecutor(24) as pool:
+            base = f"http://{broker.http_address}"
+
+            def guess(_: int) -> int:
+                with httpx.Client(base_url=base, trust_env=False, timeout=120, headers=CHANGES) as http:
+                    begun = http.post("/api/v1/login/provider")
+                    if begun.status_code == 503:
+                        return 503
+                    state = parse_qs(urlsplit(begun.json()["location"]).query)["state"][0]
+                    return http.post("/api/v1/login", json={"code": "made-up", "state": state}).status_code
+
+            guesses = [pool.submit(guess, number) for number in range(24)]
+            try:
+                wait_until(lambda: len(asked) == oidc.MOST_OF_ONE, "as many as may be wait for the provider")
+                wait_until(lambda: sum(each.done() for each in guesses) == 24 - len(asked), "others are refused")
+                with httpx.Client(base_url=base, trust_env=False, timeout=30) as http:
+                    assert http.get("/api/v1/topics", auth=("ada", "correct-horse")).status_code == 200
+                    login = {"user": "ada", "password": "correct-horse"}
+                    assert http.post("/api/v1/login", json=login, headers=CHANGES).status_code == 200
+                provider.rotate()
+                with Raw(broker.kafka_addresses["SASL_PLAINTEXT"], timeout=30) as raw:
+                    assert not log_in(raw, provider.token())["error_code"]
+            finally:
+                slow.set()
+            answers = sorted(each.result() for each in guesses)
+            assert answers == [401] * oidc.MOST_OF_ONE + [503] * (24 - oidc.MOST_OF_ONE)
+    finally:
+        slow.set()
+        provider.stop()
+
+
+def test_an_answer_that_drips_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "LONGEST", 10)
+    pieces = iter([b"123456", b"789012", b"never read"])
+    drip: Any = SimpleNamespace(read1=lambda size: next(pieces))
+    assert b"".join(web._pieces(drip, math.inf)) == b"123456789012"
+    drip = SimpleNamespace(read1=lambda size: b"x")
+    with pytest.raises(TimeoutError):
+        list(web._pieces(drip, -math.inf))
 
 
 @pytest.mark.parametrize(
@@ -285,8 +358,8 @@ def test_a_browser(broker: RunningBroker, provider: IdentityProvider, browser: B
         expect(page.get_by_role("heading", name="Connections")).to_be_visible(timeout=60_000)
         assert re.fullmatch(rf"https://{broker.http_address}/#/connections", page.url)
         held = {each["name"]: each for each in context.cookies()}
-        assert held[COOKIE]["httpOnly"]
-        assert held[COOKIE]["sameSite"] == "Strict"
+        assert held[HOST_ONLY + COOKIE]["httpOnly"]
+        assert held[HOST_ONLY + COOKIE]["sameSite"] == "Strict"
         assert page.evaluate("document.cookie") == ""
         page.reload()
         expect(page.get_by_role("heading", name="Connections")).to_be_visible(timeout=60_000)
@@ -308,7 +381,7 @@ def test_no_secret_is_told(
     http.post("/api/v1/login", json=back)
     token = provider.token(seconds=-60)
     http.get("/api/v1/topics", headers={"Authorization": f"Bearer {token}"})
-    cookie = http.cookies[oidc.COOKIE]
+    cookie = http.cookies[HOST_ONLY + oidc.COOKIE]
     said = "".join(reported) + http.get("/api/v1/cluster").text
     for secret in (CLIENT_SECRET, back["code"], back["state"], token, token.split(".")[2], *cookie.split(".")[1:]):
         assert secret not in said

@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -272,13 +273,45 @@ def test_a_token_of_a_megabyte(broker: RunningBroker, provider: IdentityProvider
     assert is_taken(broker, provider.token(more="x" * (LONGEST_TOKEN // 2)))
 
 
-def test_a_flood_of_unknown_keys_reaches_the_provider_seldom(broker: RunningBroker, provider: IdentityProvider) -> None:
+def test_a_flood_of_unknown_keys_reaches_the_provider_seldom(
+    broker: RunningBroker, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_keys, "PAUSE", 0.5)
     before, began = provider.asked["/keys"], time.monotonic()
-    for _ in range(200):
-        assert not is_taken(broker, provider.token(key=new_key_of(provider)))
+    with ThreadPoolExecutor(20) as pool:
+        tokens = [provider.token(key=new_key_of(provider)) for _ in range(100)]
+        assert not any(pool.map(lambda token: is_taken(broker, token), tokens))
     allowed = 1 + (time.monotonic() - began) / token_keys.PAUSE
     assert provider.asked["/keys"] - before <= allowed
     assert is_taken(broker, provider.token())
+
+
+def test_a_new_key_is_taken_while_others_send_unknown_ones() -> None:
+    """A reading that came before the new key is none for it; and whose key is known waits for nobody."""
+    old, new = new_key(), new_key("ES256")
+    there, readings = [old], 0
+
+    async def read() -> bytes:
+        nonlocal readings
+        readings += 1
+        await trio.sleep(1)
+        return json.dumps({"keys": [each.public for each in there]}).encode()
+
+    async def main() -> None:
+        keys = token_keys.TokenKeys(read, 3600, lambda event, **_: None)
+        assert await keys.find("unknown", "RS256") is None
+        there.append(new)
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(keys.find, f"unknown {number}", "RS256")
+            before = trio.current_time()
+            await trio.testing.wait_all_tasks_blocked()
+            assert await keys.find(old.id, "RS256") is not None
+            assert trio.current_time() == before
+            assert await keys.find(new.id, "ES256") is not None
+        assert readings == 2  # one more for all of them
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
 
 
 def new_key_of(provider: IdentityProvider) -> ProviderKey:
