@@ -35,6 +35,7 @@ ERROR = {
     "staged_job_failed",
     "group_write_failed",
     "coordinator_not_loaded",
+    "coordinator_record_left_out",
     "groups_not_written",
     "coordinator_reloaded",
     "catalog_lost",

@@ -21,23 +21,31 @@ import msgpack
 
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import StorageError
-from krappy.store.groups import group_key, read_key
+from krappy.store.groups import check_kinds, group_key, read_key
 from krappy.store.meta import Meta
 
-__all__ = ["At", "GroupChange", "GroupOffsets", "KeptGroup", "Offset", "PendingAt", "kept_groups", "name_in"]
+__all__ = ["At", "GroupChange", "GroupOffsets", "KeptGroup", "Offset", "PendingAt", "add_row", "kept_groups", "name_in"]
 
 HEAD = b"kg/"
 MEMBER = b"km/"
 OFFSET = b"ko/"
 PENDING = b"kp/"
-PARTS = {HEAD: 1, MEMBER: 2, OFFSET: 3, PENDING: 4}  # how many parts a key of each kind has
+PARTS: Mapping[bytes, tuple[type, ...]] = {  # of a key of each kind
+    HEAD: (str,),
+    MEMBER: (str, str),
+    OFFSET: (str, str, int),
+    PENDING: (str, int, str, int),
+}
+KINDS = {"offset": int, "leader_epoch": int, "metadata": str, "committed": int, "topic_id": bytes}
 
 PendingAt = tuple[int, str, int]  # producer id, topic, partition
 
 
 def _unpack(packed: bytes) -> Offset:
     try:
-        return Offset(*msgpack.unpackb(packed))
+        found = Offset(*msgpack.unpackb(packed))
+        check_kinds(found, {**KINDS, "expires": (int, type(None))})
+        return found
     except Exception as error:
         raise StorageError(f"a committed offset can't be read: {error or type(error).__name__}") from error
 
@@ -56,7 +64,7 @@ def _read(key: bytes) -> tuple[bytes, list[Any]]:
     kind = key[: len(HEAD)]
     if kind not in PARTS:
         raise StorageError(f"the key {key!r} is none of a group")
-    return kind, read_key(key, kind, PARTS[kind])
+    return kind, read_key(key, kind, *PARTS[kind])
 
 
 def name_in(key: bytes) -> str:
@@ -69,17 +77,23 @@ def kept_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, KeptGroup]:
     """The groups by their names, of keys and values. Raises StorageError for what it can't read."""
     found: dict[str, KeptGroup] = {}
     for key, packed in rows:
-        kind, (name, *at) = _read(key)
-        group = found.setdefault(name, KeptGroup())
-        if kind == HEAD:
-            group.head = packed
-        elif kind == MEMBER:
-            group.members[at[0]] = packed
-        elif kind == OFFSET:
-            group.offsets[at[0], at[1]] = _unpack(packed)
-        else:
-            group.pending[at[0], at[1], at[2]] = _unpack(packed)
+        add_row(found, key, packed)
     return found
+
+
+def add_row(groups: dict[str, KeptGroup], key: bytes, packed: bytes) -> None:
+    """Raises StorageError for what it can't read."""
+    kind, (name, *at) = _read(key)
+    offset = _unpack(packed) if kind in (OFFSET, PENDING) else None
+    group = groups.setdefault(name, KeptGroup())
+    if kind == HEAD:
+        group.head = packed
+    elif kind == MEMBER:
+        group.members[at[0]] = packed
+    elif offset is not None and kind == OFFSET:
+        group.offsets[at[0], at[1]] = offset
+    elif offset is not None:
+        group.pending[at[0], at[1], at[2]] = offset
 
 
 class GroupChange(NamedTuple):

@@ -69,14 +69,14 @@ def stored_groups(rows: Iterable[tuple[bytes, bytes]]) -> dict[str, StoredGroup]
         name = group_of(key)
         if name not in found:
             raise StorageError(f"a state of the group '{name}' is stored, but not the group")
-        _, topic, partition = read_key(key, STATE, 3)
+        _, topic, partition = read_key(key, STATE, str, str, int)
         found[name].states[topic, partition] = state
     return found
 
 
 def group_of(key: bytes) -> str:
     """The group that a key belongs to. Raises StorageError."""
-    name: str = read_key(key, GROUP, 1)[0] if key.startswith(GROUP) else read_key(key, STATE, 3)[0]
+    name: str = read_key(key, GROUP, str)[0] if key.startswith(GROUP) else read_key(key, STATE, str, str, int)[0]
     return name
 
 
@@ -84,7 +84,7 @@ def state_at(key: bytes) -> tuple[str, int] | None:
     """The topic and partition of a state's key; None: it is that of a group's settings. Raises StorageError."""
     if key.startswith(GROUP):
         return None
-    _, topic, partition = read_key(key, STATE, 3)
+    _, topic, partition = read_key(key, STATE, str, str, int)
     return topic, partition
 
 
@@ -94,13 +94,25 @@ def group_key(kind: bytes, *parts: str | int) -> bytes:
     return kind + b"".join(msgpack.packb(part) for part in parts)
 
 
-def read_key(key: bytes, kind: bytes, count: int) -> list[Any]:
-    unpacker = msgpack.Unpacker()
-    unpacker.feed(key[len(kind) :])
+def read_key(key: bytes, kind: bytes, *parts: type) -> list[Any]:
+    """The parts of a key of this kind: each is a `str`, or an `int` that is not negative. Raises StorageError."""
     try:
-        parts: list[Any] = list(unpacker)
+        if not key.startswith(kind):
+            raise ValueError("it is of another kind")
+        unpacker = msgpack.Unpacker()
+        unpacker.feed(key[len(kind) :])
+        found: list[Any] = list(unpacker)
+        if not all(type(part) is wanted for part, wanted in zip(found, parts, strict=True)):
+            raise ValueError("a part of it is of another type")
+        if any(type(part) is int and part < 0 for part in found):
+            raise ValueError("a number in it is negative")
     except Exception as error:
-        raise StorageError(f"the key {key!r} of the group store can't be read: {error}") from error
-    if len(parts) != count:
-        raise StorageError(f"the key {key!r} of the group store can't be read")
-    return parts
+        raise StorageError(f"the key {key!r:.200} of the group store can't be read: {error}") from error
+    return found
+
+
+def check_kinds(fields: object, kinds: Mapping[str, type | tuple[type, ...]]) -> None:
+    """Raises TypeError for a field that is of another type."""
+    for name, kind in kinds.items():
+        if not isinstance(getattr(fields, name), kind):
+            raise TypeError(f"{name} is {getattr(fields, name)!r:.80}")

@@ -25,7 +25,7 @@ from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch as batches
 from krappy.records.batch import CRC_START, BatchHeader
 from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk
-from krappy.store.groups import group_key, read_key
+from krappy.store.groups import check_kinds, group_key, read_key
 from krappy.store.meta import Meta
 
 JOB = b"sj/"  # a job that is not over
@@ -187,9 +187,9 @@ class StagingStore:
         """Every job that is not over, with its sealed attempts. Raises StorageError for a record that can't be read."""
         found = []
         for key, value in self._meta.items(JOB):
-            job = job_of(read_key(key, JOB, 1)[0], value)
+            job = job_of(read_key(key, JOB, str)[0], value)
             stored = self._meta.items(group_key(STAGING, job.name))
-            found.append((job, [attempt_of(read_key(row, STAGING, 2)[1], packed) for row, packed in stored]))
+            found.append((job, [attempt_of(read_key(row, STAGING, str, str)[1], packed) for row, packed in stored]))
         return found
 
     def find(self, name: str) -> Job | None:
@@ -228,7 +228,7 @@ class StagingStore:
             ended = int.from_bytes(key[len(ENDED) : len(ENDED) + 8], "big")
             if count >= most or (ended >= before_ms and count >= excess):
                 break
-            name = read_key(key[len(ENDED) + 8 :], b"", 1)[0]
+            name = read_key(key[len(ENDED) + 8 :], b"", str)[0]
             gone.append(key)
             count += 1
             job = self.find(name)
@@ -257,7 +257,7 @@ class OwnJobs:
         """Raises StorageError for a record that can't be read."""
         found = {job.name: OwnJob(job, sealed) for job, sealed in self._store.load_all()}
         for key, value in self._meta.items(OUTCOME):
-            name = read_key(key, OUTCOME, 1)[0]
+            name = read_key(key, OUTCOME, str)[0]
             found[name] = found.get(name, OwnJob())._replace(outcome=job_of(name, value))
         return found
 
@@ -274,11 +274,11 @@ def job_in(key: bytes) -> str:
     """The name of the job that a key belongs to. Raises StorageError for what is no such key."""
     name: str
     if key.startswith(ENDED):
-        [name] = read_key(key[len(ENDED) + 8 :], b"", 1)
+        [name] = read_key(key[len(ENDED) + 8 :], b"", str)
         return name
-    for kind, parts in ((JOB, 1), (STAGING, 2), (OUTCOME, 1), (DATA, 3)):
+    for kind, *parts in ((JOB, str), (STAGING, str, str), (OUTCOME, str), (DATA, str, str, int)):
         if key.startswith(kind):
-            name = read_key(key, kind, parts)[0]
+            name = read_key(key, kind, *parts)[0]
             return name
     raise StorageError(f"the key {key!r} is none of a staged job")
 
@@ -305,7 +305,9 @@ def job_of(name: str, value: bytes) -> Job:
         fields["tokens"] = tuple(fields["tokens"])
         fields["published"] = tuple(PublishedPart(*each) for each in fields["published"])
         fields["topics"] = tuple((topic, id) for topic, id in fields.get("topics", ()))  # older versions wrote none
-        return Job(name, **fields)
+        job = Job(name, **fields)
+        check_kinds(job, {"ttl_ms": int, "touched_ms": int, "producer_id": int, "reason": str})
+        return job
     except Exception as error:
         raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error
 
@@ -322,6 +324,8 @@ def attempt_of(id: str, value: bytes) -> StagedTask:
     try:
         fields = msgpack.unpackb(value)
         fields["counts"] = tuple((int(partition), int(count)) for partition, count in fields["counts"])
-        return StagedTask(id=id, **({"sealed": True} | fields))
+        staging = StagedTask(id=id, **({"sealed": True} | fields))
+        check_kinds(staging, {"topic": str, "topic_id": bytes, "task": str, "attempt": str, "size": int})
+        return staging
     except Exception as error:
         raise StorageError(f"the staged attempt {id!r:.80} can't be read: {error!r}") from error

@@ -12,6 +12,7 @@ import msgpack
 
 from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import StorageError
+from krappy.store.groups import check_kinds
 from krappy.store.meta import Meta
 from krappy.types import TopicPartition
 
@@ -68,6 +69,8 @@ def unpacked(key: bytes, value: bytes) -> Transaction:
             TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]
         )
         fields["groups"] = frozenset(map(str, fields["groups"]))
-        return Transaction(name_in(key), **fields)
+        found = Transaction(name_in(key), **fields)
+        check_kinds(found, {each: int for each in fields if each not in ("stage", "partitions", "groups")})
+        return found
     except Exception as error:
         raise StorageError(f"the transactional id {key!r} can't be read: {error!r}") from error

@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from krappy.broker.coordinated.unreadable import UnreadableRecords
 from krappy.core.cluster.roles import Role
 from krappy.errors import CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.ports import StoredAt
@@ -45,10 +46,15 @@ class InternalTable:
         self._sent = self._done = 0  # how many writes
         self._waiting: deque[tuple[int, Later[None]]] = deque()
         self._ended: KrappyError | None = None
+        self.unreadable = UnreadableRecords()  # of what was loaded
 
     def has(self, key: bytes) -> None:
         """Learns of a key that is there."""
         self._keys.setdefault(self._of.name_in(key), set()).add(key)
+
+    def main_key(self, name: str) -> bytes:
+        """The key that is written last of those that there are of a name."""
+        return max(self._keys.get(name, (b"",)), key=self._of.order)
 
     def check(self, name: str) -> None:
         """Raises NotCoordinator, CoordinatorNotAvailable unless this broker still coordinates the name, in the same

@@ -4,12 +4,15 @@ The leader of a partition coordinates the names (groups, transactional ids) that
 partition's view has of them, once that has all that earlier leaders committed; until then it refuses requests for them.
 When it leads no more, it forgets them. What it wrote counts once it is committed; if a write is not, memory is ahead of
 the topic, and what belongs to the partition is loaded anew.
+
+A record that can't be read, or that is about a name of another partition, is left out and told of
+(`coordinator_record_left_out`). It takes away what it is about, at most that name, and never the partition.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
@@ -19,7 +22,7 @@ from krappy.broker.tables.table import wait_for_views
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
 from krappy.entries.entry import unpack_entry
-from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator
+from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.store.keys import PREFIX_SIZE, key_range
 from krappy.types import Headers
 from krappy.waiting import Later, wait_any
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
 AT_ONCE = 500  # keys of a view that are read in one go
 RETRY_S = 1.0  # after a partition could not be loaded
 TOGETHER_S = 0.2  # partitions that can't be loaded within this time are told of in one line
-Rows = list[tuple[bytes, bytes, Headers]]
+Row = tuple[bytes, bytes, Headers]
+Rows = list[Row]
+Read = TypeVar("Read")
 Kept = TypeVar("Kept")
 
 
@@ -51,16 +56,38 @@ class InternalTables(ABC, Generic[Kept]):
 
     @abstractmethod
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Kept:
-        """What the partition's keys, values and headers are. May write, too. Raises KrappyError: then it is tried
-        again."""
+        """What the partition's keys, values and headers are. May write, too. Takes rows by `readable`. Raises
+        KrappyError: then it is tried again."""
 
     @abstractmethod
     def take(self, index: int, table: InternalTable, kept: Kept) -> None:
-        """This broker coordinates these from now on. Raises StorageError for what it can't read."""
+        """This broker coordinates these from now on, each by `take_each`."""
 
     @abstractmethod
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         """It coordinates those for whose name `is_in` is true no more."""
+
+    def readable(
+        self, table: InternalTable, rows: Iterable[Row], decode: Callable[[bytes, bytes, Headers], Read]
+    ) -> Iterator[Read]:
+        """What `decode` makes of each row, without those for which it raises StorageError."""
+        for row in rows:
+            try:
+                yield decode(*row)
+            except StorageError as error:
+                table.unreadable.add(row[0], error)
+
+    def take_each(self, table: InternalTable, names: Iterable[str], take: Callable[[str], None]) -> None:
+        """Calls `take` with each name; those for which it raises are given up."""
+        failed: set[str] = set()
+        for name in names:
+            try:
+                take(name)
+            except Exception as error:  # whatever is wrong with what was written of one name, the others are served
+                table.unreadable.add(table.main_key(name), error)
+                failed.add(name)
+        if failed:
+            self.give_up(failed.__contains__)
 
     # --- by name
 
@@ -175,6 +202,7 @@ class InternalTables(ABC, Generic[Kept]):
                         self._tables[index] = table
                         self.take(index, table, kept)
                         self._told.discard(index)
+                        table.unreadable.tell(self._runtime, partition)
                     return
                 except KrappyError as error:
                     self._tables.pop(index, None)
@@ -215,12 +243,22 @@ class InternalTables(ABC, Generic[Kept]):
                 keys = [key[PREFIX_SIZE:] for key in stored]
                 for key, entry in zip(keys, partition.views.get_many(number, keys), strict=True):
                     value, headers = (None, ()) if entry is None else unpack_entry(entry)[2:]
-                    if value is not None:
+                    if value is not None and self._belongs(table, key):
                         rows.append((key, value, headers))
                         table.has(key)
                 await trio.lowlevel.checkpoint()
                 await folded.wait()
         return rows
+
+    def _belongs(self, table: InternalTable, key: bytes) -> bool:
+        try:
+            name = self._keys.name_in(key)
+            if self.index_of(name) != table.partition.index:
+                raise StorageError(f"'{name:.100}' belongs to another partition")
+        except StorageError as error:
+            table.unreadable.add(key, error)
+            return False
+        return True
 
 
 def _leads(partition: Partition | None, epoch: int) -> bool:

@@ -14,7 +14,10 @@ import msgpack
 import trio
 
 from krappy.broker.groups.shared import SharedSettings
+from krappy.core.kafka.share_state import ShareState
+from krappy.core.leases import Leases
 from krappy.errors import KrappyError, StorageError
+from krappy.store.groups import check_kinds
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -127,9 +130,22 @@ def pack_settings(group: Owner) -> bytes:
 def unpack_settings(name: str, packed: bytes) -> SharedSettings:
     """Raises StorageError for what `pack_settings` did not give."""
     try:
-        return SharedSettings(**unpack(f"the settings of group '{name}'", packed))
+        settings = SharedSettings(**unpack(f"the settings of group '{name}'", packed))
+        check_kinds(settings, {"kind": str, "order": str, "max_deliveries": int, "dead_letter": (str, type(None))})
+        return settings
     except TypeError as error:
         raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error
+
+
+def check_state(what: str, settings: SharedSettings, packed: bytes) -> None:
+    """Raises StorageError for what is no state of a partition in a group of these settings."""
+    try:
+        if settings.kind == "share":
+            ShareState.load(unpack(what, packed))
+        else:
+            Leases.load(unpack(what, packed), max_deliveries=settings.max_deliveries)
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise StorageError(f"{what} can't be read: {error}") from error
 
 
 def unpack(what: str, data: bytes) -> Any:

@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
-from krappy.broker.coordinated.internal_tables import InternalTables, Rows
+from krappy.broker.coordinated.internal_tables import InternalTables, Row, Rows
 from krappy.broker.coordinated.own_folder import OwnFolder
+from krappy.broker.groups.group_writer import check_state, unpack_settings
 from krappy.broker.groups.keeping import At
+from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.topics.internal_topics import SHARES
+from krappy.errors import StorageError
 from krappy.store.groups import GROUP, STATE, GroupStore, StoredGroup, group_key, group_of, state_at, stored_groups
+from krappy.types import Headers
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -76,6 +80,7 @@ class ReplicatedGroups(InternalTables[Groups]):
     # --- InternalTables
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
+        rows = self._readable_rows(table, rows)
         gone: dict[str, list[bytes]] = {}
         for key, value, _ in rows:
             if not self._is_there(key, value):  # its topic was deleted while nobody coordinated the group
@@ -93,6 +98,27 @@ class ReplicatedGroups(InternalTables[Groups]):
         there = ((key, value) for key, value, _ in rows if self._is_there(key, value))
         return stored_groups((key, value if state_at(key) is None else value[ID:]) for key, value in there) | fresh
 
+    def _readable_rows(self, table: InternalTable, rows: Rows) -> Rows:
+        """Settings that can be read, and states that can, of groups that have some."""
+        settings: dict[str, SharedSettings] = {}
+
+        def group(key: bytes, value: bytes, headers: Headers) -> Row:
+            name = group_of(key)
+            settings[name] = unpack_settings(name, value)
+            return key, value, headers
+
+        def state(key: bytes, value: bytes, headers: Headers) -> Row:
+            name = group_of(key)
+            if name not in settings:
+                raise StorageError(f"a state of the group '{name:.249}' is stored, but not the group")
+            if self._is_there(key, value):
+                check_state(f"a state of the group '{name:.249}'", settings[name], value[ID:])
+            return key, value, headers
+
+        heads = [row for row in rows if state_at(row[0]) is None]
+        found = [*self.readable(table, heads, group)]
+        return [*found, *self.readable(table, (row for row in rows if state_at(row[0]) is not None), state)]
+
     def _is_there(self, key: bytes, value: bytes) -> bool:
         """Whether this is a group's settings, or a state in a partition that is there. The image is as new as this
         broker's leadership, so it has all topics that groups had states in before that."""
@@ -103,7 +129,7 @@ class ReplicatedGroups(InternalTables[Groups]):
         return found is not None and found.id == value[:ID] and at[1] < len(found.partitions)
 
     def take(self, index: int, table: InternalTable, kept: Groups) -> None:
-        self._loaded(kept)
+        self.take_each(table, kept, lambda name: self._loaded({name: kept[name]}))
 
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         self._unloaded(is_in)

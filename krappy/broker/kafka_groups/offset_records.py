@@ -43,6 +43,8 @@ def offset_key(key: bytes) -> tuple[str, At]:
         found = read_record(OFFSET_COMMIT_KEY, key)[1]
     except ProtocolError as error:
         raise StorageError(f"the key {key!r:.200} can't be read: {error}") from error
+    if found["partition"] < 0:
+        raise StorageError(f"the key {key!r:.200} can't be read: partition {found['partition']}")
     return found["group"], (found["topic"], found["partition"])
 
 

@@ -22,7 +22,7 @@ from krappy.broker.kafka_groups.offset_records import add_offset_rows, is_offset
 from krappy.broker.topics.internal_topics import INTERNAL, OFFSETS
 from krappy.core.cluster.znodes import OFFSET_RECORDS
 from krappy.core.kafka.offset import At, Offset
-from krappy.store.group_offsets import HEAD, OFFSET, GroupChange, GroupOffsets, KeptGroup, kept_groups, name_in
+from krappy.store.group_offsets import HEAD, OFFSET, GroupChange, GroupOffsets, KeptGroup, add_row, name_in
 from krappy.store.groups import group_key
 from krappy.types import Headers
 from krappy.waiting import wait_any
@@ -70,12 +70,16 @@ class ReplicatedKeeper(InternalTables[Groups]):
     # --- InternalTables
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Groups:
-        groups = kept_groups((key, value) for key, value, _ in rows if not is_offset_key(key))
+        groups: Groups = {}
+        own = [row for row in rows if not is_offset_key(row[0])]
+        for _ in self.readable(table, own, lambda key, value, _: add_row(groups, key, value)):
+            pass
         old = {name: [*kept.offsets] for name, kept in groups.items() if kept.offsets}
         records = [row for row in rows if is_offset_key(row[0])]
-        for key, value, headers in records:
-            name, at = offset_key(key)
-            groups.setdefault(name, KeptGroup()).offsets[at] = offset_in(value, headers)
+        for (name, at), offset in self.readable(
+            table, records, lambda key, value, headers: (offset_key(key), offset_in(value, headers))
+        ):
+            groups.setdefault(name, KeptGroup()).offsets[at] = offset
         if records or self._may_write_records(table):
             self._with_records.add(index)
             await self._replace(table, old, groups)
@@ -96,7 +100,7 @@ class ReplicatedKeeper(InternalTables[Groups]):
         return groups
 
     def take(self, index: int, table: InternalTable, kept: Groups) -> None:
-        self._loaded(kept)
+        self.take_each(table, kept, lambda name: self._loaded({name: kept[name]}))
 
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         self._unloaded(is_in)

@@ -23,7 +23,7 @@ from krappy.broker.tables.table import wait_for_views
 from krappy.broker.topics.internal_topics import JOBS
 from krappy.core.staging import Job, StagedTask
 from krappy.entries.entry import is_tombstone, unpack_entry
-from krappy.errors import CorruptBatch, KrappyError, UnknownStaging
+from krappy.errors import CorruptBatch, KrappyError, StorageError, UnknownStaging
 from krappy.store.disk import Buffer
 from krappy.store.groups import group_key, read_key
 from krappy.store.keys import PREFIX_SIZE, key_range
@@ -44,6 +44,7 @@ from krappy.store.staging import (
     packed_attempt,
     packed_job,
 )
+from krappy.types import Headers
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -192,8 +193,11 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
             for key in keys:
                 if int.from_bytes(key[len(ENDED) : len(ENDED) + 8], "big") >= before_ms:
                     return
-                name = job_in(key)
-                outcome = await term.find(name)
+                try:
+                    name = job_in(key)
+                    outcome = await term.find(name)
+                except StorageError:  # it can't be read; the others are forgotten all the same
+                    continue
                 same = outcome is not None and ended_key(outcome) == key  # else it has begun and ended again since
                 await term.write(name, {}, [key, group_key(OUTCOME, name)] if same else [key])
             if at is None:
@@ -204,12 +208,11 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
     async def read(self, index: int, table: InternalTable, rows: Rows) -> KeptJobs:
         jobs: dict[str, Job] = {}
         attempts: dict[str, list[StagedTask]] = {}
-        for key, value, _ in rows:
-            name = job_in(key)
-            if key.startswith(JOB):
-                jobs[name] = job_of(name, value)
+        for name, found in self.readable(table, rows, _decoded):
+            if isinstance(found, Job):
+                jobs[name] = found
             else:
-                attempts.setdefault(name, []).append(attempt_of(read_key(key, STAGING, 2)[1], value))
+                attempts.setdefault(name, []).append(found)
         term = JobTable(self._runtime, table)
 
         async def write(name: str, kept: OwnJob) -> None:
@@ -230,7 +233,8 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
 
     def take(self, index: int, table: InternalTable, kept: KeptJobs) -> None:
         term = self._terms[index] = JobTable(self._runtime, table)
-        self._loaded(kept.jobs, term)
+        jobs = {each.job.name: each for each in kept.jobs}
+        self.take_each(table, jobs, lambda name: self._loaded([jobs[name]], term))
         if kept.left:
             self._runtime.spawn(self._remove, term, kept.left)
 
@@ -244,6 +248,15 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
 
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         self._unloaded(is_in)
+
+
+def _decoded(key: bytes, value: bytes, headers: Headers) -> tuple[str, Job | StagedTask]:
+    """The name of a job, and what a row has of it. Raises StorageError."""
+    if key.startswith(JOB):
+        name = job_in(key)
+        return name, job_of(name, value)
+    name, id = read_key(key, STAGING, str, str)
+    return name, attempt_of(id, value)
 
 
 def job_rows(job: Job, attempts: Iterable[StagedTask]) -> dict[bytes, bytes]:

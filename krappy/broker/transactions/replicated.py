@@ -73,7 +73,7 @@ class ReplicatedTransactions(InternalTables[Ids]):
     # --- InternalTables
 
     async def read(self, index: int, table: InternalTable, rows: Rows) -> Ids:
-        ids = {found.name: found for found in (unpacked(key, value) for key, value, _ in rows)}
+        ids = {found.name: found for found in self.readable(table, rows, lambda key, value, _: unpacked(key, value))}
 
         async def write(name: str, kept: Transaction) -> None:
             table.write(name, {key_of(name): packed(kept)}, [])
@@ -84,7 +84,7 @@ class ReplicatedTransactions(InternalTables[Ids]):
     def take(self, index: int, table: InternalTable, kept: Ids) -> None:
         self._terms[index] = term = LeaderTerm(self._runtime, table)
         ahead = self._runtime.clock.ahead_ms
-        self._loaded([as_kept(each, -ahead) for each in kept.values()], term)
+        self.take_each(table, kept, lambda name: self._loaded([as_kept(kept[name], -ahead)], term))
 
     def give_up(self, is_in: Callable[[str], bool]) -> None:
         self._unloaded(is_in)
