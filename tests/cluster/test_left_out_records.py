@@ -1,4 +1,4 @@
-"""What nobody can read is in all partitions of all internal topics: each coordinator goes on with the rest, and tells."""
+"""What nobody can read is in all internal topics: each coordinator goes on with the rest, and tells."""
 
 from __future__ import annotations
 

@@ -49,6 +49,11 @@ def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
     return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
 
 
+def _name(shared: SharedPartition) -> str:
+    topic, group = shared.at[0], shared.group
+    return topic_for(topic, group.name, group.settings.rules(topic).dead_letter)
+
+
 def check_target(name: str, is_internal: Callable[[str], bool]) -> None:
     """Raises InvalidTopic for a topic that no dead letter goes to."""
     if is_internal(name):
@@ -90,7 +95,7 @@ class Undertaker:
                 except KrappyError as error:
                     if shared.gone or self._runtime.stopped:
                         return
-                    name = topic_for(shared.at[0], group.name, group.settings.dead_letter)
+                    name = _name(shared)
                     self._runtime.report("dead_letter_failed", topic=name, group=group.name, error=str(error))
                     with trio.move_on_after(pause):
                         await self._closing.wait()
@@ -181,7 +186,7 @@ class Undertaker:
             later.resolve(None)
 
     async def _topic(self, shared: SharedPartition) -> Topic:
-        name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
+        name = _name(shared)
         topics = self._runtime.topics
         check_target(name, topics.is_internal)  # once more: the broker may have got another audit topic since
         if name not in topics:

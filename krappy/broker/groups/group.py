@@ -6,18 +6,20 @@ Rules, kept here:
   taken what it wants, it wakes the next if there is more. So an event costs one wake-up, however many wait.
 - Every change of a partition's leases ends in `Shared.changed`: it is written, its next due time is set, its dead
   are buried.
+- The last member that has joined for a topic, of those that are there, decides when the topic's events are dead, and
+  where they go. Who may not read a topic has no say in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
+from krappy.broker.groups.shared import DeadLetterRules, Owner, SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
@@ -54,9 +56,9 @@ class Group(Owner):
 
     # --- members
 
-    def join(self, client: str, topics: tuple[str, ...], lease_ms: int) -> Member:
+    def join(self, client: str, topics: tuple[str, ...], lease_ms: int, rules: DeadLetterRules) -> Member:
         """A new member. Raises GroupFull."""
-        member = Member(self, self._names.join(), client, topics, lease_ms)
+        member = Member(self, self._names.join(), client, topics, lease_ms, rules)
         self.members[member.name] = member
         if len(self.members) == 1:
             self.keeper.note_use(self.name)
@@ -73,6 +75,7 @@ class Group(Owner):
                 shared.changed()
         del self.members[member.name]
         self._names.leave(member.name)
+        self._fall_back(member)
         if not self.members:
             self.keeper.note_use(self.name)
             for shared in self.shared.values():
@@ -101,18 +104,18 @@ class Group(Owner):
     def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
 
-    def new_leases(self, floor: int) -> Leases:
-        return self._kind(floor, max_deliveries=self.settings.max_deliveries)
+    def new_leases(self, topic: str, floor: int) -> Leases:
+        return self._kind(floor, max_deliveries=self.settings.rules(topic).max_deliveries)
 
-    def load_leases(self, state: Sequence[int]) -> Leases:
+    def load_leases(self, topic: str, state: Sequence[int]) -> Leases:
         """Raises ValueError for what `Leases.dump` did not give."""
-        return self._kind.load(state, max_deliveries=self.settings.max_deliveries)
+        return self._kind.load(state, max_deliveries=self.settings.rules(topic).max_deliveries)
 
     def load_away(self, partition: GroupPartition) -> Leases:
         """The leases of a partition in `away`, which it is no more. Raises StorageError for what can't be read."""
         at = (partition.topic, partition.index)
         try:
-            leases = self.load_leases(self.away[at])
+            leases = self.load_leases(partition.topic, self.away[at])
         except (ValueError, TypeError) as error:
             what = f"the state of group '{self.name}' in {partition}"
             raise StorageError(f"{what} can't be read: {error}") from error
@@ -167,18 +170,34 @@ class Group(Owner):
                 field="order",
             )
 
-    def adopt(self, settings: SharedSettings) -> bool:
-        """Takes other settings; the order changes only while nothing is leased. Gives whether any changed."""
-        before, self.settings = self.settings, settings
+    def adopt(self, order: str, rules: Mapping[str, DeadLetterRules]) -> bool:
+        """Takes another order, and rules of topics; the order changes only while nothing is leased. Gives whether any
+        changed."""
+        before = self.settings
+        held = {topic for topic, _ in (*self.shared, *self.away)}
+        self.settings = before._replace(kind="shared", order=order).with_rules(rules, held)
         for shared in self.shared.values():
-            if settings.order != before.order:
-                shared.leases = self.load_leases(shared.leases.dump())
+            limit = self.settings.rules(shared.at[0]).max_deliveries
+            if order != before.order:
+                shared.leases = self.load_leases(shared.at[0], shared.leases.dump())
                 self.keeper.reads.drop(shared)
                 shared.changed()
-            elif settings.max_deliveries != before.max_deliveries:
-                shared.leases.limit_deliveries(settings.max_deliveries)
+            elif limit != before.rules(shared.at[0]).max_deliveries:
+                shared.leases.limit_deliveries(limit)
                 shared.changed()
-        return settings != before
+        return self.settings != before
+
+    def _fall_back(self, gone: Member) -> None:
+        """The rules of a member that has left count no more where others are there for the same topic."""
+        if self.gone or all(each.rules == gone.rules for each in self.members.values()):
+            return
+        changed: dict[str, DeadLetterRules] = {}
+        for topic in gone.topics:
+            last = next((each for each in reversed(self.members.values()) if topic in each.topics), None)
+            if last is not None and last.rules != self.settings.rules(topic):
+                changed[topic] = last.rules
+        if changed and self.adopt(self.settings.order, changed):
+            self.keeper.writer.mark_group(self)
 
     # --- waiting
 

@@ -17,7 +17,6 @@ from krappy.broker.groups.shared import SharedSettings
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
 from krappy.errors import KrappyError, StorageError
-from krappy.store.groups import check_kinds
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -123,17 +122,14 @@ def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
 
 
 def pack_settings(group: Owner) -> bytes:
-    packed: bytes = msgpack.packb(group.settings._asdict())
-    return packed
+    return group.settings.packed()
 
 
 def unpack_settings(name: str, packed: bytes) -> SharedSettings:
     """Raises StorageError for what `pack_settings` did not give."""
     try:
-        settings = SharedSettings(**unpack(f"the settings of group '{name}'", packed))
-        check_kinds(settings, {"kind": str, "order": str, "max_deliveries": int, "dead_letter": (str, type(None))})
-        return settings
-    except TypeError as error:
+        return SharedSettings.unpacked(unpack(f"the settings of group '{name}'", packed))
+    except (TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error
 
 

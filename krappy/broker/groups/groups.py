@@ -29,7 +29,7 @@ from krappy.broker.groups.member import Member
 from krappy.broker.groups.refusals import check_dead_letter, check_empty, check_group_name
 from krappy.broker.groups.replicated import ReplicatedGroups
 from krappy.broker.groups.share_keeper import FindKeeper, ShareKeeper
-from krappy.broker.groups.shared import SharedSettings
+from krappy.broker.groups.shared import DeadLetterRules, SharedSettings
 from krappy.broker.name_locks import NameLocks
 from krappy.core.cluster.roles import Role
 from krappy.errors import (
@@ -208,7 +208,7 @@ class GroupCoordinator(ShareKeeper):
             if (partition.topic, partition.index) in group.away:
                 self._take_up_partition(group, partition)
             else:
-                group.add(partition, group.new_leases(partition.start_offset)).changed()
+                group.add(partition, group.new_leases(partition.topic, partition.start_offset)).changed()
         if fresh:
             group.stir()
 
@@ -284,7 +284,8 @@ class GroupCoordinator(ShareKeeper):
         """A new member, once the group's first positions are durable.
 
         `start` counts for topics that the group has no position in; partitions that a known topic has gained are read
-        from their first event. `max_deliveries` and `dead_letter` are the group's: the last to join decides.
+        from their first event. `max_deliveries` and `dead_letter` are those of the topics in the group: the last of
+        its members that has joined for a topic decides.
         Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, WrongGroupKind, StorageError.
         """
         self._check_kind(name)
@@ -300,18 +301,17 @@ class GroupCoordinator(ShareKeeper):
             # Kafka's clients do not take this lock, and may have made the group before this.
             self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
-            settings = SharedSettings("shared", order, max_deliveries, dead_letter)
+            rules = DeadLetterRules(max_deliveries, dead_letter)
             self._check_room(group, starts)
-            if group is None:
-                group = Group(self, name, settings)
+            group = group or Group(self, name, SharedSettings("shared", order))
             group.check_order(order)
-            member = group.join(client, wanted, lease_ms)
+            member = group.join(client, wanted, lease_ms, rules)
             try:
-                changed = group.adopt(settings)
+                changed = group.adopt(order, dict.fromkeys(wanted, rules))
                 for partition in [each for each in starts if (each.topic, each.index) in group.away]:
                     self._take_up_partition(group, partition)
                     del starts[partition]
-                added = [group.add(partition, group.new_leases(offset)) for partition, offset in starts.items()]
+                added = [group.add(each, group.new_leases(each.topic, offset)) for each, offset in starts.items()]
                 self._groups[name] = group
                 for shared in added:
                     shared.changed()
@@ -463,7 +463,7 @@ class GroupCoordinator(ShareKeeper):
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))
             if shared is None:
-                shared = group.add(partition, group.new_leases(offset))
+                shared = group.add(partition, group.new_leases(partition.topic, offset))
             else:
                 shared.leases.reset(offset)
             shared.changed()

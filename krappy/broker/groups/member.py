@@ -15,7 +15,7 @@ from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group import Group
-    from krappy.broker.groups.shared import SharedPartition
+    from krappy.broker.groups.shared import DeadLetterRules, SharedPartition
 
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
 AT_ONCE = 2000  # ranges that are settled in one turn
@@ -26,7 +26,9 @@ Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
 class Member:
     """A member: one registration of a connection. It is closed with the connection; its leases then go to others."""
 
-    def __init__(self, group: Group, name: str, client: str, topics: tuple[str, ...], lease_ms: int) -> None:
+    def __init__(
+        self, group: Group, name: str, client: str, topics: tuple[str, ...], lease_ms: int, rules: DeadLetterRules
+    ) -> None:
         self.group = group
         self.name = name
         self.client = client
@@ -34,6 +36,7 @@ class Member:
         self.topics = topics  # without those deleted since: one that is made anew is another topic
         self.anew: str | None = None  # one of those, which is there again
         self.lease_ms = lease_ms
+        self.rules = rules  # that it wants for its topics
         self.closed = False
         self.bytes = 0  # of batches that it was given
         self._settling = 0  # requests that are settled in parts; meanwhile it does not leave

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 KIND = "share"
-SETTINGS: bytes = msgpack.packb(SharedSettings(KIND)._asdict())
+SETTINGS = SharedSettings(KIND).packed()
 AT_ONCE = 128 << 10  # bytes of states in one write, or one answer; a larger one goes alone
 BETWEEN_TURNS = 50  # states that are unpacked in one turn
 

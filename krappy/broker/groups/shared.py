@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgpack
 import trio
 
 from krappy.broker.groups.distant import DistantPartition
@@ -13,20 +16,56 @@ from krappy.core.leases import Leases
 from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError
 from krappy.ports import PositionFacts
+from krappy.store.groups import check_kinds
 from krappy.types import Span
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
 
 
+class DeadLetterRules(NamedTuple):
+    """When events of a topic are dead, and where they go."""
+
+    max_deliveries: int = 10
+    dead_letter: str | None = None  # None: "<topic>.<group>.dead"
+
+
 class SharedSettings(NamedTuple):
     """What is stored of a group beside its states. `kind`: "shared", or "positions" when only Commit made it; "share":
-    of Kafka's."""
+    of Kafka's. `topics`: of those whose rules are not those of `max_deliveries` and `dead_letter`, which count for all
+    others."""
 
     kind: str = "shared"
     order: str = "none"
     max_deliveries: int = 10
-    dead_letter: str | None = None  # None: "<topic>.<group>.dead"
+    dead_letter: str | None = None
+    topics: Mapping[str, DeadLetterRules] = MappingProxyType({})
+
+    def rules(self, topic: str) -> DeadLetterRules:
+        return self.topics.get(topic) or DeadLetterRules(self.max_deliveries, self.dead_letter)
+
+    def with_rules(self, changed: Mapping[str, DeadLetterRules], held: Iterable[str]) -> SharedSettings:
+        """With these rules of topics, and for the other ones that are held those of before."""
+        every = {**{topic: self.rules(topic) for topic in held}, **changed}
+        most = Counter(every.values()).most_common(1)[0][0] if every else DeadLetterRules()
+        others = {topic: rules for topic, rules in every.items() if rules != most}
+        return self._replace(max_deliveries=most.max_deliveries, dead_letter=most.dead_letter, topics=others)
+
+    def packed(self) -> bytes:
+        fields: dict[str, Any] = {**self._asdict(), "topics": dict(self.topics)}
+        if not self.topics:  # earlier versions do not know it
+            del fields["topics"]
+        return bytes(msgpack.packb(fields))
+
+    @classmethod
+    def unpacked(cls, fields: dict[str, Any]) -> SharedSettings:
+        """Raises TypeError, ValueError for what `packed` did not give."""
+        topics = {topic: DeadLetterRules(*rules) for topic, rules in fields.pop("topics", {}).items()}
+        settings = cls(**fields, topics=topics)
+        check_kinds(settings, {"kind": str, "order": str, "max_deliveries": int, "dead_letter": (str, type(None))})
+        for rules in topics.values():
+            check_kinds(rules, {"max_deliveries": int, "dead_letter": (str, type(None))})
+        return settings
 
 
 class Owner(Protocol):

@@ -1,0 +1,106 @@
+"""Dead letters show nobody the events of a topic that he may not read, whatever he says when he joins a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy import errors
+from krappy.core.security.operations import Op, Resource
+from krappy.testing.running import run_broker
+from krappy.wire import messages as m
+from tests.handlers.raw import Raw as Native
+from tests.process import wait_until
+from tests.security.guarded import ADMIN, Guarded, guarded_broker, rule
+
+HERS = {"dead_letter": "hers", "max_deliveries": 1}
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    """There are a topic that she may read, one that she may not, and one that she may write to."""
+    with guarded_broker(tmp_path) as made:
+        with made.native(ADMIN) as admin:
+            for topic in ("hers", "open", "secret"):
+                admin.call(m.CreateTopic(topic))
+            for topic in ("open", "secret"):
+                producer = admin.producer(topic)
+                for number in range(3):
+                    admin.call(m.Message(producer.handle, b"%s %d" % (topic.encode(), number)))
+        made.allow(rule(Resource.TOPIC, "open", Op.READ), rule(Resource.TOPIC, "hers", Op.ALL))
+        made.allow(rule(Resource.GROUP, "g", Op.READ))
+        yield made
+
+
+def join(member: Native, *topics: str, **more: Any) -> m.ConsumerRegistered:
+    return member.call(m.ConsumerRegistration(list(topics), group="g", start="earliest", **more))
+
+
+def reject(member: Native, handle: int) -> int:
+    """Gives back what it is leased. Gives how often that has been delivered."""
+    leases = member.call(m.Poll(handle, max_records=10, max_wait=60_000)).leases
+    member.call(m.Nack(handle, [tuple(lease[:4]) for lease in leases]))
+    return int(leases[0][4])
+
+
+def test_one_who_may_not_read_a_topic_has_no_say_in_it(guarded: Guarded) -> None:
+    with guarded.native(ADMIN) as worker, guarded.native() as eve:
+        works = join(worker, "secret")
+        with pytest.raises(errors.TopicAuthorizationFailed):
+            join(eve, "secret", **HERS)
+        hers = join(eve, "open", **HERS)
+        assert [reject(worker, works.handle) for _ in range(3)] == [1, 2, 3]
+        reject(eve, hers.handle)
+        wait_until(lambda: len(guarded.admin.values("hers")) == 3, "her own are there")
+        assert reject(worker, works.handle) == 4
+    assert guarded.admin.values("hers") == [b"open 0", b"open 1", b"open 2"]
+
+
+def test_what_she_said_counts_as_long_as_she_is_there_and_may_read(guarded: Guarded) -> None:
+    """Then that counts again what the others have said."""
+    guarded.allow(rule(Resource.TOPIC, "secret", Op.READ))
+    with guarded.native(ADMIN) as worker, guarded.native() as eve, guarded.native() as other:
+        works = join(worker, "secret")
+        registered = join(eve, "secret", **HERS)
+        eve.call(m.Unregister(registered.handle))
+        assert [reject(worker, works.handle) for _ in range(2)] == [1, 2]
+        hers = join(other, "secret", "open", dead_letter="hers")
+        guarded.take_away()
+
+        def ended() -> bool:
+            try:
+                other.call(m.Poll(hers.handle))
+            except errors.AuthorizationFailed:
+                return True
+            return False
+
+        wait_until(ended, "she is no member any more")
+        last = 0
+        while last < 3:  # each event is alone in its last delivery
+            last += reject(worker, works.handle) == 10
+        wait_until(lambda: len(guarded.admin.values("secret.g.dead")) == 3, "they are where the worker looks")
+    assert guarded.admin.values("hers") == []
+
+
+def test_each_topics_rules_outlive_the_broker(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Native(broker.address) as native:
+        for topic in ("a", "b", "grave"):
+            native.call(m.CreateTopic(topic))
+        for topic in ("a", "b"):
+            native.call(m.Message(native.producer(topic).handle, topic.encode()))
+        join(native, "a", dead_letter="grave", max_deliveries=2)
+        join(native, "b", max_deliveries=3)
+    with run_broker(tmp_path, durability="os") as broker, Native(broker.address) as native:
+        readers = {topic: join(native, topic, dead_letter="grave", max_deliveries=2) for topic in "a"}
+        readers["b"] = join(native, "b", max_deliveries=3)
+        assert [reject(native, readers["a"].handle) for _ in range(2)] == [1, 2]
+        assert [reject(native, readers["b"].handle) for _ in range(3)] == [1, 2, 3]
+        wait_until(lambda: value(broker, "grave") == b"a" and value(broker, "b.g.dead") == b"b", "both are there")
+
+
+def value(broker: Any, topic: str) -> bytes | None:
+    with broker.connect() as client, client.consumer(topic, end="now") as consumer:
+        return next((event.value for event in consumer), None)
