@@ -36,7 +36,10 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 
 def join(member: Native, *topics: str, **more: Any) -> m.ConsumerRegistered:
-    return member.call(m.ConsumerRegistration(list(topics), group="g", start="earliest", **more))
+    joined: m.ConsumerRegistered = member.call(
+        m.ConsumerRegistration(list(topics), group="g", start="earliest", **more)
+    )
+    return joined
 
 
 def reject(member: Native, handle: int) -> int:
