@@ -20,6 +20,7 @@ from typing import NamedTuple
 from krappy import blocking
 from krappy.clients.events import EventBatch
 
+LEASE_MS = 60_000  # much longer than a worker needs on a busy machine; one that dies gives its leases back at once
 NOTE = struct.Struct(">IQII")
 
 
@@ -55,14 +56,14 @@ def work(address: str, topic: str, group: str, file: str, seconds: float) -> Non
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with (
         blocking.connect(address) as client,
-        client.consumer(topic, group=group, max_records=20 if seconds else 500, lease_ms=10_000) as consumer,
+        client.consumer(topic, group=group, max_records=20 if seconds else 500, lease_ms=LEASE_MS) as consumer,
     ):
         for batch in consumer.batches():
             if seconds:
                 for row in range(len(batch)):
                     time.sleep(seconds)
                     _note(out, batch.cut(row, row + 1))
-                    consumer.ack(batch.cut(row, row + 1))
+                    consumer.ack(batch.cut(row, row + 1), wait=True)  # so a crash can repeat this one alone
             else:
                 _note(out, batch)
                 consumer.ack(batch)
