@@ -47,6 +47,7 @@ class Group(Owner):
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
+        self._by_topic: dict[str, dict[Member, None]] = {}  # who has joined for it, in the order of their coming
         self.gone = False
         self.ended: KrappyError | None = None  # why: another broker coordinates it now
         self._names = Members(name, keeper.max_members)
@@ -60,6 +61,8 @@ class Group(Owner):
         """A new member. Raises GroupFull."""
         member = Member(self, self._names.join(), client, topics, lease_ms, rules)
         self.members[member.name] = member
+        for topic in topics:
+            self._by_topic.setdefault(topic, {})[member] = None
         if len(self.members) == 1:
             self.keeper.note_use(self.name)
             for shared in self.shared.values():
@@ -189,14 +192,15 @@ class Group(Owner):
 
     def _fall_back(self, gone: Member) -> None:
         """The rules of a member that has left count no more where others are there for the same topic."""
-        if self.gone or all(each.rules == gone.rules for each in self.members.values()):
-            return
         changed: dict[str, DeadLetterRules] = {}
-        for topic in gone.topics:
-            last = next((each for each in reversed(self.members.values()) if topic in each.topics), None)
-            if last is not None and last.rules != self.settings.rules(topic):
-                changed[topic] = last.rules
-        if changed and self.adopt(self.settings.order, changed):
+        for topic in gone.named:
+            members = self._by_topic[topic]
+            del members[gone]
+            if not members:
+                del self._by_topic[topic]
+            elif (rules := next(reversed(members)).rules) != self.settings.rules(topic):
+                changed[topic] = rules
+        if changed and not self.gone and self.adopt(self.settings.order, changed):
             self.keeper.writer.mark_group(self)
 
     # --- waiting
