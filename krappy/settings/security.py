@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from krappy.settings.authorization import AuthorizationSettings
 from krappy.settings.spec import number, setting
+from krappy.settings.topic import JOBS, OFFSETS, SHARES, TRANSACTIONS
 
 # Kafka's names of them.
 SECURITY_NAMES = {
@@ -33,6 +34,8 @@ def check_audit_log(value: str) -> None:
     file = kind == "file" and where.startswith("/")
     if not (topic or file or (not colon and kind in ("auto", "stderr", "none"))):
         raise ValueError("stderr, file:/PATH, topic:NAME, none or auto is needed")
+    if topic and where in (OFFSETS, TRANSACTIONS, SHARES, JOBS):
+        raise ValueError(f"coordinators keep what is theirs in {where}; name another topic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from krappy.errors import InvalidConfig, InvalidTopic
 from krappy.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.settings.topic_table import DEFAULTS, FOREVER, Given, normalise
 
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"  # Kafka's internal topics,
+SHARES, JOBS = "__share_group_state", "__staged_jobs"  # and those of native groups, and of staged jobs
 LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}  # by compression.type
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")

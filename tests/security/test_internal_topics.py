@@ -13,6 +13,7 @@ from krappy import errors
 from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.records import batch
+from krappy.settings.server import load
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
@@ -209,3 +210,9 @@ def test_topics_that_stage_makes_and_deleted_records_are_told(guarded: Guarded) 
     assert [each[:2] for each in starts()] == [(0, 1), (1, 2), (2, 3)]
     [made] = [each for each in lines(guarded) if each.get("name") == "by-stage"]
     assert (made["kind"], made["host"], made["after"]["partitions"]) == ("topic", USER, 1)
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_the_audit_log_goes_to_no_coordinators_topic(name: str) -> None:
+    with pytest.raises(errors.ConfigError, match="audit_log"):
+        load({"audit_log": f"topic:{name}"}, {})

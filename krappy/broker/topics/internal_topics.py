@@ -20,14 +20,16 @@ from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
 from krappy.errors import KrappyError
 from krappy.ports import ActiveProducer, Raw
+from krappy.settings.topic import JOBS as JOBS
+from krappy.settings.topic import OFFSETS as OFFSETS
+from krappy.settings.topic import SHARES as SHARES
+from krappy.settings.topic import TRANSACTIONS as TRANSACTIONS
 from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
 if TYPE_CHECKING:
     from krappy.settings.server import ServerConfig
 
-OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-SHARES, JOBS = "__share_group_state", "__staged_jobs"  # of native groups, and of staged jobs
 PARTITIONS = 50  # of each, as of Kafka's; transaction.state.log.num.partitions may tell another number in a cluster
 _LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 INTERNAL: Mapping[str, Mapping[str, str]] = {
