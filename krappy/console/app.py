@@ -107,7 +107,7 @@ class Console:
             secret=listening.secret,
             ended=lambda principal, why: broker.audit.ended(principal, why),
         )
-        self.provider_logins = ProviderLogins(listening.provider_login, listening.secret)
+        self.provider_logins = ProviderLogins(listening.provider_login, listening.secret, server.report)
         self.disk = health.DiskTrial()
         self.attempts = Attempts(server.report)
         self.pacer = Pacer()

@@ -9,10 +9,13 @@ Anybody may begin a login, and the provider may be slow: who waits for it takes 
 from __future__ import annotations
 
 import hmac
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+
+import trio
 
 from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
@@ -23,14 +26,17 @@ from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrou
 
 COOKIE = "krappy_login"
 LASTS_MS = 300_000
+TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
 MOST, MOST_OF_ONE = 32, 8  # requests that wait for the provider, of everybody and of one address
 
 
 class ProviderLogins:
-    """`provider`: None: browsers can't log in there. `secret`: random."""
+    """`provider`: None: browsers can't log in there. `secret`: random. `report`: logs an event by name, with facts."""
 
-    def __init__(self, provider: ProviderLoginPort | None, secret: bytes) -> None:
+    def __init__(self, provider: ProviderLoginPort | None, secret: bytes, report: Callable[..., None]) -> None:
         self._provider = provider
+        self._report = report
+        self._reported: tuple[str, float] = ("", -math.inf)  # the last trouble, and until when it is not told again
         self._key = sha256(b"krappy console provider login " + secret).digest()
         self._waiting: Counter[str] = Counter()  # for the provider, by address
 
@@ -62,6 +68,13 @@ class ProviderLogins:
             raise WrongToken(f"the identity provider's token is not good: {error}") from None
         return principal_of_claims(said, PROVIDER)
 
+    def _tell(self, trouble: str) -> None:
+        """Anybody can ask for a login: the same trouble is told now and then."""
+        now = trio.current_time()
+        if trouble != self._reported[0] or now >= self._reported[1]:
+            self._report("oidc_login_not_possible", error=trouble)
+            self._reported = trouble, now + TELL_SECONDS
+
     @contextmanager
     def _asking(self, host: str) -> Iterator[None]:
         """Around a request to the provider. Raises HttpError (503)."""
@@ -72,7 +85,8 @@ class ProviderLogins:
         try:
             yield
         except ProviderTrouble as error:
-            what = f"the identity provider is not to be had: {error}"
+            self._tell(str(error))
+            what = "the identity provider is not to be had; the broker's log says why"  # not to strangers
             raise HttpError(503, "PROVIDER_NOT_AVAILABLE", what) from None
         finally:
             self._waiting -= Counter((host,))

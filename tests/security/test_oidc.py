@@ -234,8 +234,15 @@ def test_a_provider_that_is_away(
         settings = {**provider.settings, "console_oidc_client_id": CLIENT, "listen_kafka": "none"}
         redirect = {"console_oidc_redirect": "http://127.0.0.1:8092/"}
         at = {"listen_native": "none", "listen_http": "SASL_PLAINTEXT://127.0.0.1:0"}
+        told: list[str] = []
         with (
-            run_broker(tmp_path / "data", **settings, **redirect, **at) as found,
+            run_broker(
+                tmp_path / "data",
+                report=lambda event, **facts: told.append(f"{event} {facts}"),
+                **settings,
+                **redirect,
+                **at,
+            ) as found,
             httpx.Client(base_url=f"http://{found.http_address}", trust_env=False, timeout=60) as http,
         ):
             provider.stop()
@@ -244,6 +251,10 @@ def test_a_provider_that_is_away(
                 return http.post("/api/v1/login/provider", headers=CHANGES).status_code
 
             assert begun() == 503
+            text = http.post("/api/v1/login/provider", headers=CHANGES).text
+            assert "the broker's log says why" in text
+            assert str(urlsplit(provider.issuer).port) not in text  # anybody may ask
+            assert any("oidc_login_not_possible" in each and provider.issuer in each for each in told)
             provider.start()
             wait_until(lambda: begun() == 200, "it is back")
             provider.stop()

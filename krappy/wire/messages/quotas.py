@@ -11,7 +11,9 @@ counts, as in Kafka. What can be limited:
 - `connection_creation_rate`: connections a second, of an `ip` alone.
 
 Who is over another quota than these two is answered, and then nothing more is read from its connection for a while, up
-to 10 seconds at once. What it waits for (polls, watches) comes later as well. A Pong tells how long that was.
+to 10 seconds at once. What it waits for (polls, watches) comes later as well, and a
+request that reads waits for what its user has read by other connections; after 10 seconds it is refused with
+THROTTLING_QUOTA_EXCEEDED. A Pong tells how long that was.
 """
 
 from __future__ import annotations
