@@ -56,7 +56,10 @@ class ShareRequest:
             raise Refused(Fault.INVALID_REQUEST, "GroupId and MemberId must be given")
         if self.epoch < FINAL:
             raise Refused(Fault.INVALID_SHARE_SESSION_EPOCH, f"{self.epoch} is no epoch of a share session")
-        self.acks = {at: batches for at, batches in self._named() if batches}
+        self.acks: dict[At, list[Message]] = {}
+        for at, batches in self._named():
+            if batches:
+                self.acks.setdefault(at, []).extend(batches)  # a partition may be named twice
         if self.epoch == INITIAL and self.acks:
             raise Refused(Fault.INVALID_REQUEST, "a request that begins a share session can't acknowledge")
         shares = session.access.share_partitions(name, Op.READ)
@@ -285,7 +288,6 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
     """What the member gets, and the partitions that it has lost meanwhile. Raises StorageError, CorruptBatch;
     AuthorizationFailed."""
     session, request = asked.session, asked.request
-    ids = {shared.at: at for at, shared in asked.member.parts.items() if shared is not None}
     clock = session.broker.clock
     deadline = clock.steady_ms() + wait_ms
     errors: dict[At, KrappyError] = {}
@@ -295,6 +297,8 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
         outdated = asked.is_outdated
         errors |= asked.check_access()
         async with session.answering(room) as allowed:
+            # As late as this: another connection of the session may have added partitions while this one waited.
+            ids = {shared.at: at for at, shared in asked.member.parts.items() if shared is not None}
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
         if polled.leases or errors or not (some or outdated):  # else others were faster
             break

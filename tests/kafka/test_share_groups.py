@@ -278,6 +278,48 @@ def test_sessions_know_their_partitions(raw: Raw, broker: BrokerProcess) -> None
     assert codes == [Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+def test_two_rows_of_one_partition_are_both_taken(raw: Raw, broker: BrokerProcess) -> None:
+    create(broker, "rows", 1)
+    earliest(raw, "rows-group")
+    fill(raw, "rows", 10)
+    member = Member(raw, "rows-group", "m", "rows")
+    assert member.acquired() == [(0, 9, 1)]
+
+    def acknowledged(*acks: Any) -> int:
+        body = member.body([acks[0]])
+        body["topics"] += [part for ack in acks[1:] for part in member.body([ack])["topics"]]
+        answer = raw.ask(ApiKey.SHARE_ACKNOWLEDGE, body)
+        member.epoch += 1
+        [part] = [part for topic in answer["responses"] for part in topic["partitions"]]
+        return int(part["error_code"])
+
+    assert acknowledged((5, 9, [ACCEPT]), (0, 4, [ACCEPT])) == Code.INVALID_REQUEST  # as in one row
+    assert position(raw, "rows-group", "rows") == (0, 10)
+    assert acknowledged((0, 4, [ACCEPT]), (5, 9, [ACCEPT])) == 0
+    assert position(raw, "rows-group", "rows") == (10, 0)
+
+
+def test_a_session_of_two_connections(raw: Raw, broker: BrokerProcess) -> None:
+    """One waits for records, and is given some of a partition that the other has added to the session meanwhile."""
+    create(broker, "shared", 2)
+    earliest(raw, "shared-group")
+    fill(raw, "shared", 3)
+    with Raw(broker.kafka) as first, Raw(broker.kafka) as second:
+        member = Member(first, "shared-group", "m", "shared")
+        assert member.acquired() == [(0, 2, 1)]
+        limits = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
+        first.send(ApiKey.SHARE_FETCH, member.body([], **limits))
+        member.raw, member.index = second, 1
+        member.epoch += 1
+        wait_until(lambda: member.ask_fetch()["error_code"] == 0, "the first request was taken")
+        raw.produce("shared", batch.encode([None], [b"v"], timestamps=1), 1)
+        raw.produce("shared", batch.encode([None], [b"v"], timestamps=1), 0)  # this wakes who waits
+        told = first.receive()
+        parts = {part["partition_index"]: part for topic in told["responses"] for part in topic["partitions"]}
+        assert [row["first_offset"] for row in parts[1]["acquired_records"]] == [0]
+    assert broker.events("internal_error") == []
+
+
 def test_a_topic_that_is_deleted_and_made_anew(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "t12")
     earliest(raw, "g12")

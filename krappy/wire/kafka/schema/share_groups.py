@@ -70,9 +70,9 @@ TABLE: dict[ApiKey, Shape] = {
         batch_size                 int32
         share_acquire_mode         int8    2+
         is_renew_ack               bool    2+
-        topics                     []  once topic_id
+        topics                     []
           topic_id                 uuid
-          partitions               []  once partition_index
+          partitions               []
             partition_index        int32
             acknowledgement_batches  []
               first_offset         int64
@@ -117,9 +117,9 @@ TABLE: dict[ApiKey, Shape] = {
         member_id                  string?
         share_session_epoch        int32
         is_renew_ack               bool    2+
-        topics                     []  once topic_id
+        topics                     []
           topic_id                 uuid
-          partitions               []  once partition_index
+          partitions               []
             partition_index        int32
             acknowledgement_batches  []
               first_offset         int64
