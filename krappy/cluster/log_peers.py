@@ -128,7 +128,8 @@ def _read(broker: int, at: TopicPartition, offset: int, row: Message) -> PeerRea
         return error
     following = max([offset, *(header.next_offset for header in headers[-1:])])
     records = sum(header.count for header in headers)
-    return PeerRead(row["log_start_offset"], row["last_stable_offset"], held, following, records)
+    ends = row["last_stable_offset"], row["high_watermark"]
+    return PeerRead(row["log_start_offset"], *ends, held, following, records)
 
 
 def _refusal(broker: int, at: TopicPartition, code: int) -> KrappyError:

@@ -64,11 +64,12 @@ class TransactionPeersPort(Protocol):
 
 
 class PeerRead(NamedTuple):
-    """What the leader of a partition tells of it: where its log starts, its last stable offset, and committed batches
-    without their aborted events. `next_offset`: the offset after these."""
+    """What the leader of a partition tells of it: where its log starts, its last stable offset and high watermark, and
+    committed batches without their aborted events. `next_offset`: the offset after these."""
 
     start: int
     last_stable: int
+    high_watermark: int
     data: bytes | memoryview
     next_offset: int
     records: int

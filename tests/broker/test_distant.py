@@ -47,7 +47,7 @@ class Leader:
         start, end = self.logs[place[1]]
         if not start <= offset <= end:
             return OffsetOutOfRange("out of range")
-        return PeerRead(start, end, b"", offset, 0)
+        return PeerRead(start, end, end, b"", offset, 0)
 
 
 class World:

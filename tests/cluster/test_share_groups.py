@@ -33,15 +33,20 @@ _numbers = count(1)
 def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
     """Tests start again what they kill."""
     with brokers(tmp_path_factory.mktemp("share-groups"), shared=shared_processes) as made:
-        for kind, key in ((0, "any"), (2, "any:x:0")):
-            with made.asked(1) as raw:
-                ask = partial(raw.ask, ApiKey.FIND_COORDINATOR, {"key_type": kind, "coordinator_keys": [key]})
-                wait_until(lambda ask=ask: ask()["coordinators"][0]["error_code"] == 0, "there is one")  # type: ignore[misc]
-        for topic in (OFFSETS, SHARES):
-            made.until_in_sync(topic)
+        make_ready(made)
         yield made
         for id in made.brokers:
             assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+def make_ready(made: ClusterProcesses) -> None:
+    """Returns once there are coordinators of groups, and brokers that keep states of share groups."""
+    for kind, key in ((0, "any"), (2, "any:x:0")):
+        with made.asked(1) as raw:
+            ask = partial(raw.ask, ApiKey.FIND_COORDINATOR, {"key_type": kind, "coordinator_keys": [key]})
+            wait_until(lambda ask=ask: ask()["coordinators"][0]["error_code"] == 0, "there is one")  # type: ignore[misc]
+    for topic in (OFFSETS, SHARES):
+        made.until_in_sync(topic)
 
 
 def leader_of(cluster: ClusterProcesses, internal: str, group: str) -> int:

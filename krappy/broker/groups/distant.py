@@ -60,6 +60,7 @@ class DistantPartition:
         self.gone: KrappyError | None = None
         self.start_offset = 0
         self.last_stable_offset = -1
+        self.readable_end = -1  # as it was when it was looked at
         self.moved = _Heard(lambda: owner.follow(self.leader))
         self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
         self.due = 0.0  # when the leader may be asked again, on trio's clock
@@ -129,6 +130,7 @@ class DistantPartition:
         end = await self._owner.offset_at(self, LATEST)
         found = await self._owner.read(self, end, 1)
         self.start_offset, self.last_stable_offset = found.start, found.last_stable
+        self.readable_end = found.high_watermark
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """As of a partition."""
@@ -205,6 +207,15 @@ class DistantPartitions:
         if key not in self._all:
             self._all[key] = DistantPartition(self, topic, index)
         return self._all[key]
+
+    def asked(self, name: str, index: int) -> GroupPartition:
+        """A partition, for who wants to know where its log ends now. A follower's end is behind its leader's: what was
+        acknowledged just now is not there. So leaders tell. Raises UnknownTopic, UnknownPartition."""
+        topic = self._runtime.topics.find(name)
+        held = topic.local.get(index)
+        if self._peers is None or index >= topic.count or (held is not None and held.role is Role.LEADER):
+            return topic.held(index)
+        return DistantPartition(self, topic, index)
 
     def _is_here(self, topic: Topic, index: int) -> bool:
         return index in topic.local and self._runtime.id in topic.image.partitions[index].state.isr
@@ -289,22 +300,23 @@ if TYPE_CHECKING:
 
 
 async def check_position(partition: GroupPartition, offset: int) -> None:
-    """Raises OffsetOutOfRange for an offset behind the log's end."""
+    """Raises OffsetOutOfRange for an offset behind the log's end. `partition`: one of `DistantPartitions.asked`."""
     if isinstance(partition, DistantPartition):
         await partition.look()
-    if offset > partition.high_watermark:
-        start, end = partition.start_offset, partition.high_watermark
+    if offset > partition.readable_end:
+        start, end = partition.start_offset, partition.readable_end
         raise OffsetOutOfRange(
             f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
         )
 
 
 async def nearest(partition: GroupPartition, start: str, start_at: int | None) -> int:
-    """The offset at a start as the protocol names it; for one outside the log, its nearest end."""
+    """The offset at a start as the protocol names it; for one outside the log, its nearest end. `partition`: as for
+    `check_position`."""
     if start == "offset" and start_at is not None:
         if isinstance(partition, DistantPartition):
             await partition.look()
-        return min(max(start_at, partition.start_offset), partition.high_watermark)
+        return min(max(start_at, partition.start_offset), partition.readable_end)
     return await partition.offset_for(start, start_at)
 
 

@@ -338,7 +338,8 @@ class GroupCoordinator(ShareKeeper):
             if not unasked:
                 return {each: each.start_offset if each.topic in known else asked[each] for each in missing}
             for each in unasked:
-                asked[each] = await each.offset_for(start, start_at)
+                told = each if start == "earliest" else self.distant.asked(each.topic, each.index)
+                asked[each] = await told.offset_for(start, start_at)
 
     # --- administration
 
@@ -380,10 +381,9 @@ class GroupCoordinator(ShareKeeper):
         self._check_kind(name)
         found: list[tuple[GroupPartition, int]] = []
         for topic, index, offset in offsets:
-            partition = self.distant.of(self._runtime.topics.find(topic), index)
-            await check_position(partition, offset)
-            found.append((partition, offset))
-        self._check_kind(name)  # once more: leaders were asked meanwhile
+            await check_position(self.distant.asked(topic, index), offset)
+            found.append((self.distant.of(self._runtime.topics.find(topic), index), offset))
+        self._check_kind(name)  # leaders were asked meanwhile
         group = self._groups.get(name)
         if group is not None:
             check_empty(group)
@@ -419,7 +419,7 @@ class GroupCoordinator(ShareKeeper):
                 if not unasked:
                     break
                 for each in unasked:
-                    targets[each] = await nearest(each[1], start, start_at)
+                    targets[each] = await nearest(self.distant.asked(each[1].topic, each[1].index), start, start_at)
             moves = [(of, partition, targets[of, partition]) for of, partition in chosen]
             answer = [(of, at.index, held.get((of, at.index), at.start_offset), target) for of, at, target in moves]
             if not dry_run:

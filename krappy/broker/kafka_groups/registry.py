@@ -21,6 +21,7 @@ from krappy.core.kafka.share import ShareGroup
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
+    from krappy.broker.groups.distant import DistantPartitions
     from krappy.broker.groups.share_keepers import ShareKeepers
     from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.kafka_groups.keeper import Keeper
@@ -45,6 +46,8 @@ class Natives(Protocol):
     def shares(self) -> SharePartitions: ...
     @property
     def keepers(self) -> ShareKeepers: ...
+    @property
+    def distant(self) -> DistantPartitions: ...
 
 
 class GroupRegistry:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+from krappy.broker.groups.distant import nearest
 from krappy.broker.groups.share_keepers import UNKNOWN
 from krappy.broker.kafka_groups.group import KafkaGroup
 from krappy.broker.name_locks import NameLocks
@@ -43,7 +44,7 @@ class ShareGroups:
     ) -> None:
         """`beat_in`, `after`: as those of `KafkaGroups`."""
         self._owner = owner
-        self._kept = natives.keepers
+        self._kept, self._distant = natives.keepers, natives.distant
         self._beat_in, self._after = beat_in, after
         self._locks = NameLocks()  # by group: one that joins or deletes at a time
         natives.shares.rules_of = owner.settings.share_rules
@@ -120,8 +121,10 @@ class ShareGroups:
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
         """Moves a group without members, durably; one that is not there is made. An offset outside a log becomes its
-        nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic."""
+        nearest end. Raises Refused: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP; UnknownTopic; NotLeader: the leader of
+        a partition can't be asked for its ends."""
         await self._owner.store.sure(name)
+        wanted = {id: await self._inside(id, offset) for id, offset in moves.items()}
         if moves and name not in self._owner.shares:
             self._owner.check_share(name)
             await self._kept.begin(name)
@@ -130,13 +133,14 @@ class ShareGroups:
         await self._empty(name)
         if moves:
             await self._kept.begin(name)
-            await self._kept.move(name, {id: self._inside(id, offset) for id, offset in moves.items()})
+            await self._kept.move(name, wanted)
 
-    def _inside(self, id: PartitionId, offset: int) -> int:
-        """The nearest offset that the partition has, as far as this broker knows."""
+    async def _inside(self, id: PartitionId, offset: int) -> int:
+        """The nearest offset that the partition has, by its leader. Raises NotLeader: that can't be asked."""
         topic = self._owner.runtime.topics.by_id.get(id.topic_id)
-        held = None if topic is None else topic.local.get(id.partition)
-        return offset if held is None else min(max(offset, held.start_offset), held.high_watermark)
+        if topic is None or id.partition >= topic.count:
+            return offset
+        return await nearest(self._distant.asked(topic.name, id.partition), "offset", offset)
 
     def _make(self, name: str) -> None:
         """A group without members. Raises Refused, StorageError."""
