@@ -21,9 +21,10 @@ from krappy.handlers.native.table import (
     SLICE,
     bounds_size,
     check_size,
-    chosen_partitions,
     look_up_spread,
+    moved_since_now,
     partitions_of,
+    ready_partitions,
 )
 from krappy.handlers.registry import serves
 from krappy.ports import PartitionPort, SessionPort, TopicPort
@@ -41,9 +42,9 @@ ROW = 32  # bytes that a row adds to the size of an answer beside its key and en
 async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
     broker = session.broker
     topic = _topic(session, request)
-    partitions = chosen_partitions(topic, request.partitions)
-    check_size(bounds_size(request) * len(partitions), session.answer_bytes, "ranges")
-    await broker.wait_for_views(partitions)
+    count = topic.count if request.partitions is None else len(request.partitions)
+    check_size(bounds_size(request) * count, session.answer_bytes, "ranges")
+    partitions = await ready_partitions(session, topic, request)
     snapshot = broker.open_snapshot(
         partitions,
         *(request.prefix, request.start, request.end),
@@ -113,6 +114,17 @@ async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) 
 @serves(messages.GetColumns, needs=needs.topic(Op.READ))
 async def get_columns(session: SessionPort, request: messages.GetColumns) -> messages.ColumnsGot:
     topic = session.access.topic(request.topic, Op.READ)
+    while True:
+        found = await _get_columns_once(session, topic, request)
+        if found is not None:
+            return found
+
+
+async def _get_columns_once(
+    session: SessionPort, topic: TopicPort, request: messages.GetColumns
+) -> messages.ColumnsGot | None:
+    """None: partitions were added meanwhile, or the first stray was written."""
+    moved = moved_since_now(topic)
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
     only = 0 if topic.count == 1 else request.partition
@@ -127,6 +139,8 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
         keys = _keys(request)  # only now: a list of keys takes much more memory than the column they come in
         await views.wait()
         while len(entries) < len(keys):
+            if moved() and only is None:
+                return None
             some = keys[len(entries) : len(entries) + step]
             at, found = await look_up_spread(topic, some, only, pause, topic.led)
             where += at

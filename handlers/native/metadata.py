@@ -59,7 +59,8 @@ async def metadata(session: SessionPort, request: messages.Metadata) -> messages
 
 
 def _topic(topic: TopicPort, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": topic.name, "id": text_id(topic.id), "scattered": topic.scattered, "partitions": rows}
+    unsure = {} if topic.unsure is None else {"unsure": topic.unsure}
+    return {"name": topic.name, "id": text_id(topic.id), "scattered": topic.scattered, **unsure, "partitions": rows}
 
 
 def _partition(partition: PartitionImage) -> dict[str, Any]:

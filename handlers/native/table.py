@@ -17,6 +17,7 @@ from krappy.types import text_id
 from krappy.wire import messages
 
 NIL = b"\xc0"
+NOWHERE = -1  # as a partition: no one
 SLICE = 8  # keys looked up at once, unless their entries are large
 QUICK = 80 * SLICE  # keys looked up in one turn
 LARGE = 1 << 20  # bytes of entries that are looked up before their size is checked
@@ -30,6 +31,7 @@ Pause = Callable[[], Awaitable[None]]
 @serves(messages.Get, needs=needs.topic(Op.READ))
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
     topic = session.access.topic(request.topic, Op.READ)
+    check_among(topic, request.among)
     index = request.partition
     if index is None:
         if topic.count == 1:
@@ -42,23 +44,45 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
     partition = topic.led(index) if least is None else topic.replica(index)
     if (least is not None or partition.is_sure) and partition.view_ready(least):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
-    return _get_later(session, topic, partition, request)
+    return _get_later(session, topic, partition, request, moved_since_now(topic))
+
+
+def check_among(topic: TopicPort, among: int | None) -> None:
+    """Raises NotLeader for a client that takes another number for that of the topic's partitions (PROTOCOL.md)."""
+    if among not in (None, topic.count):
+        text = f"'{topic.name}' has {topic.count} partitions, and not {among}"
+        raise NotLeader(text, topic=topic.name, partition=NOWHERE, partitions=topic.count)
+
+
+def moved_since_now(topic: TopicPort) -> Callable[[], bool]:
+    """A function that tells whether a key may stand in other partitions than those where it is looked for now. To be
+    asked after views were waited for: this broker may learn only during that of partitions that were added."""
+    count, scattered = topic.count, topic.scattered
+    return lambda: topic.count != count or (topic.scattered and not scattered)
+
+
+async def _get_again(session: SessionPort, request: messages.Get) -> messages.Got:
+    again = get(session, request)
+    return again if isinstance(again, messages.Got) else await again
 
 
 async def _get_later(
-    session: SessionPort, topic: TopicPort, partition: PartitionPort, request: messages.Get
+    session: SessionPort, topic: TopicPort, partition: PartitionPort, request: messages.Get, moved: Callable[[], bool]
 ) -> messages.Got:
     least = None if request.min_offset is None else {partition.index: request.min_offset}
     views = await session.broker.wait_for_views([partition], least)
     async with session.reading(VALUE):
         await session.writable()
         await views.wait()
-        if least is not None:
-            topic.replica(partition.index)  # still
-        return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+        if not moved() or (request.partition is not None and request.among is None):
+            if least is not None:
+                topic.replica(partition.index)  # still
+            return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+    return await _get_again(session, request)
 
 
 async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
+    moved = moved_since_now(topic)
     views = await session.broker.wait_for_views(topic.all_led())
     if request.min_offset is not None:
         partition = _partition(topic, request.key, None)
@@ -66,8 +90,10 @@ async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.
     async with session.reading(VALUE):
         await session.writable()
         await views.wait()
-        (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
-        return messages.Got(where, [found or NIL])
+        if not moved():
+            (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
+            return messages.Got(where, [found or NIL])
+    return await _get_again(session, request)
 
 
 @serves(messages.MultiGet, needs=needs.topic(Op.READ))
@@ -75,6 +101,7 @@ def multi_get(
     session: SessionPort, request: messages.MultiGet
 ) -> messages.MultiGot | Coroutine[Any, Any, messages.MultiGot]:
     topic = session.access.topic(request.topic, Op.READ)
+    check_among(topic, request.among)
     keys = request.keys
     if request.min_offsets is None and (request.partition is not None or topic.count == 1):
         partition = topic.led(request.partition or 0)
@@ -91,7 +118,18 @@ def multi_get(
 
 
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
-    keys = request.keys
+    while True:
+        check_among(topic, request.among)
+        found = await _multi_get_once(session, topic, request)
+        if found is not None:
+            return found
+
+
+async def _multi_get_once(
+    session: SessionPort, topic: TopicPort, request: messages.MultiGet
+) -> messages.MultiGot | None:
+    """None: partitions were added meanwhile, or the first stray was written."""
+    keys, moved = request.keys, moved_since_now(topic)
     only = 0 if topic.count == 1 else request.partition
     least = _least(topic, request)
     at = topic.led if least is None else topic.replica
@@ -109,6 +147,8 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     async with session.reading(MAX_ANSWER), session.answering(MAX_ANSWER) as room:
         await views.wait()
         while len(entries) < len(keys):
+            if moved():
+                return None
             some = keys[len(entries) : len(entries) + SLICE]
             where, there = await look_up_spread(topic, some, only, pause, at)
             found = [entry or NIL for entry in there]
@@ -203,11 +243,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
         topic = session.access.topic(request.topic, Op.READ)
-        least = _least(topic, request)
-        at = topic.led if least is None else topic.replica
-        partitions = chosen_partitions(topic, request.partitions, at)
-        await session.broker.wait_for_views(partitions, least)
-        partitions = chosen_partitions(topic, request.partitions, at)  # still
+        partitions = await ready_partitions(session, topic, request)
         scan = session.broker.scan(
             partitions,
             *(request.prefix, request.start, request.end),
@@ -322,6 +358,20 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
         count = topic.count
         index = partition_for(key, count) if count > 1 else 0
     return topic.led(index)
+
+
+async def ready_partitions(
+    session: SessionPort, topic: TopicPort, request: messages.Scan | messages.OpenSnapshot
+) -> list[PartitionPort]:
+    """The partitions that are asked for, whose views were waited for. Raises NotLeader, as `check_among`, too."""
+    while True:
+        moved = moved_since_now(topic)
+        least = _least(topic, request) if isinstance(request, messages.Scan) else None
+        at = topic.led if least is None else topic.replica
+        await session.broker.wait_for_views(chosen_partitions(topic, request.partitions, at), least)
+        if not moved():
+            check_among(topic, request.among)
+            return chosen_partitions(topic, request.partitions, at)  # still
 
 
 def chosen_partitions(

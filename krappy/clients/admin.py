@@ -193,8 +193,17 @@ async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
             return dict((await router.home.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
         except NotLeader as error:
             router.note(error)
-    count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
-    return await leaders_offsets(router, topic, name, number, range(count))
+    return await all_offsets(router, topic, name, number)
+
+
+async def all_offsets(router: Router, topic: str, start: str, start_at: int | None) -> dict[int, int]:
+    """As `offsets`, of the partitions that the topic has by now. `start`, `start_at`: as the protocol has them."""
+    deadline = router.runtime.now() + router.timeout
+    with suppress(ConnectionLost, RequestTimeout):
+        await router.refresh([topic], deadline)
+    return await leaders_offsets(
+        router, topic, start, start_at, range(len((await router.topic(topic, deadline)).partitions))
+    )
 
 
 async def leaders_offsets(

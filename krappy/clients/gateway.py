@@ -82,9 +82,7 @@ class Gateway:
         return found.records, found.next_offset
 
     async def offsets_at(self, topic: str, timestamp: int) -> Mapping[int, int]:
-        router = await self.router()
-        count = len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
-        return await admin.leaders_offsets(router, topic, "timestamp", timestamp, range(count))
+        return await admin.all_offsets(await self.router(), topic, "timestamp", timestamp)
 
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
         core = await writer(await self.router(), topic)

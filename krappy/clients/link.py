@@ -487,10 +487,10 @@ def _reason(error: OSError) -> str:
 
 
 def _elsewhere(error: KrappyError) -> bool:
-    """Whether another broker has to be asked."""
-    if isinstance(error, NotCoordinator):
-        return True
-    return isinstance(error, NotLeader) and error.details.get("leader", -1) >= 0
+    """Whether another broker has to be asked, or another question."""
+    if isinstance(error, NotLeader):
+        return error.details.get("leader", -1) >= 0 or "partitions" in error.details
+    return isinstance(error, NotCoordinator)
 
 
 def _no_broker(addresses: Sequence[Address], error: OSError) -> str:

@@ -9,16 +9,18 @@ highest partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import TypeVar
 
 from krappy.clients.router import Router
+from krappy.clients.scattering import counted, partitions
 from krappy.partitioner import partition_for
 from krappy.types import Entry
 from krappy.wire.messages import Answer, Request
 
 A = TypeVar("A", bound=Answer)
+T = TypeVar("T")
 
 
 async def spread(
@@ -30,11 +32,26 @@ async def spread(
     deadline: float | None = None,
 ) -> list[tuple[list[int], A]]:
     """(numbers of keys, the answer about them) of each leader. Raises OthersNeeded while the topic has strays."""
-    rows = await rows_by_partition(router, topic, keys)
-    found = await router.of_leaders(
-        topic, rows, lambda some: request([keys[row] for row in rows_of(rows, some)]), answer, deadline=deadline
-    )
-    return [(rows_of(rows, some), got) for _, some, got in found]
+
+    async def ask(count: int, _: int | None) -> list[tuple[list[int], A]]:
+        rows = _by_partition(keys, count)
+        found = await router.of_leaders(
+            topic, rows, lambda some: request([keys[row] for row in rows_of(rows, some)]), answer, deadline=deadline
+        )
+        return [(rows_of(rows, some), got) for _, some, got in found]
+
+    return await counted(router, topic, router.runtime.now() + router.timeout if deadline is None else deadline, ask)
+
+
+async def everywhere(
+    router: Router, topic: str, deadline: float, ask: Callable[[int, int | None], Awaitable[T]]
+) -> list[T]:
+    """What `ask(partition, among)` gives for each partition of the topic."""
+
+    async def each(count: int, among: int | None) -> list[T]:
+        return [await ask(index, among) for index in range(count)]
+
+    return await counted(router, topic, deadline, each)
 
 
 async def rows_by_partition(
@@ -43,8 +60,12 @@ async def rows_by_partition(
     """The numbers of the keys by the partition that they are looked up in: this one, or that which murmur2 gives."""
     if partition is not None:
         return {partition: list(range(len(keys)))}
+    return _by_partition(keys, await partitions(router, topic))
+
+
+def _by_partition(keys: Sequence[bytes], count: int) -> dict[int, list[int]]:
     rows: dict[int, list[int]] = {}
-    for row, index in enumerate(map(partition_for, keys, repeat(await partitions(router, topic)))):
+    for row, index in enumerate(map(partition_for, keys, repeat(count))):
         rows.setdefault(index, []).append(row)
     return rows
 
@@ -54,9 +75,9 @@ def rows_of(rows: Mapping[int, list[int]], partitions: Iterable[int]) -> list[in
     return [row for index in partitions for row in rows[index]]
 
 
-async def partitions(router: Router, topic: str) -> int:
-    """How many the topic has."""
-    return len((await router.topic(topic, router.runtime.now() + router.timeout)).partitions)
+def newest_of(key: bytes, found: Sequence[Entry | None]) -> Entry | None:
+    """The newest of a key's entries in all partitions."""
+    return newest(found, partition_for(key, len(found)))
 
 
 def newest(found: Sequence[Entry | None], home: int) -> Entry | None:

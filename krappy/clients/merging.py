@@ -10,6 +10,7 @@ from operator import attrgetter
 from krappy.clients import lookups
 from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
+from krappy.clients.scattering import counted, is_scattered
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.types import Entry
@@ -37,12 +38,12 @@ class MergedScanning:
         router: Router,
         topic: str,
         partitions: Sequence[int] | None,
-        scan: Callable[[int, int, bool], Scanning],
+        scan: Callable[[int, int, bool, int | None], Scanning],
         *,
         tombstones: bool,
     ) -> None:
-        """`scan(partition, of, hidden)`: a scan of one of so many partitions; `hidden`: it gives tombstones, whether
-        they were asked for (`tombstones`) or not."""
+        """`scan(partition, of, hidden, among)`: a scan of one of so many partitions; `hidden`: it gives tombstones,
+        whether they were asked for (`tombstones`) or not; `among`: as of Scanning."""
         self._router, self._topic, self._chosen, self._scan = router, topic, partitions, scan
         self._count = 0  # partitions of the topic
         self._parts: list[_Part] | None = None  # those that have not ended
@@ -91,19 +92,24 @@ class MergedScanning:
 
     async def _open(self) -> None:
         """Begins all scans. While a topic has strays, the newest entry of a key counts, and that may be a tombstone."""
-        runtime = self._router.runtime
+        router, topic = self._router, self._topic
+        deadline = router.runtime.now() + router.timeout
         scattered = False
+
+        async def begin(count: int, among: int | None) -> list[_Part]:
+            self._close_all()
+            self._count = count
+            chosen = range(count) if self._chosen is None else sorted(set(self._chosen))
+            told = among if self._chosen is None else None
+            self._all = [self._scan(each, len(chosen), scattered, told) for each in chosen]
+            return [_Part(each, await each.page() or []) for each in self._all]
+
         try:
             while True:
-                deadline = runtime.now() + self._router.timeout
-                self._count = len((await self._router.topic(self._topic, deadline)).partitions)
-                chosen = range(self._count) if self._chosen is None else sorted(set(self._chosen))
-                self._all = [self._scan(each, len(chosen), scattered) for each in chosen]
-                parts = [_Part(each, await each.page() or []) for each in self._all]
+                parts = await counted(router, topic, deadline, begin)
                 self._hides = scattered and not self._tombstones
-                if scattered or not await self._router.scattered(self._topic, deadline):
+                if scattered or not await is_scattered(router, topic, deadline, may_guess=True):
                     break
-                self._close_all()
                 scattered = True
         except BaseException:
             self._close_all()

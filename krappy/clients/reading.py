@@ -182,6 +182,8 @@ class Reading(Consuming):
 
     async def _all_partitions(self, deadline: float) -> set[TopicPartition]:
         found = set()
+        with suppress(ConnectionLost, RequestTimeout):
+            await self._router.refresh(self.choice.topics, deadline)  # what is known may lack added partitions
         for topic in self.choice.topics:
             count = len((await self._router.topic(topic, deadline)).partitions)
             some = self.choice.partitions

@@ -30,7 +30,6 @@ from krappy.errors import (
     KrappyError,
     NotCoordinator,
     NotLeader,
-    PolicyViolation,
     RequestTimeout,
     TopicAuthorizationFailed,
     UnknownGroup,
@@ -44,8 +43,6 @@ from krappy.wire.messages import Answer, Request
 A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
-KNOWN = 5.0  # seconds for which it counts what the leaders know of a topic's strays
-UNSURE = 1.0  # seconds for which a leader may say that it does not know whether a topic has strays
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
@@ -68,7 +65,8 @@ class Router:
         self._open_link = open_link
         self._random = random
         self._links: dict[int, Link] = {}  # by the broker's id
-        self._scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
+        self.scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
+        self.is_older = False  # whether a broker does not read the number of partitions that a client knows
         self._watchdog = Watchdog(self)
         self.session = SessionOffsets(self.known)  # what this client has written and read
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
@@ -115,15 +113,17 @@ class Router:
         backoff = self.backoff()
         surprises = 0
         while True:
-            at = partition
+            count, at = 0, partition
             if at is None:
-                at = partition_for(key, len((await self.topic(topic, deadline)).partitions))
+                count = len((await self.topic(topic, deadline)).partitions)
+                at = partition_for(key, count)
             link = await self.leader(topic, at, deadline)
             left = max(0.0, deadline - self.runtime.now())
             try:
                 return await link.ask(request, answer, generation=link.generation, timeout=left)
             except (NotLeader, ConnectionLost) as error:
-                if isinstance(error, NotLeader) and error.details.get("partition", at) != at:
+                others = isinstance(error, NotLeader) and error.details.get("partition", at) != at
+                if others and not (count and await self.recounted(topic, count, deadline)):
                     raise OthersNeeded(error.text, **error.details) from None
                 await self.look_again(topic, error, backoff, deadline)
             except (UnknownTopic, UnknownPartition) as error:  # what is new may be known to the leader a little later
@@ -309,40 +309,18 @@ class Router:
                 await self.look_again(topic, error, backoff, deadline)
         return found
 
-    async def may_scatter(self, topic: str, deadline: float | None = None) -> bool:
-        """Whether all partitions are to be asked for a key, because the topic may have strays: as the leaders knew it
-        a few seconds ago."""
-        now = self.runtime.now()
-        found, until = self._scattered.get(topic, (None, 0.0))
-        if found is None or now >= until:
-            if found is not None:
-                self._scattered[topic] = found, now + KNOWN  # others need not ask at the same time
-            found = await self.scattered(topic, now + self.timeout if deadline is None else deadline, 0.0)
-            self._scattered[topic] = found, now + KNOWN
-        return found
+    async def recounted(self, topic: str, count: int, deadline: float) -> bool:
+        """Asks how many partitions a topic has by now. Whether that is another number than `count`."""
+        with suppress(ConnectionLost, RequestTimeout):
+            await self.refresh([topic], deadline)
+        return len((await self.topic(topic, deadline)).partitions) != count
 
-    async def scattered(self, topic: str, deadline: float, patience: float = UNSURE) -> bool:
-        """Whether the topic may have strays: keys in other partitions than those that murmur2 gives them. Each leader
-        knows of its own partitions; a new one may need a moment to know."""
-        count = len((await self.topic(topic, deadline)).partitions)
-        backoff, until = self.backoff(), min(deadline, self.runtime.now() + patience)
-        while True:
-            answers = await self.of_leaders(
-                topic, range(count), lambda _: messages.Metadata([topic]), messages.MetadataFound, deadline=deadline
-            )
-            found = any(each.get("scattered") for _, _, answer in answers for each in answer.topics)
-            if not found or self.runtime.now() >= until:
-                return found
-            await self.runtime.sleep(backoff.pause())
-
-    async def check_in_place(self, topic: str, deadline: float) -> None:
-        """Called before rows are read that several leaders have. Raises PolicyViolation for a topic that may have
-        strays: no broker has all entries of such a key."""
-        if await self.scattered(topic, deadline):
-            raise PolicyViolation(
-                f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead "
-                "it: then no broker can tell which rows are a key's latest"
-            )
+    def note_older(self, error: InvalidRequest) -> bool:
+        """Whether a broker has refused a request only because it is older, and does not know the field `among`."""
+        if error.details.get("field") != "among":
+            return False
+        self.is_older = True
+        return True
 
     def id_of(self, link: Link) -> int:
         """The id of the broker that a link to a leader leads to; -1: that of `home`, or none."""
@@ -423,7 +401,7 @@ class Router:
             await others.wait(max(0.0, deadline - self.runtime.now()))
             return
         try:
-            self._take(await self._metadata(sorted({*self.known.topics, *topics}), deadline))
+            self.take(await self._metadata(sorted({*self.known.topics, *topics}), deadline))
         except InvalidRequest:  # an older broker: it does not know the question, and is alone
             self.several = False
         finally:
@@ -445,7 +423,8 @@ class Router:
                 said = error
         raise said
 
-    def _take(self, found: messages.MetadataFound) -> None:
+    def take(self, found: messages.MetadataFound) -> None:
+        """Takes over a broker's answer."""
         with self.runtime.lock:
             self.known.take(found)
             self.several = self.several or len(self.known.brokers) > 1
@@ -474,7 +453,7 @@ class Router:
             found = await link.ask(request, messages.MetadataFound, generation=link.generation, timeout=seconds)
         except KrappyError:
             return False
-        self._take(found)
+        self.take(found)
         return True
 
     def _link(self, broker: KnownBroker, address: Address) -> Link:

@@ -12,10 +12,11 @@ from functools import partial
 
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
-from krappy.clients.router import Router
+from krappy.clients.router import OthersNeeded, Router
+from krappy.clients.scattering import check_in_place, partitions
 from krappy.clients.session_reads import PATIENCE, look_again, replicas
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
-from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, NotLeader, RequestTimeout
 from krappy.types import Entry
 from krappy.wire import messages
 
@@ -31,29 +32,34 @@ class Scanning:
         router: Router,
         topic: str,
         chosen: KeyRangeChoice,
-        partitions: Sequence[int] | None,
+        chosen_partitions: Sequence[int] | None,
         tombstones: bool,
         page_entries: int = PAGE_ENTRIES,
         *,
         page_bytes: int = PAGE_BYTES,
         session: bool = False,
+        among: int | None = None,
     ) -> None:
-        """`session`: any replica may give its table, if that has what this client has written, and read so."""
+        """`session`: any replica may give its table, if that has what this client has written, and read so. `among`:
+        the scan is one of all partitions, which are so many; `page` raises OthersNeeded if they are not."""
         self._router, self._topic = router, topic
         self._runtime = router.runtime
         self._session = self._replicas = session  # `_replicas`: they are asked; else the leaders
         self._link = router.home  # to the broker that has the scan now
+        self._chosen = chosen_partitions
         self._left: list[int] | None = None  # partitions that are still to be scanned, once there are several leaders
         self._first = messages.Scan(
             topic,
             chosen.prefix,
             chosen.start,
             chosen.end,
-            None if partitions is None else list(partitions),
+            None if chosen_partitions is None else list(chosen_partitions),
             tombstones,
             page_entries,
             page_bytes,
         )
+        self._part = among is not None  # whether it is a part of a scan of all partitions
+        self._first.among = among
         self._begun = self._ended = False
         self._generation = 0
         self._cursor: int | None = None
@@ -102,15 +108,23 @@ class Scanning:
                     self._replicas = False  # the leaders are asked from now on
                     await look_again(self._router, self._topic, deadline)
                     continue
+                if isinstance(error, InvalidRequest) and self._router.note_older(error):
+                    request.among = None
+                    continue
                 if not isinstance(error, ConnectionLost | NotLeader):
                     raise
+                if self._part and "partitions" in error.details:
+                    raise OthersNeeded(error.text, **error.details) from None
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
+                if not self.offsets:
+                    self._left = None  # there may be another number of partitions
                 self._router.note(error)
                 if self._router.several:
                     await self._router.look_again(self._topic, error, backoff, deadline)
                 continue
             self._begun = True
+            request.among = None  # one answer is enough
             self.offsets |= dict(scanned.offsets)
             if self._session:
                 self._router.session.saw(self._topic, [(index, end - 1) for index, end in scanned.offsets])
@@ -121,10 +135,13 @@ class Scanning:
     async def _broker(self, deadline: float) -> tuple[Link, list[int]]:
         """The leader of the next partition, or a replica, and all partitions that it can scan."""
         if self._left is None:
-            await self._router.check_in_place(self._topic, deadline)
-            count = len((await self._router.topic(self._topic, deadline)).partitions)
-            chosen = self._first.partitions
-            self._left = list(range(count)) if chosen is None else sorted(set(chosen))
+            await check_in_place(self._router, self._topic, deadline)
+            if self._chosen is None:
+                count = await partitions(self._router, self._topic, deadline)
+                self._left = list(range(count))
+                self._first.among = None if self._router.is_older else count
+            else:
+                self._left = sorted(set(self._chosen))
         if not self._left:
             return self._router.home, []
         if self._replicas:

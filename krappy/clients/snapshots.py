@@ -20,6 +20,7 @@ from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.router import PATIENCE, Router
 from krappy.clients.runtime import ClientRuntime
+from krappy.clients.scattering import check_in_place, counted
 from krappy.clients.tables import KeyRangeChoice
 from krappy.errors import (
     ConnectionLost,
@@ -95,7 +96,7 @@ async def open_snapshot(
     `measure`: bytes up to which `size` is exact; None: no size. Raises InvalidRequest, PolicyViolation."""
     splits, ttl_ms = _at_least_one(splits, "splits"), _milliseconds(ttl)
 
-    def request(some: Sequence[int] | None, splits: int) -> messages.OpenSnapshot:
+    def request(some: Sequence[int] | None, splits: int, among: int | None = None) -> messages.OpenSnapshot:
         return messages.OpenSnapshot(
             topic=topic,
             partitions=None if some is None else list(some),
@@ -107,6 +108,7 @@ async def open_snapshot(
             tombstones=tombstones,
             topic_id=topic_id,
             measure=measure,
+            among=among,
         )
 
     if not router.several:
@@ -117,23 +119,28 @@ async def open_snapshot(
             if not router.several:
                 raise
     deadline = router.runtime.now() + router.timeout
-    count = len((await router.topic(topic, deadline)).partitions)
-    wanted = list(range(count)) if partitions is None else list(dict.fromkeys(partitions))
-    if len(await router.split(topic, wanted, deadline)) > 1:
-        await router.check_in_place(topic, deadline)
-    opened: list[tuple[Link, list[int], messages.SnapshotOpened]] = []
-    try:
-        await router.of_leaders(
-            topic,
-            wanted,
-            lambda some: request(some, max(1, round(splits * len(some) / len(wanted)))),
-            messages.SnapshotOpened,
-            opened,
-        )
-    except BaseException:
-        for link, _, answer in opened:
-            link.tell(messages.CloseSnapshot(answer.snapshot), messages.SnapshotClosed)
-        raise
+
+    async def ask(count: int, among: int | None) -> list[tuple[Link, list[int], messages.SnapshotOpened]]:
+        wanted = list(range(count)) if partitions is None else list(dict.fromkeys(partitions))
+        if len(await router.split(topic, wanted, deadline)) > 1:
+            await check_in_place(router, topic, deadline)
+        opened: list[tuple[Link, list[int], messages.SnapshotOpened]] = []
+        told = among if partitions is None else None
+        try:
+            await router.of_leaders(
+                topic,
+                wanted,
+                lambda some: request(some, max(1, round(splits * len(some) / len(wanted))), told),
+                messages.SnapshotOpened,
+                opened,
+            )
+        except BaseException:
+            for link, _, answer in opened:
+                link.tell(messages.CloseSnapshot(answer.snapshot), messages.SnapshotClosed)
+            raise
+        return opened
+
+    opened = await counted(router, topic, deadline, ask)
     holders = [Holder(router.id_of(link), answer.snapshot, frozenset(some)) for link, some, answer in opened]
     return _snapshot(topic, joined(holders), [answer for _, _, answer in opened])
 

@@ -13,6 +13,7 @@ from krappy.arrow_layout import Binary
 from krappy.clients import blocks, lookups
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.router import OthersNeeded, Router
+from krappy.clients.scattering import is_scattered, may_scatter, partitions
 from krappy.clients.session_reads import ask_replicas
 from krappy.clients.values import Text, encoded, key_bytes
 from krappy.errors import (
@@ -42,15 +43,16 @@ async def get(
         told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session, deadline)
         if told:
             return found
-    if partition is not None or not router.several or not await router.may_scatter(topic, deadline):
+    if partition is not None or not router.several or not await may_scatter(router, topic, deadline):
         with suppress(OthersNeeded):
             return _saw(router, topic, session, await _get(router, topic, wanted, partition, min_offset, deadline))
-    count = await lookups.partitions(router, topic)
-    home = partition_for(wanted, count)
-    entries = [
-        await _get(router, topic, wanted, each, min_offset if each == home else None, deadline) for each in range(count)
-    ]
-    return _saw(router, topic, session, lookups.newest(entries, home))
+
+    async def ask(at: int, among: int | None) -> Entry | None:
+        home = partition_for(wanted, await partitions(router, topic, deadline))
+        return await _get(router, topic, wanted, at, min_offset if at == home else None, deadline, among)
+
+    found = lookups.newest_of(wanted, await lookups.everywhere(router, topic, deadline, ask))
+    return _saw(router, topic, session, found)
 
 
 def _saw(router: Router, topic: str, session: bool, entry: Entry | None) -> Entry | None:
@@ -69,7 +71,7 @@ async def _get_of_replica(
     deadline: float,
 ) -> tuple[bool, Entry | None]:
     """(whether some replica has answered, its answer)."""
-    at = partition_for(key, await lookups.partitions(router, topic)) if partition is None else partition
+    at = partition_for(key, await partitions(router, topic)) if partition is None else partition
     least = -1 if min_offset is None else min_offset
     if session:
         least = max(least, router.session.seen(topic).get(at, -1))
@@ -82,9 +84,15 @@ async def _get_of_replica(
 
 
 async def _get(
-    router: Router, topic: str, key: bytes, partition: int | None, min_offset: int | None, deadline: float
+    router: Router,
+    topic: str,
+    key: bytes,
+    partition: int | None,
+    min_offset: int | None,
+    deadline: float,
+    among: int | None = None,
 ) -> Entry | None:
-    request = messages.Get(topic, key, partition, min_offset)
+    request = messages.Get(topic, key, partition, min_offset, among)
     return _got(key, await router.ask(request, messages.Got, topic, partition, key, deadline))
 
 
@@ -162,15 +170,18 @@ async def get_columns(
     rows = arrow_layout.parts(asked.offsets, asked.data)
     if not rows:
         return blocks.merged(0, [])
-    try:
-        if await router.scattered(topic, router.runtime.now() + router.timeout):
-            raise OthersNeeded
-        parts = await lookups.spread(router, topic, rows, of, messages.ColumnsGot)
-    except OthersNeeded as error:
-        raise PolicyViolation(
-            f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead it: "
-            "look them up with get_many, or name the partition"
-        ) from error
+    deadline, backoff = router.runtime.now() + router.timeout, router.backoff()
+    while True:
+        if await is_scattered(router, topic, deadline):
+            raise PolicyViolation(
+                f"'{topic}' has keys in other partitions than those that murmur2 gives them, and several brokers lead "
+                "it: look them up with get_many, or name the partition"
+            )
+        try:
+            parts = await lookups.spread(router, topic, rows, of, messages.ColumnsGot, deadline)
+            break
+        except OthersNeeded as error:  # a leader does not know any more that there are none
+            await router.look_again(topic, error, backoff, deadline)
     return blocks.merged(len(rows), [(some, _columns(got, of([rows[row] for row in some]))) for some, got in parts])
 
 
@@ -182,9 +193,14 @@ def _columns(got: messages.ColumnsGot, asked: messages.GetColumns) -> ColumnBloc
 
 
 async def _get_some(
-    router: Router, topic: str, keys: list[bytes], partition: int | None, deadline: float
+    router: Router,
+    topic: str,
+    keys: list[bytes],
+    partition: int | None,
+    deadline: float,
+    among: int | None = None,
 ) -> list[Entry | None]:
-    request = messages.MultiGet(topic, keys, partition)
+    request = messages.MultiGet(topic, keys, partition, among=among)
     if partition is not None:
         got = await router.ask(request, messages.MultiGot, topic, partition, deadline=deadline)
         return _several_got(got, keys, partition)
@@ -194,15 +210,16 @@ async def _get_some(
         except NotLeader as error:
             router.note(error)
     try:
-        if await router.may_scatter(topic, deadline):
+        if await may_scatter(router, topic, deadline):
             raise OthersNeeded
         parts = await lookups.spread(
             router, topic, keys, lambda some: messages.MultiGet(topic, some), messages.MultiGot, deadline
         )
     except OthersNeeded:
-        count = await lookups.partitions(router, topic)
-        everywhere = [await _get_some(router, topic, keys, each, deadline) for each in range(count)]
-        return [lookups.newest(found, partition_for(key, count)) for key, *found in zip(keys, *everywhere, strict=True)]
+        everywhere = await lookups.everywhere(
+            router, topic, deadline, lambda at, among: _get_some(router, topic, keys, at, deadline, among)
+        )
+        return [lookups.newest_of(key, found) for key, *found in zip(keys, *everywhere, strict=True)]
     return _in_rows(keys, parts, None)
 
 
@@ -279,7 +296,7 @@ class KeyHistory:
 
     async def page(self) -> list[Entry] | None:
         """The next entries. None: there are no more now."""
-        if self._partition is None and self._router.several and await self._router.may_scatter(self._topic):
+        if self._partition is None and self._router.several and await may_scatter(self._router, self._topic):
             raise InvalidRequest("the topic has keys in several partitions, which several brokers lead: say which")
         while self._next is not None:
             request = messages.History(self._topic, self._key, self._partition, self._next)

@@ -21,6 +21,7 @@ from typing import Any
 
 from krappy.clients.link import Link
 from krappy.clients.router import SURPRISES, Router
+from krappy.clients.scattering import check_in_place
 from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import Address
 from krappy.clients.watch_progress import Piece, Progress, SnapshotEnd
@@ -266,7 +267,7 @@ class Watching:
     async def _divide(self) -> None:
         """From now on there is a part for each leader."""
         deadline = self._runtime.now() + self._router.timeout
-        await self._router.check_in_place(self._topic, deadline)
+        await check_in_place(self._router, self._topic, deadline)  # so it is known how many partitions there are
         count = len((await self._router.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
         self._refresh = self._runtime.now() + REFRESH

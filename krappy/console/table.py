@@ -16,7 +16,7 @@ from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.entries.entry import is_tombstone, key_of_bin, pack_entry, unpack_entry
-from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
+from krappy.errors import InvalidRequest, NotLeader, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
 from krappy.ports import GatewayPort, PartitionPort, ScanPort, TopicPort
 from krappy.types import Entry
@@ -150,7 +150,7 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     found = call.access.topic(topic, Op.READ)
     viewer = call.viewer(query.keys, query.values)
     index = _index(found, key, query.partition)
-    if call.gateway is not None and led_here(found, [index]) is None:
+    if call.gateway is not None and _asked(found, {index}, query.partition) is None:
         if query.min_offset is not None:
             _check_offset(found, (await sources(call, found, [index]))[0], query.min_offset)
         entry = await call.gateway.get(topic, key, query.partition, query.min_offset)
@@ -158,13 +158,27 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     partition = found.led(index)
     if query.min_offset is not None:
         _check_offset(found, partition, query.min_offset)
-    least = None if query.min_offset is None else {partition.index: query.min_offset}
-    await call.broker.wait_for_views([partition], least)
-    if query.partition is None and found.scattered:
-        views = await call.broker.wait_for_views(found.all_led())
+        await call.broker.wait_for_views([partition], {partition.index: query.min_offset})
+    scattered, count = query.partition is None and found.scattered, found.count
+    views = await call.broker.wait_for_views(found.all_led() if scattered else [partition])
+    _check_still(found, count, query.partition, scattered)
+    if scattered:
         (index,), (entry_bytes,) = await found.newest([key], views.after(call.pause))
         return show_entry(viewer, index, key, entry_bytes)
     return show_entry(viewer, index, key, partition.look_up(key))
+
+
+def _asked(topic: TopicPort, indexes: set[int], index: int | None) -> list[PartitionPort] | None:
+    """The partitions that keys are looked up in: those with these indexes, or all while the topic has strays and no
+    partition `index` is named; None: this broker does not lead all of them. Raises UnknownPartition."""
+    return led_here(topic, range(topic.count) if index is None and topic.scattered else indexes)
+
+
+def _check_still(topic: TopicPort, count: int, index: int | None, scattered: bool) -> None:
+    """Raises NotLeader if keys may stand elsewhere than they did before views were waited for: partitions were added,
+    or the first stray was written."""
+    if index is None and (topic.count != count or (topic.scattered and not scattered)):
+        raise NotLeader(f"'{topic.name}' has other partitions than it had a moment ago; try again", topic=topic.name)
 
 
 def _check_offset(topic: TopicPort, partition: EventSource, min_offset: int) -> None:
@@ -188,15 +202,16 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
     keys = [bytes_of(given, "keys", packed=call.packed) or b"" for given in body.keys]
     indexes = {_index(found, key, body.partition) for key in keys}
-    if call.gateway is not None and led_here(found, indexes) is None:
+    if call.gateway is not None and _asked(found, indexes, body.partition) is None:
         return await _look_up_elsewhere(call, call.gateway, found, keys, body)
     partitions = [_place(found, key, body.partition) for key in keys]
-    scattered = body.partition is None and found.scattered
+    scattered, count = body.partition is None and found.scattered, found.count
     asked = found.all_led() if scattered else list({each.index: each for each in partitions}.values())
     pause = (await call.broker.wait_for_views(asked)).after(call.pause)
     entries: list[EntryShown] = []
     size = 0
     for number, (partition, key) in enumerate(zip(partitions, keys, strict=True), 1):
+        _check_still(found, count, body.partition, scattered)
         index = partition.index
         if scattered:
             (index,), (entry,) = await found.newest([key], pause)

@@ -209,6 +209,10 @@ class TopicPort(SourceTopicPort, Protocol):
     def scattered(self) -> bool:
         """Whether it may have strays: keys in another partition than murmur2 gives them."""
 
+    @property
+    def unsure(self) -> bool | None:
+        """Whether it may have strays, and is not marked as one that has some. None: this broker is alone."""
+
     async def newest(
         self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
     ) -> tuple[list[int], list[bytes | None]]:

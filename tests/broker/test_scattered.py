@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.presence import LEASE_MS
 from krappy.core.cluster.tree import Create, Plan, Tree
-from krappy.errors import ConnectionLost, OutOfOrderSequence, RequestTimeout
+from krappy.errors import ConnectionLost, NotLeader, OutOfOrderSequence, RequestTimeout
 from krappy.partitioner import partition_for
 from krappy.records import batch
 from krappy.types import ABSENT
@@ -34,6 +34,10 @@ class FakeMark:
         self.asked = self.wanted = 0
         self.go_on = trio.Event()
         self.error: Exception | None = None
+        self.count = 2  # partitions of the topic in the cluster
+
+    def fits(self, count: int) -> bool:
+        return count == self.count
 
     def look(self) -> None: ...
 
@@ -192,3 +196,64 @@ def test_the_mark_counts_once_no_lease_of_before_is_left() -> None:
         assert runtime.image.topics["t"].scattered
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_whenever_partitions_are_added_writers_wait_until_no_lease_of_before_is_left() -> None:
+    """Also where it has been known for long that the topic has strays: the number of partitions is news again. Until
+    the lease ends, a leader that has not heard of it answers by the old number."""
+
+    async def main() -> None:
+        tree = Tree()
+        image = Image()
+
+        def see(partitions: int, id: bytes, *, scattered: bool) -> None:
+            nonlocal image
+            plan = Plan(tree)
+            replicas = [(1,)] * partitions
+            plan.do([Create(path) for path in ("/brokers", paths.TOPICS)])
+            plan.do([Create(paths.topic("t"), znodes.topic(id, replicas, 0, scattered=scattered))])
+            image = Image().after(plan.changes)
+
+        class Runtime:
+            image = property(lambda self: image)
+
+        mark = ScatteredMark(cast("Any", Runtime()), "t", ID)
+        see(2, ID, scattered=False)
+        mark.look()
+        assert (mark.is_new, mark.is_known) == (False, False)
+        assert [mark.fits(count) for count in (1, 2, 3)] == [False, True, False]
+        for count in (3, 6, 7):
+            see(count, ID, scattered=True)
+            mark.look()
+            seen = trio.current_time()
+            assert mark.fits(count)
+            assert not mark.fits(count - 1)  # a topic that is not opened yet is not answered for
+            assert mark.is_new
+            await mark.make_known()
+            assert trio.current_time() - seen >= HOLD_S > LEASE_MS / 1000
+            await trio.sleep(100)
+            assert mark.is_known
+            assert not mark.is_new
+        see(7, b"another id is  !", scattered=False)
+        assert not mark.fits(7)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@trio_test
+async def test_a_leader_that_lacks_added_partitions_is_not_sure(tmp_path: Path) -> None:
+    """It has read of them, but they are not open here: it neither answers nor decides conditions meanwhile."""
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        mark.is_known = True
+        key = keys_of(0, 1)[0]
+        with trio.fail_after(20):
+            await send(partition, key).wait()
+            assert partition.is_sure
+            mark.count = 3
+            assert not partition.is_sure
+            conditional = batch.encode([key], [b"w"], timestamps=1_000)
+            with pytest.raises(NotLeader):
+                await partition.publish(conditional, expect=[(0, 0)]).wait()
+            mark.count = 2
+            await partition.publish(conditional, expect=[(0, 0)]).wait()

@@ -144,9 +144,12 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("GroupReset", {"id": 1, "positions": [["users", 0, 42, 0]]}),
     ("DeleteGroup", {"id": 1, "group": "mail"}),
     ("GroupDeleted", {"id": 1}),
-    ("Get", {"id": 1, "topic": "users", "key": b"u1", "partition": None, "min_offset": None}),
+    ("Get", {"id": 1, "topic": "users", "key": b"u1", "partition": None, "min_offset": None, "among": None}),
     ("Got", {"id": 1, "partition": 1, "entry": [[42, 1700000000000, b"Ada", [["lang", b"en"]]]]}),
-    ("MultiGet", {"id": 1, "topic": "users", "keys": [b"u1", b"nobody"], "partition": None, "min_offsets": None}),
+    (
+        "MultiGet",
+        {"id": 1, "topic": "users", "keys": [b"u1", b"nobody"], "partition": None, "min_offsets": None, "among": None},
+    ),
     ("MultiGot", {"id": 1, "partitions": [1, 0], "entries": [[42, 1700000000000, b"Ada", None], None]}),
     (
         "Scan",
@@ -162,6 +165,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "max_bytes": 1048576,
             "cursor": None,
             "min_offsets": [[0, 41]],
+            "among": None,
         },
     ),
     (
@@ -267,6 +271,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "tombstones": False,
             "topic_id": None,
             "measure": None,
+            "among": None,
         },
     ),
     (
@@ -538,6 +543,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
                     "name": "users",
                     "id": "q4cdVq5eRzWm1Vh6zXw6Qw",
                     "scattered": False,
+                    "unsure": False,
                     "partitions": [{"leader": 1, "leader_epoch": 3, "replicas": [1, 2, 3], "isr": [1, 2]}],
                 }
             ],

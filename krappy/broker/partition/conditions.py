@@ -81,12 +81,14 @@ class Judge:
     def check(self, item: Pending, base_offset: int) -> None:
         """Decides a batch's conditions. `base_offset`: the batch would get it.
 
-        Raises OffsetMismatch, ViewDisabled, and TransactionPending for a key that was written at or after the last
-        stable offset, so that the view does not have it.
+        Raises OffsetMismatch, ViewDisabled, NotLeader without a lease, and TransactionPending for a key that was
+        written at or after the last stable offset, so that the view does not have it.
         """
         viewed, elsewhere, expect = self._viewed, self._elsewhere, item.expect
         if not expect:
             return
+        if not viewed.is_sure:  # the key may stand in a partition that was added
+            raise viewed.unsure()
         if not viewed.view_ready(None):  # it was waited for, and nothing has been appended since
             raise RequestTimeout(f"the view of {viewed} was begun anew just now; try again")
         columns = item.records

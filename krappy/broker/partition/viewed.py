@@ -68,6 +68,12 @@ class Viewed(Replica):
         super().lead(state, broker)
         self.strays.tell(self)
 
+    @property
+    def is_sure(self) -> bool:
+        """As of a replica; and its topic has the partitions here that it has in the cluster (scattered.py)."""
+        strays = self.strays
+        return super().is_sure and (strays.mark is None or strays.mark.fits(strays.count))
+
     def committed(self, offset: int, batches: Sequence[Pending]) -> None:
         super().committed(offset, batches)
         if self.config.view:

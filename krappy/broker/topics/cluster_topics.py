@@ -1,18 +1,24 @@
 """Topics of a broker that is one of several: a change is written to the cluster's tree, and each broker follows it.
 
 A request is answered once this broker has followed. `Assignments` opens and closes what changes here.
+
+A topic of a name that was deleted just now is made HOLD_S after this broker has seen that: then no leader answers
+lookups in the earlier one any more, which it may not know to be gone (scattered.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import trio
 
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics import deletion
 from krappy.broker.topics.internal_topics import INTERNAL, ShapeInCluster
-from krappy.broker.topics.scattered import ScatteredMark
+from krappy.broker.topics.scattered import HOLD_S, ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.core.cluster import placement
@@ -36,6 +42,11 @@ class ClusterTopicChanges(TopicChanges):
     replicas: LocalReplicas
     in_sync: Callable[[Topic, int], bool]
 
+    def __init__(self, *args: Any) -> None:
+        """`args`: those of TopicChanges."""
+        super().__init__(*args)
+        self._deleted: dict[str, float] = {}  # by name: when this broker saw that, on trio's clock
+
     async def create(
         self,
         name: str,
@@ -57,6 +68,8 @@ class ClusterTopicChanges(TopicChanges):
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
             replicas = self.place(partitions)
+        await trio.sleep_until(self._deleted.pop(name, -math.inf) + HOLD_S)
+        runtime.check_taking()
         topics = runtime.topics
         try:
             stored = await runtime.catalog.create(name, partitions, config, replicas)
@@ -171,7 +184,9 @@ class ClusterTopicChanges(TopicChanges):
 
     async def close(self, topic: Topic, *, is_deleted: bool) -> None:
         """Closes a topic that the image does not have any more. The caller holds its name."""
-        runtime = self._runtime
+        runtime, now = self._runtime, trio.current_time()
+        self._deleted = {name: at for name, at in self._deleted.items() if now - at < HOLD_S}
+        self._deleted[topic.name] = now
         runtime.topics.remove(topic)
         self.names.remove(topic.name)
         topic.deleted = True

@@ -5,6 +5,18 @@ key may stand in another one. So before the first stray is written, its leader m
 nobody can answer any more who does not know that: each answer needs a read lease, a lease is not renewed before its
 broker has read what it was told of, and the last one that was renewed before ends after LEASE_MS. The mark also comes
 with partitions that are added: keys of before stand elsewhere then. It stays until the topic is deleted.
+
+The number of partitions says where a key's own place is, so all brokers have to agree on that, too. The rule:
+
+- Whoever answers a lookup holds a read lease, and has as many partitions of the topic as the cluster has by all that it
+  was told (`fits`, asked by `Replica.is_sure`); also it is the topic of this id, not one of that name from before.
+- A leader that sees another number writes nothing to this topic for HOLD_S. Then no lease is left that was renewed
+  before its broker had read of the new partitions. So an event in an added partition, or of a key whose place has
+  changed, is acknowledged only once nobody answers any more who counts by the old number.
+- So if one leader with a lease has so many partitions, no event was acknowledged before in one that it does not know.
+  A client that asks all partitions names the number it knows (`among`); a leader with another one refuses.
+- A topic may be made anew once HOLD_S have passed since this broker saw the deletion of the one before
+  (cluster_topics.py): nobody answers for that one then.
 """
 
 from __future__ import annotations
@@ -33,7 +45,8 @@ class ScatteredMark:
 
     def __init__(self, runtime: Runtime, name: str, id: bytes) -> None:
         self._runtime, self._name, self._id = runtime, name, id
-        self._since = math.inf  # when this broker saw it first
+        self._since = math.inf  # when this broker saw it first, or another number of partitions
+        self._count = 0  # partitions, as they were seen last; 0: it was not looked yet
         self._wanted = False
 
     @property
@@ -41,9 +54,19 @@ class ScatteredMark:
         found = self._runtime.image.topics.get(self._name)
         return found is not None and found.id == self._id and found.scattered
 
+    def fits(self, count: int) -> bool:
+        """Whether the topic has so many partitions, and was not made anew, by all that this broker was told."""
+        found = self._runtime.image.topics.get(self._name)
+        return found is not None and found.id == self._id and len(found.partitions) == count
+
     def look(self) -> None:
-        """To be called with each new image: the mark counts from when it was seen."""
-        if self._since == math.inf and self.is_set:
+        """To be called with each new image: the mark counts from when it, and this number of partitions, was seen."""
+        found = self._runtime.image.topics.get(self._name)
+        if found is None or found.id != self._id:
+            return
+        count, before = len(found.partitions), self._count
+        self._count = count
+        if found.scattered and (self._since == math.inf or count != before):
             self._since = trio.current_time()
 
     @property

@@ -135,6 +135,13 @@ class Topic:
         asked for a key."""
         return bool(self.strays)
 
+    @property
+    def unsure(self) -> bool | None:
+        """Whether it may have strays, and it is not marked as one that has some: that may change soon. None: this
+        broker is alone."""
+        mark = self.strays.mark
+        return None if mark is None else self.scattered and not mark.is_set
+
     async def newest(self, keys: Sequence[bytes], pause: Pause) -> tuple[list[int], list[bytes | None]]:
         """The partition of each key's newest entry, and the entries (None: none). Stops after the first keys if their
         entries are large. The caller has waited for the views."""

@@ -171,15 +171,18 @@ class Table:
         router = self._connection.router
         chosen = tables.KeyRangeChoice(prefix, start, end)
 
-        def scan(some: Sequence[int] | None, tombstones: bool, of: int, least: int = 1) -> Scanning:
+        def scan(
+            some: Sequence[int] | None, tombstones: bool, of: int, least: int = 1, among: int | None = None
+        ) -> Scanning:
             size, room = max(least, page_entries // of), max(LEAST_BYTES, tables.PAGE_BYTES // of)
-            return Scanning(router, self.topic, chosen, some, tombstones, size, page_bytes=room, session=self._session)
+            which = (router, self.topic, chosen, some, tombstones, size)
+            return Scanning(*which, page_bytes=room, session=self._session, among=among)
 
         if not ordered:
             return Scan(scan(partitions, tombstones, 1))
 
-        def scan_one(partition: int, of: int, hidden: bool) -> Scanning:
-            return scan([partition], tombstones or hidden, of, LEAST_PAGE)
+        def scan_one(partition: int, of: int, hidden: bool, among: int | None) -> Scanning:
+            return scan([partition], tombstones or hidden, of, LEAST_PAGE, among)
 
         return Scan(MergedScanning(router, self.topic, partitions, scan_one, tombstones=tombstones))
 

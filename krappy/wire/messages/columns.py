@@ -47,6 +47,7 @@ class OpenSnapshot(Request, kind=40):
     # up to how many bytes the answer's `size` is exact; nil: no `size` is wanted. The broker reads this many bytes of
     # the table
     measure: Annotated[int, Range(0, 64 << 20)] | None = None
+    among: U32 | None = None  # as for Get
 
 
 class SnapshotOpened(Answer, kind=40):

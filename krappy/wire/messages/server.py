@@ -80,9 +80,10 @@ class MetadataFound(Answer, kind=61):
     and `kafka`, which is a map by the listener's name.
 
     A topic is a map of `name`, `id` (nil: there is no such topic; with `denied`: it may not be described), `scattered`
-    (whether it may have strays, as far as the asked broker knows), and `partitions`. These are maps, from partition 0
-    on: `leader` (a broker's id; -1: nobody now), `leader_epoch`, which rises with every election, and the ids
-    `replicas` and `isr`: the replicas that have all acknowledged events.
+    (whether it may have strays, as far as the asked broker knows), `unsure` (of a cluster: whether that may change
+    soon, as the broker looks for strays, and the topic is not marked as one that has some), and `partitions`. These are
+    maps, from partition 0 on: `leader` (a broker's id; -1: nobody now), `leader_epoch`, which rises with every
+    election, and the ids `replicas` and `isr`: the replicas that have all acknowledged events.
     """
 
     cluster: str  # its id

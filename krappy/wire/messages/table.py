@@ -28,6 +28,14 @@ that has strays from then on. While a topic has strays:
 - Compaction keeps a tombstone while another partition has a value of its key. But retention (`cleanup.policy` with
   `delete`) may delete the newest event of a key before an older one in another partition; then the older one is the
   newest.
+
+**The number of partitions** may change: they are added, or the topic is deleted and made anew. A request that names no
+partition is answered by the number that the broker knows, and a broker that may know an old one does not answer. But a
+client that asks all partitions, one by one, or their leaders, has to know how many there are now. It sends what it
+takes for the number as `among`; a broker that knows another one answers NOT_LEADER_OR_FOLLOWER with `partition` -1 and
+its number as `partitions` in the details. Then ask Metadata, and begin anew. If one partition's leader agrees, all
+events that were acknowledged before are in these partitions. An older broker refuses the field as unknown
+(INVALID_REQUEST with `field` "among"): ask without it.
 """
 
 from __future__ import annotations
@@ -45,6 +53,7 @@ class Get(Request, kind=12):
     # everything committed (while the topic has strays: and everything committed). Then any replica in sync answers;
     # else only the leader
     min_offset: Least | None = None
+    among: U32 | None = None  # how many partitions the topic has, as far as the client knows; nil: it does not tell
 
 
 class Got(Answer, kind=12):
@@ -62,6 +71,7 @@ class MultiGet(Request, kind=13):
     # Then any broker answers that has replicas in sync of the keys' partitions; else only who leads them. Nothing else
     # than nil while the topic has strays
     min_offsets: OffsetList | None = None
+    among: U32 | None = None  # as for Get
 
 
 class MultiGot(Answer, kind=13):
@@ -88,6 +98,7 @@ class Scan(Request, kind=14):
     max_bytes: Positive = 1 << 20  # of one page
     cursor: U32 | None = None  # nil: the first page
     min_offsets: OffsetList | None = None  # as for MultiGet, of the partitions to be scanned
+    among: U32 | None = None  # as for Get
 
 
 class Scanned(Answer, kind=14):

@@ -1,0 +1,141 @@
+"""The number of a topic's partitions changes: no lookup goes by the old one, whoever knew it, and nothing is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from krappy import blocking
+from krappy.errors import NotLeader, PolicyViolation
+from krappy.wire import messages as m
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.peer import Peer
+
+KEYS = [f"k{number}" for number in range(60)]
+LONG = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as found:
+        yield found
+
+
+@pytest.fixture
+def other(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as found:
+        yield found
+
+
+def fill(cluster: ClusterProcesses, topic: str, value: str) -> None:
+    """All keys get this value, by a client that has known nothing before."""
+    with blocking.connect(cluster.native, timeout=LONG) as fresh, fresh.producer(topic) as producer:
+        producer.send_many((key, value) for key in KEYS)
+
+
+def values(entries: list[blocking.Entry | None]) -> set[bytes | None]:
+    return {None if each is None else each.value for each in entries}
+
+
+def of_http(cluster: ClusterProcesses, topic: str) -> set[str]:
+    """What each broker says of all keys, singly and together."""
+    found: set[str] = set()
+    for each in cluster.brokers.values():
+        with httpx.Client(base_url=f"http://{each.http}/api/v1", timeout=LONG, headers={"Krappy-Request": "1"}) as web:
+            for key in KEYS:
+                told = web.get(f"/topics/{topic}/table/entry", params={"key": key})
+                found.add(told.json()["value"]["data"] if told.status_code == 200 else told.text)
+            told = web.post(f"/topics/{topic}/table/lookup", json={"keys": KEYS})
+            assert told.status_code == 200, told.text
+            found |= {str((entry["value"] or {}).get("data")) for entry in told.json()["entries"]}
+    return found
+
+
+def test_lookups_of_who_knew_fewer_partitions(
+    cluster: ClusterProcesses, client: blocking.Client, other: blocking.Client
+) -> None:
+    other.create_topic("grows", 3)
+    cluster.until_in_sync("grows")
+    table, session = client.table("grows"), client.table("grows", consistency="session")
+    ways: list[Callable[[], list[blocking.Entry | None]]] = [
+        lambda: [table.get(key) for key in KEYS],
+        lambda: table.get_many(KEYS),
+        lambda: [session.get(key) for key in KEYS],
+        lambda: session.get_many(KEYS),
+    ]
+    fill(cluster, "grows", "3")
+    for way in ways:
+        assert values(way()) == {b"3"}
+    assert of_http(cluster, "grows") == {"3"}
+    for count in (6, 9, 10):  # at first it has no strays; then the number alone changes
+        other.alter_topic("grows", partitions=count)
+        fill(cluster, "grows", str(count))
+        for way in ways:
+            assert values(way()) == {b"%d" % count}
+        told = of_http(cluster, "grows")
+        assert told == {str(count)}
+        for ordered in (False, True):
+            with pytest.raises(PolicyViolation):  # no broker has all of a key
+                list(table.scan(ordered=ordered))
+
+
+@pytest.mark.parametrize("way", ["get", "get_many", "get_columns", "scan", "ordered", "snapshot", "history", "offsets"])
+def test_a_topic_that_was_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, other: blocking.Client, way: str
+) -> None:
+    """Each way is taken by a client that knows only the topic of before."""
+    topic = f"anew-{way}"
+    other.create_topic(topic, 3)
+    cluster.until_in_sync(topic)
+    fill(cluster, topic, "old")
+    table = client.table(topic)
+    assert values(table.get_many(KEYS)) == {b"old"}
+    other.delete_topic(topic)
+    other.create_topic(topic, 4)
+    fill(cluster, topic, "new")
+    assert of_http(cluster, topic) == {"new"}
+    if way == "get":
+        assert values([table.get(key) for key in KEYS]) == {b"new"}
+    elif way == "get_many":
+        assert values(table.get_many(KEYS)) == {b"new"}
+    elif way == "get_columns":
+        assert set(table.get_columns(KEYS).lists()["value"]) == {b"new"}
+    elif way in ("scan", "ordered"):
+        found = list(table.scan(ordered=way == "ordered"))
+        assert len(found) == len(KEYS)
+        assert values(list(found)) == {b"new"}
+    elif way == "snapshot":
+        snapshot = client.snapshot(topic)
+        blocks = [block for each in snapshot.ranges for block in client.read_snapshot(snapshot.id, each)]
+        assert sorted(key for block in blocks for key in block.lists()["key"]) == sorted(map(str.encode, KEYS))
+    elif way == "history":
+        assert all([each.value for each in table.history(key)] == [b"new"] for key in KEYS)
+    else:
+        assert sum(client.offsets(topic, "latest").values()) == len(KEYS)
+
+
+def test_a_leader_refuses_who_knows_another_number(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    client.create_topic("told", 2)
+    cluster.until_in_sync("told")
+    leader = cluster.partitions("told")[0].leader
+    requests: list[Callable[[int], m.Request]] = [
+        lambda among: m.Get("told", b"k", 0, among=among),
+        lambda among: m.MultiGet("told", [b"k"], 0, among=among),
+        lambda among: m.Scan("told", partitions=[0], among=among),
+        lambda among: m.OpenSnapshot("told", [0], among=among),
+    ]
+    with Peer(cluster.brokers[leader].address) as peer:
+        for request, answer in zip(requests, (m.Got, m.MultiGot, m.Scanned, m.SnapshotOpened), strict=True):
+            peer.ask(request(2), answer)
+            for wrong in (1, 3):
+                with pytest.raises(NotLeader) as refused:
+                    peer.ask(request(wrong), answer)
+                assert refused.value.details == {"topic": "told", "partition": -1, "partitions": 2}
