@@ -16,6 +16,7 @@ let
   extras = lib.concatMap (extra: project.optional-dependencies.${extra} or [ ]) [
     "broker"
     "console"
+    "oauth"
   ];
   outside = builtins.filter (requirement: named requirement != "krappy") (project.dependencies ++ extras);
 

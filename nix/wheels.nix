@@ -18,6 +18,7 @@ let
       description,
       license,
       platform ? null, # null: pure Python, the same for all platforms
+      module ? pname, # what it is imported as
       hashes,
     }:
     let
@@ -37,7 +38,7 @@ let
       };
       nativeBuildInputs = if platform == null then [ ] else [ autoPatchelfHook ];
       buildInputs = if platform == null then [ ] else [ stdenv.cc.cc.lib ];
-      pythonImportsCheck = [ pname ];
+      pythonImportsCheck = [ module ];
       meta = { inherit description license; };
     };
 in
@@ -72,6 +73,15 @@ in
       cp313-x86_64 = "sha256-xsMQ74Pn4pGwGmMpiCj4SDSLuZ6EoQmMSzkjwFZ00DI=";
       cp313-aarch64 = "sha256-Ynv9/lpLPZFrM2CzD0zd7uOghPVlk+M1J8aHL6gyL/k=";
     };
+  };
+
+  pyjwt = wheel {
+    pname = "pyjwt";
+    version = "2.15.1";
+    description = "JSON Web Tokens";
+    license = lib.licenses.mit;
+    module = "jwt";
+    hashes.any = "sha256-QtWdYx93aKECimTH/1gam/dRmATa+R/FtsVuMO7F4ZM=";
   };
 
   starlette = wheel {

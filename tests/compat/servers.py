@@ -30,6 +30,7 @@ RETENTION_MS = "604800000" if UNDER_TEST == "kafka" else "-1"  # of a topic that
 
 class Server(Protocol):
     address: str  # of the Kafka listener
+    tls_address: str  # of one with TLS, if it has a certificate
     data: Path
 
     def start(self) -> None: ...
@@ -50,12 +51,17 @@ class Server(Protocol):
 
 
 class KrappyServer:
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+    """`certificate`: PEM file of one with its key, for a second listener."""
+
+    def __init__(self, folder: Path, *, certificate: str = "", **settings: Any) -> None:
+        self.address, self.tls_address = (f"127.0.0.1:{port}" for port in free_ports(2))
         self.data = folder / "data"
+        listeners = self.address
+        if certificate:
+            listeners, settings["tls_certificate"] = f"PLAINTEXT://{listeners},SSL://{self.tls_address}", certificate
         self.broker = BrokerProcess(
             self.data,
-            listen_kafka=self.address,
+            listen_kafka=listeners,
             group_initial_rebalance_delay_ms=REBALANCE_DELAY_MS,
             group_consumer_heartbeat_interval_ms=300,
             group_share_heartbeat_interval_ms=300,
@@ -86,14 +92,23 @@ class KafkaServer:
     """Apache Kafka: broker and controller in one process, with little memory. Raises Missing without its jars."""
 
     def __init__(
-        self, folder: Path, *, heap: str = "512m", node: int = 1, controllers: Sequence[int] = (), **settings: object
+        self,
+        folder: Path,
+        *,
+        heap: str = "512m",
+        node: int = 1,
+        controllers: Sequence[int] = (),
+        certificate: str = "",
+        **settings: object,
     ) -> None:
-        """`controllers`: the ports of a cluster's controllers, of which this is number `node`; empty: it is alone."""
+        """`controllers`: the ports of a cluster's controllers, of which this is number `node`; empty: it is alone.
+        `certificate`: PEM file of one with its key, in PKCS 8, for a second listener."""
         folder.mkdir(parents=True, exist_ok=True)
         self._java, self._path = java("kafka")
-        [port], controllers = free_ports(1), controllers or free_ports(1)
+        controllers = controllers or free_ports(1)
         controller, copies = controllers[node - 1], len(controllers)
-        self.address = f"127.0.0.1:{port}"
+        self.address, self.tls_address = (f"127.0.0.1:{port}" for port in free_ports(2))
+        listeners = f"PLAINTEXT://{self.address}" + f",SSL://{self.tls_address}" * bool(certificate)
         self.data = folder / "kafka"
         self.log = folder / "kafka.log"
         self._heap = heap
@@ -104,8 +119,9 @@ class KafkaServer:
             "process.roles": "broker,controller",
             "node.id": node,
             "controller.quorum.voters": ",".join(f"{id}@127.0.0.1:{each}" for id, each in enumerate(controllers, 1)),
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": self.data,
             "offsets.topic.replication.factor": copies,
@@ -124,6 +140,7 @@ class KafkaServer:
             "log.cleaner.dedupe.buffer.size": 16 << 20,
             "log.cleaner.backoff.ms": 200,
             "log.initial.task.delay.ms": 500,
+            **({"ssl.keystore.type": "PEM", "ssl.keystore.location": certificate} if certificate else {}),
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self._file.write_text("".join(f"{name}={value}\n" for name, value in config.items()))

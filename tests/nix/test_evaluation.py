@@ -14,12 +14,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# As nixos-25.11 has them or newer, but for what it has too old (starlette, msgspec) or not at all (rocksdict).
-OLD = {"starlette": "0.49.1", "msgspec": "0.19.0"}
+# As nixos-25.11 has them or newer, but for what it has too old (starlette, msgspec, pyjwt) or not at all (rocksdict).
+OLD = {"starlette": "0.49.1", "msgspec": "0.19.0", "pyjwt": "2.10.1"}
 NEEDED = [
     *PROJECT["dependencies"],
     *PROJECT["optional-dependencies"]["broker"],
     *PROJECT["optional-dependencies"]["console"],
+    *PROJECT["optional-dependencies"]["oauth"],
 ]
 
 
@@ -52,9 +53,11 @@ def test_what_is_new_enough_is_taken_and_the_rest_are_wheels() -> None:
     taken = {each["pname"]: each for each in found["taken"]}
     assert set(taken) == names()
     wheels = {name: each["src"] for name, each in taken.items() if "src" in each}
-    assert set(wheels) == {"rocksdict", "msgspec", "starlette"}
+    assert set(wheels) == {"rocksdict", "msgspec", "pyjwt", "starlette"}
     assert wheels["starlette"].startswith("py3/starlette-1.")
-    assert "py3-none-any sha256-" in wheels["starlette"]
+    assert wheels["pyjwt"].startswith("py3/pyjwt-2.")
+    for name in ("starlette", "pyjwt"):
+        assert "py3-none-any sha256-" in wheels[name]
     for name in ("rocksdict", "msgspec"):
         assert wheels[name].startswith(f"cp313/{name}-")
         assert "aarch64" in wheels[name]
@@ -79,7 +82,7 @@ def test_the_wheels_are_as_new_as_the_project_needs() -> None:
     versions = {each["pname"]: each["version"] for each in taken}
     for row in NEEDED:
         requirement = Requirement(row)
-        if requirement.name in ("rocksdict", "msgspec", "starlette"):
+        if requirement.name in ("rocksdict", *OLD):
             assert requirement.specifier.contains(versions[requirement.name]), row
 
 

@@ -74,6 +74,7 @@ def test_it_is_within_its_budget_and_so_are_its_parts(archive: bytes) -> None:
     known = {
         r"python3-3\.\d+": 18_000_000,
         r"python3\.\d+-rocksdict.*": 8_000_000,
+        r"python3\.\d+-cryptography.*": 6_000_000,
         r"python3\.\d+-krappy-.*": 4_500_000,
     }
     for name, most in known.items():
@@ -163,6 +164,26 @@ def test_nothing_runs_as_root_and_nothing_needs_a_shell(podman: Podman, volume: 
         assert podman("exec", name, "/bin/krappy", "--version") == "krappy, version 0.1.0"
         assert podman("exec", name, "/bin/sh", "-c", "true", check=False) == ""
         assert podman("exec", name, "/bin/krappy", "topic", "list", "--json") == "[]"
+
+
+SIGNED = """
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from krappy.server import tokens
+
+key = ec.generate_private_key(ec.SECP256R1())
+print(jwt.decode(jwt.encode({"sub": "ada"}, key, "ES256"), key.public_key(), ["ES256"])["sub"])
+"""
+
+
+def test_it_checks_tokens_of_an_identity_provider(podman: Podman, volume: str) -> None:
+    """It has krappy[oauth], which settings for tokens need."""
+    keys = {"oauth_issuer": "https://idp.example", "oauth_audience": "krappy", "oauth_jwks_url": "file:///none"}
+    settings = {"sasl_enabled_mechanisms": "OAUTHBEARER", **keys, "listen_native": "SASL_PLAINTEXT://0.0.0.0:7092"}
+    given = [each for name, value in settings.items() for each in ("--env", f"KRAPPY_{name.upper()}={value}")]
+    with running(podman, volume, *given) as name:
+        assert podman("exec", name, "/bin/python3", "-c", SIGNED) == "ada"
+        assert "oauth_keys_not_read" in podman.said(name)
 
 
 def test_any_user_may_run_it_and_its_settings_come_from_a_file_or_the_environment(

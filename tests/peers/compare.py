@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import median
 
 from tests.peers.command import compare, parser
-from tests.peers.driver import build, drive
+from tests.peers.driver import build
 from tests.peers.peer import KINDS, Peer
 from tests.peers.report import summary
+from tests.security.authority import Authority
 
 SHAPES = [(100, 1), (100, 16), (1000, 1), (1000, 16)]  # bytes a message, partitions
 KEYS = 1_000_000
@@ -30,13 +31,29 @@ def throughput(peer: Peer, scale: float) -> None:
         count = int((2_000_000 if size == 100 else 500_000) * scale)
         topic = peer.topic(partitions)
         label = f"{size} B, {partitions} partition{'s' * (partitions > 1)}"
-        peer.note(
-            f"produce {label}",
-            count / drive("produce", peer.server.address, topic, partitions, count, size, 0)["seconds"],
-        )
-        found = drive("consume", peer.server.address, topic, partitions)
-        peer.note(f"consume {label}", found["per_second"])
+        made = peer.drive("produce", topic, partitions, count, size, 0)
+        peer.note(f"produce {label}", count / made["seconds"])
+        read = peer.drive("consume", topic, partitions)
+        peer.note(f"consume {label}", read["per_second"])
         peer.admin.delete(topic)
+
+
+def tls(peer: Peer, scale: float) -> None:
+    """Events of 1 KB a second over TLS, and their part of what was done just before without."""
+    count = int(500_000 * scale)
+    for partitions in (1, 16):
+        label = f"1000 B, {partitions} partition{'s' * (partitions > 1)}"
+        found: dict[str, list[float]] = {}
+        for over in (False, True):
+            topic = peer.topic(partitions)
+            made = peer.drive("produce", topic, partitions, count, 1000, 0, tls=over)
+            found.setdefault("produce", []).append(count / made["seconds"])
+            read = peer.drive("consume", topic, partitions, tls=over)
+            found.setdefault("consume", []).append(read["per_second"])
+            peer.admin.delete(topic)
+        for what, (plain, encrypted) in found.items():
+            peer.note(f"{what} {label}, TLS", encrypted)
+            peer.note(f"{what} {label}, TLS / without", encrypted / plain)
 
 
 def keyed(peer: Peer, scale: float) -> None:
@@ -45,7 +62,7 @@ def keyed(peer: Peer, scale: float) -> None:
     for view in (True, False) if peer.has_table else (None,):
         config = {} if view is None else {"view_enable": str(view).lower()}
         topic = peer.topic(4, **config)
-        found = drive("produce", peer.server.address, topic, 4, count, 100, KEYS)
+        found = peer.drive("produce", topic, 4, count, 100, KEYS)
         if view is not False:
             peer.note("produce keyed 100 B, view on", count / found["seconds"])
         if view is not True:
@@ -56,7 +73,7 @@ def keyed(peer: Peer, scale: float) -> None:
 def latency(peer: Peer, scale: float) -> None:
     """Milliseconds from when an event is due to be sent until a consumer has it, at 1,000 events/s."""
     topic = peer.topic(1)
-    found = drive("latency", peer.server.address, topic, 1000, max(2, int(10 * scale)))
+    found = peer.drive("latency", topic, 1000, max(2, int(10 * scale)))
     for name, shown in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
         peer.note(f"latency {shown} (ms)", found[name] * 1000)
     peer.admin.delete(topic)
@@ -71,11 +88,11 @@ def bootstrap(peer: Peer, scale: float) -> None:
     """
     events, keys = int(10_000_000 * scale), int(KEYS * scale)
     topic = peer.topic(4)
-    drive("produce", peer.server.address, topic, 4, events, 100, keys)
+    peer.drive("produce", topic, 4, events, 100, keys)
     source = f"{topic}@latest" if peer.has_table else topic
-    first = drive("table", peer.server.address, source, 4)
-    again = [drive("table", peer.server.address, source, 4)["seconds"] for _ in range(3)]
-    counting = [drive("consume", peer.server.address, source, 4)["seconds"] for _ in range(3)]
+    first = peer.drive("table", source, 4)
+    again = [peer.drive("table", source, 4)["seconds"] for _ in range(3)]
+    counting = [peer.drive("consume", source, 4)["seconds"] for _ in range(3)]
     assert peer.has_table is False or first["count"] == first["keys"], "one event for each key"
     peer.note("bootstrap, first (s)", first["seconds"])
     peer.note("bootstrap (s)", median(again))
@@ -85,12 +102,13 @@ def bootstrap(peer: Peer, scale: float) -> None:
         peer.server.stop()
         peer.server.start()
         peer.settle()
-    peer.note("bootstrap, first, made ahead (s)", drive("table", peer.server.address, source, 4)["seconds"])
+    peer.note("bootstrap, first, made ahead (s)", peer.drive("table", source, 4)["seconds"])
     peer.admin.delete(topic)
 
 
 MEASURES: dict[str, tuple[Measure, bool]] = {  # function, whether it is repeated each round
     "throughput": (throughput, True),
+    "tls": (tls, True),
     "keyed": (keyed, True),
     "latency": (latency, True),
     "bootstrap": (bootstrap, False),
@@ -100,9 +118,10 @@ MEASURES: dict[str, tuple[Measure, bool]] = {  # function, whether it is repeate
 def run(names: list[str], measures: list[str], rounds: int, scale: float, folder: Path) -> dict[str, object]:
     """Runs all measures on all servers; returns the summary."""
     peers: list[Peer] = []
+    authority = Authority(folder)
     try:
         for name in names:
-            peers.append(Peer(name, folder / name))
+            peers.append(Peer(name, folder / name, authority))
         for peer in peers:
             peer.start()
         for peer in peers:
@@ -110,6 +129,7 @@ def run(names: list[str], measures: list[str], rounds: int, scale: float, folder
         for peer in peers:  # a Java process becomes faster as it runs
             sys.stderr.write(f"warming up {peer.name}\n")
             keyed(peer, 1.0)
+            tls(peer, 0.2)
             latency(peer, 0.2)
             peer.results = {key: values for key, values in peer.results.items() if key in BEFORE}
         for number in range(rounds):

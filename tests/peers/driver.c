@@ -8,7 +8,7 @@
  *   driver table ADDRESS TOPIC PARTITIONS                         as consume, and keeps the latest value of each key
  *   driver latency ADDRESS TOPIC RATE SECONDS
  *
- * Each prints one JSON object.
+ * Each prints one JSON object. With DRIVER_CA in the environment, the PEM file of an authority, connections have TLS.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -85,6 +85,10 @@ static rd_kafka_t *client(int type, const char *address, const char *linger) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "bootstrap.servers", address);
     set(conf, "log_level", "0");
+    if (getenv("DRIVER_CA")) {
+        set(conf, "security.protocol", "SSL");
+        set(conf, "ssl.ca.location", getenv("DRIVER_CA"));
+    }
     if (type == PRODUCER) {
         set(conf, "acks", "all");
         set(conf, "linger.ms", linger);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -32,11 +33,12 @@ def build() -> None:
         raise Missing(f"driver.c does not compile: {done.stderr}")
 
 
-def drive(*arguments: object) -> dict[str, float]:
-    """Runs the driver; returns its figures by name. Raises RuntimeError if it fails."""
-    done = subprocess.run(
-        [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+def drive(*arguments: object, ca: str | None = None) -> dict[str, float]:
+    """Runs the driver; returns its figures by name. `ca`: PEM file of an authority; its connections have TLS. Raises
+    RuntimeError if it fails."""
+    command = [str(PROGRAM), *map(str, arguments)]
+    environ = os.environ if ca is None else {**os.environ, "DRIVER_CA": ca}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"driver {' '.join(map(str, arguments))}: {done.stderr.strip()[-500:]}")
     found: dict[str, float] = json.loads(done.stdout)

@@ -25,7 +25,7 @@ from krappy import blocking
 from tests.compat.tools import CACHE, Missing
 from tests.peers.command import compare, parser
 from tests.peers.report import summary
-from tests.process import ROOT, BrokerProcess
+from tests.process import ROOT, BrokerProcess, spawned
 
 SOURCE = Path(__file__).with_name("nats")
 BUILT = CACHE.parent / "peers"
@@ -49,7 +49,7 @@ class Server(Protocol):
 
 class Krappy:
     def __init__(self, folder: Path, durability: str) -> None:
-        self._process = BrokerProcess(folder / "data", durability=durability, log_level="warning")
+        self._process = BrokerProcess(folder / "data", launch=spawned, durability=durability, log_level="warning")
         self.start, self.kill = self._process.start, self._process.kill
 
     @property

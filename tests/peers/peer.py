@@ -16,22 +16,28 @@ from typing import Any
 from krappy.wire.kafka import ApiKey, decode_response, encode_request
 from tests.compat.admin import Admin
 from tests.compat.servers import KafkaServer, KrappyServer, Server
+from tests.peers.driver import drive
 from tests.process import spawned
+from tests.security.authority import Authority
 
 PATIENCE = 120.0
 
 
-def _krappy(durability: str) -> Callable[[Path], Server]:
-    return lambda folder: KrappyServer(folder, launch=spawned, durability=durability, log_level="warning")
+Make = Callable[[Path, str], Server]  # of a folder and a certificate
 
 
-def _kafka(**settings: Any) -> Callable[[Path], Server]:
-    return lambda folder: KafkaServer(folder, heap="1g", **settings)
+def _krappy(durability: str) -> Make:
+    settings = {"launch": spawned, "durability": durability, "log_level": "warning"}
+    return lambda folder, pem: KrappyServer(folder, certificate=pem, **settings)
+
+
+def _kafka(**settings: Any) -> Make:
+    return lambda folder, pem: KafkaServer(folder, heap="1g", certificate=pem, **settings)
 
 
 # By default Kafka leaves writing to the disk to the operating system. With an interval of one message it syncs each
 # append. Krappy does so by default (one sync serves all appends that wait).
-KINDS: dict[str, tuple[Callable[[Path], Server], str]] = {
+KINDS: dict[str, tuple[Make, str]] = {
     "krappy": (_krappy("fsync"), "Krappy by default: an acknowledged event is on disk"),
     "krappy-os": (_krappy("os"), 'Krappy with durability = "os"'),
     "kafka-fsync": (_kafka(log_flush_interval_messages=1), "Apache Kafka, log.flush.interval.messages=1"),
@@ -41,14 +47,15 @@ KINDS: dict[str, tuple[Callable[[Path], Server], str]] = {
 
 @dataclass
 class Peer:
-    """One running server. `results`: by measure, one value for each round."""
+    """One running server. `authority`: of its certificate. `results`: by measure, one value for each round."""
 
     name: str
     folder: Path
+    authority: Authority
     results: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server = KINDS[self.name][0](self.folder)
+        self.server = KINDS[self.name][0](self.folder, self.authority.issue("127.0.0.1", pkcs8=True))
         self._topics = 0
 
     def start(self) -> None:
@@ -75,6 +82,12 @@ class Peer:
         name = f"peers-{self._topics}"
         self.admin.create(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
         return name
+
+    def drive(self, what: str, *arguments: object, tls: bool = False) -> dict[str, float]:
+        """Runs the driver on it; returns its figures by name."""
+        if tls:
+            return drive(what, self.server.tls_address, *arguments, ca=self.authority.ca)
+        return drive(what, self.server.address, *arguments)
 
     def rss(self) -> float:
         """Memory of its process in RAM, in MiB."""
