@@ -39,17 +39,21 @@ def throughput(peer: Peer, scale: float) -> None:
 
 
 def tls(peer: Peer, scale: float) -> None:
-    """Events of 1 KB a second over TLS, and their part of what was done just before without."""
+    """Events of 1 KB a second over TLS, and their part of what was done just before without; the CPU time of the
+    server, for each."""
     count = int(500_000 * scale)
     for partitions in (1, 16):
         label = f"1000 B, {partitions} partition{'s' * (partitions > 1)}"
         found: dict[str, list[float]] = {}
         for over in (False, True):
-            topic = peer.topic(partitions)
+            topic, began = peer.topic(partitions), peer.cpu()
             made = peer.drive("produce", topic, partitions, count, 1000, 0, tls=over)
             found.setdefault("produce", []).append(count / made["seconds"])
+            between = peer.cpu()
             read = peer.drive("consume", topic, partitions, tls=over)
             found.setdefault("consume", []).append(read["per_second"])
+            for what, seconds in (("produce", between - began), ("consume", peer.cpu() - between)):
+                peer.note(f"CPU of {what} {label}{', TLS' * over} (us an event)", seconds / count * 1e6)
             peer.admin.delete(topic)
         for what, (plain, encrypted) in found.items():
             peer.note(f"{what} {label}, TLS", encrypted)
