@@ -2,7 +2,8 @@
 
 - Both belong to a share session, whose epoch grows with each request: 0 begins one, -1 ends it. A session remembers its
   partitions, so a request names those that are new, or have acknowledgements.
-- Acknowledgements of a partition are taken all or none. They are durable when they are answered.
+- Acknowledgements of a partition are taken all or none, but for a long request whose member loses what it has acquired
+  while it is taken: then the answer is an error, and a part was taken. They are durable when they are answered.
 - A ShareFetch waits until there is a record; min_bytes beyond that counts for nothing. It gets at most max_records, in
   both acquire modes.
 - A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
@@ -128,11 +129,8 @@ class ShareRequest:
                 errors[at] = error
             if number % MANY == 0:
                 await self.session.pause()
-        try:
-            await self.group.durable(touched.values()).wait()
-        except KrappyError as error:
-            errors |= dict.fromkeys(touched, error)
-        return errors
+        failed = await self.group.durable(touched.values()).wait()
+        return errors | {at: failed[shared] for at, shared in touched.items() if shared in failed}
 
     def _check(self, acks: list[Ack]) -> None:
         if not self.renews and any(ack.kind is AckType.RENEW for ack in acks):

@@ -466,7 +466,7 @@ async def test_an_ack_is_not_answered_before_the_disk_has_it(tmp_path: Path, mon
         await publish(topic.led(0), 3)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
-        await until(lambda: not broker.groups.writer._states)
+        await until(lambda: not any(writer._states for writer in broker.groups.writers.values()))
         put = broker.groups.storage.put
 
         def refuse(*args: Any) -> None:
@@ -482,6 +482,129 @@ async def test_an_ack_is_not_answered_before_the_disk_has_it(tmp_path: Path, mon
         assert member.ack([("t", 0, 0, 2)]).done
     async with running(tmp_path) as broker:
         assert broker.groups.positions("g") == [("t", 0, 3)]
+
+
+@trio_test
+async def test_a_group_that_can_not_be_written_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are kept in the same place, and written in the same turns."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 9)
+        well, sick = [await broker.groups.join(name, "a", ["t"]) for name in ("well", "sick")]
+        for member in (well, sick):
+            await member.poll(*ALL)
+        put, refused = broker.groups.storage.put, True
+
+        def refuse(group: str, *args: Any) -> Any:
+            if group == "sick" and refused:
+                raise errors.CoordinatorNotAvailable("too few replicas to write to 'sick'")
+            return put(group, *args)
+
+        monkeypatch.setattr(broker.groups.storage, "put", refuse)
+        for offset in range(8):
+            late = sick.ack([("t", 0, offset, offset)])
+            await well.ack([("t", 0, offset, offset)]).wait()
+            with pytest.raises(errors.CoordinatorNotAvailable, match="sick"):
+                await late.wait()
+        refused = False
+        await sick.ack([("t", 0, 8, 8)]).wait()
+    async with running(tmp_path) as broker:
+        assert [broker.groups.positions(name) for name in ("well", "sick")] == [[("t", 0, 8)], [("t", 0, 9)]]
+
+
+@trio_test
+async def test_a_group_waits_for_no_other_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cluster, where the partitions of the groups' topic have other replicas each."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 2)
+        storage, stuck = broker.groups.storage, trio.Event()
+        put, synced = storage.put, storage.synced
+
+        async def wait_for(writes: Any) -> None:
+            await synced(())
+            if "slow" in writes:
+                await stuck.wait()
+
+        monkeypatch.setattr(storage, "index_of", lambda name: int(name == "slow"))
+        monkeypatch.setattr(storage, "put", lambda name, *args: put(name, *args) or name)
+        monkeypatch.setattr(storage, "synced", wait_for)
+        slow: list[object] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(_note, slow, partial(broker.groups.join, "slow", "a", ["t"])))
+            await until(lambda: bool(broker.groups.sizes()))
+            quick = await broker.groups.join("quick", "a", ["t"])
+            await quick.poll(*ALL)
+            await quick.ack([("t", 0, 0, 1)]).wait()
+            assert not slow
+            stuck.set()
+        assert slow
+
+
+async def _note(found: list[object], ask: Any) -> None:
+    found.append(await ask())
+
+
+@trio_test
+@pytest.mark.parametrize("order", ["key", "none"])
+async def test_a_coordinator_that_may_be_deposed_gives_no_event_of_a_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """A member that waits gets it once the coordinator is sure again."""
+    monkeypatch.setattr(member_module, "LOOK_S", 0.001)
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 3, [b"k"] * 3)
+        member = await broker.groups.join("g", "a", ["t"], order=order)
+        assert offsets(await member.poll(1, 1 << 20)) == [0]
+        await member.ack([("t", 0, 0, 0)]).wait()
+        sure, asked = False, 0
+
+        def is_sure(name: str) -> bool:
+            nonlocal asked
+            asked += 1
+            return sure
+
+        monkeypatch.setattr(broker.groups.storage, "is_sure", is_sure)
+        now = member.poll_now(1, 1 << 20)
+        assert now is not None
+        assert offsets(now) == ([] if order == "key" else [1])
+        if order == "key":
+            got: list[object] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(_note, got, partial(member.poll, 1, 1 << 20, LONG)))
+                before = asked
+                await until(lambda: asked > before + 4)
+                assert got == []
+                sure = True
+            assert offsets(got[0]) == [1]  # type: ignore[arg-type]
+        else:
+            assert not asked
+
+
+@trio_test
+async def test_a_coordinator_that_may_be_deposed_buries_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may have settled it."""
+    reports: list[tuple[str, dict[str, Any]]] = []
+
+    def report(event: str, **facts: Any) -> None:
+        reports.append((event, facts))
+
+    monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.001)
+    async with running(tmp_path, report) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 1)
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        await member.poll(*ALL)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.groups.storage, "is_sure", lambda name: False)
+            member.nack([("t", 0, 0, 0)])
+            await until(lambda: "dead_letter_failed" in [event for event, _ in reports])
+            assert await read_all(broker.topic("t.g.dead").led(0)) == []
+        await until(lambda: broker.groups.positions("g") == [("t", 0, 1)])
+        assert len(await read_all(broker.topic("t.g.dead").led(0))) == 1
 
 
 @trio_test

@@ -17,9 +17,11 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError
 from krappy.types import Event
+from krappy.wire import messages as m
 from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_moves import reassign, until_moved
+from tests.peer import Peer
 from tests.process import PATIENCE, wait_until
 
 LONG = 120.0
@@ -340,3 +342,34 @@ def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
             consumer.ack(polled, wait=True)
     assert not settled & {(event.partition, event.offset) for event in found}
     assert len(found) == 45
+
+
+def test_a_coordinator_that_wakes_up_gives_no_event_of_a_key(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """It was stopped and deposed, and has requests in its socket: an ack of the event before, and a poll. That event is
+    with another member now, at the next coordinator."""
+    fill(client, "woken", 6, partitions=1, keys=1)
+    client.commit("keyed", {("woken", 0): 0})  # type: ignore[dict-item]
+    for topic in ("woken", SHARES):
+        cluster.until_in_sync(topic)
+    before = coordinator(cluster, "keyed")
+    joining = m.ConsumerRegistration(["woken"], "keyed", order="key", lease_ms=600_000)
+    one = Peer(cluster.brokers[before].address)
+    handle = one.ask(joining, m.ConsumerRegistered).handle
+    leases = one.ask(m.Poll(handle, 1, 1 << 20, 60_000), m.Polled).leases
+    assert [lease[2] for lease in leases or ()] == [0]
+    with cluster.paused(before):
+        until_another(cluster, "keyed", before)
+        with blocking.connect(cluster.native, timeout=LONG) as other:
+            consumer = other.consumer("woken", group="keyed", order="key", lease_ms=600_000, max_records=1)
+            with consumer:
+                assert [event.offset for event in consumer.poll(LONG)] == [0]
+                _, polled = one.send(m.Ack(handle, [("woken", 0, 0, 0)]), m.Poll(handle, 1, 1 << 20, 500))
+    try:
+        leases = one.answer(polled, m.Polled).leases
+    except KrappyError:
+        leases = []
+    one.close()
+    assert not leases
+    cluster.until_in_sync(SHARES)

@@ -22,7 +22,7 @@ from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
 from krappy.broker.partition.pending import record_size
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import InvalidTopic, KrappyError, NotLeader
+from krappy.errors import CoordinatorNotAvailable, InvalidTopic, KrappyError, NotLeader
 from krappy.partitioner import partition_for
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
@@ -144,6 +144,9 @@ class Undertaker:
                             offset if record.key is None else partition_for(record.key, target.count)
                         ) % target.count
                         try:
+                            if not shared.group.still_here:  # others may have settled it
+                                text = "this broker can't be sure that it coordinates the group"
+                                raise CoordinatorNotAvailable(text)
                             under_way.append((offset, await self._publish(target, place, record)))
                             size += len(record.value or b"")
                         except KrappyError as error:

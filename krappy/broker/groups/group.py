@@ -44,6 +44,7 @@ class Group(Owner):
         self.keeper = keeper
         self.name = name
         self.settings = settings
+        self.writer = keeper.writer_of(name)
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
@@ -101,8 +102,17 @@ class Group(Owner):
 
     # --- partitions
 
+    @property
+    def still_here(self) -> bool:  # type: ignore[override]
+        return self.keeper.storage.is_sure(self.name)
+
+    @property
+    def is_sure(self) -> bool:  # type: ignore[override]
+        return self.settings.order != "key" or self.still_here
+
     def changed(self, shared: SharedPartition) -> None:
-        self.keeper.changed(shared)
+        self.writer.mark(shared)
+        self.attend(shared)
 
     def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
@@ -201,7 +211,7 @@ class Group(Owner):
             elif (rules := next(reversed(members)).rules) != self.settings.rules(topic):
                 changed[topic] = rules
         if changed and not self.gone and self.adopt(self.settings.order, changed):
-            self.keeper.writer.mark_group(self)
+            self.writer.mark_group(self)
 
     # --- waiting
 

@@ -32,7 +32,7 @@ class GroupKeeper:
         self.max_members = runtime.config.group_max_members
         self.held_positions = 0  # how many positions all groups have in memory
         self.reads = KeptReads()
-        self.writer = GroupWriter(runtime, storage)
+        self.writers: dict[int, GroupWriter] = {}  # by the partition of the groups' topic
         self.alarms = Alarms(self.now_ms)
         self.undertaker = Undertaker(runtime, make_topic, peers)
 
@@ -56,10 +56,14 @@ class GroupKeeper:
         """Call it when the first member has come to a group, or the last has left it."""
         raise NotImplementedError
 
-    def changed(self, shared: SharedPartition) -> None:
-        """Call it when the leases of a partition have changed: they are written soon."""
-        self.writer.mark(shared)
-        self.attend(shared)
+    def writer_of(self, name: str) -> GroupWriter:
+        """The one that writes this group."""
+        index = self.storage.index_of(name)
+        writer = self.writers.get(index)
+        if writer is None:
+            writer = self.writers[index] = GroupWriter(self._runtime, self.storage)
+            self._runtime.spawn(writer.run)
+        return writer
 
     def attend(self, shared: SharedPartition) -> None:
         """Sets the alarm for the next end of a lease or delay, and has dead events published."""

@@ -104,7 +104,7 @@ class GroupPoll:
                 read = self._read(shared, offset, span)
             except BlockingIOError:
                 read = await large.opened(partial(self._read, shared, offset, span, inline=False))
-            if not closed() and not shared.gone:
+            if not closed() and not shared.gone and shared.is_sure:
                 self._now = self._keeper.now_ms()
                 self._take(shared, offset, read)
 

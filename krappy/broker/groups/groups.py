@@ -85,7 +85,6 @@ class GroupCoordinator(ShareKeeper):
         """Loads all groups; in a cluster those that it coordinates, whenever it does. Raises StorageError."""
         self.storage.begin()
         self._opened = True
-        self._runtime.spawn(self.writer.run)
         self._runtime.spawn(self.alarms.run)
         self._runtime.topics.changed.subscribe(self._find_new_partitions)
         self._runtime.stopping.subscribe(self._wake_all)
@@ -140,9 +139,10 @@ class GroupCoordinator(ShareKeeper):
             for group in self._groups.values():
                 for shared in group.shared.values():
                     if shared.leases.due is not None:
-                        self.writer.mark(shared)
+                        group.writer.mark(shared)
         try:
-            await self.writer.durable(always=True).wait()
+            for writer in self.writers.values():
+                await writer.all_durable().wait()
         except StorageError as error:
             self._runtime.report("groups_not_written", error=str(error))
 
@@ -243,13 +243,17 @@ class GroupCoordinator(ShareKeeper):
         return None
 
     def _gives_way(self, keep: Group | None) -> bool:
-        """Forgets the group that was unused for longest, if that is long enough; never `keep`. Raises StorageError."""
-        name = next((each for each in self._unused if keep is None or each != keep.name), None)
-        if name is None or self.now_ms() - self._unused[name] < self._runtime.config.offsets_retention_ms:
-            return False
-        self._forget(self._groups[name])
-        self._runtime.report("group_forgotten", group=name)
-        return True
+        """Forgets the group that was unused for longest, if that is long enough; never `keep`, nor what it can't."""
+        long_ago = self.now_ms() - self._runtime.config.offsets_retention_ms
+        for name, used in self._unused.items():
+            if used > long_ago:
+                break
+            if keep is None or name != keep.name:
+                with suppress(StorageError, NotCoordinator, CoordinatorNotAvailable):
+                    self._forget(self._groups[name])
+                    self._runtime.report("group_forgotten", group=name)
+                    return True
+        return False
 
     def _forget(self, group: Group) -> Later[None] | None:
         """Removes a group without members from the store and from memory. Gives what it wrote, for `synced`."""
@@ -316,8 +320,8 @@ class GroupCoordinator(ShareKeeper):
                 for shared in added:
                     shared.changed()
                 if is_new or changed:
-                    self.writer.mark_group(group)
-                await self.writer.durable(added, group=group if is_new or changed else None).wait()
+                    group.writer.mark_group(group)
+                await group.writer.durable(group, added, settings=is_new or changed).wait()
             except BaseException:
                 member.close()
                 raise
@@ -347,16 +351,16 @@ class GroupCoordinator(ShareKeeper):
         """Every group, without its members, in no order; Kafka's too. Groups may come and go during the iteration."""
         for group in list(self._groups.values()):
             yield group.describe(members=False)
-        yield from self._kafka.each()
+        yield from self.kafka.each()
 
     def describe(self, name: str) -> GroupFacts:
         """Raises UnknownGroup."""
-        return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
+        return self.kafka.describe(name) if self.kafka.has(name) else self._find(name).describe(members=True)
 
     def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]:
         """What members of a shared group have leased: (member, topic, partition, first offset, last offset, when the
         lease ends in ms), in the order of the log. Raises UnknownGroup."""
-        if not self._kafka.has(name):
+        if not self.kafka.has(name):
             for at, shared in sorted(self._find(name).shared.items()):
                 for run in shared.leases.runs():
                     if run.member is not None:
@@ -364,8 +368,8 @@ class GroupCoordinator(ShareKeeper):
 
     def positions(self, name: str) -> list[Position]:
         """The committed floor of each partition. Raises UnknownGroup."""
-        if self._kafka.has(name):
-            return self._kafka.positions(name)
+        if self.kafka.has(name):
+            return self.kafka.positions(name)
         return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
 
     def ends(self, name: str, topics: Collection[str]) -> list[Position]:
@@ -390,7 +394,7 @@ class GroupCoordinator(ShareKeeper):
         self._check_room(group, {partition for partition, _ in found})
         if group is None:
             group = self._groups[name] = Group(self, name, SharedSettings("positions"))
-            self.writer.mark_group(group)
+            group.writer.mark_group(group)
         await self._move(group, found)
         self._runtime.audit.moved(name, (), offsets, often=True)
 
@@ -425,7 +429,7 @@ class GroupCoordinator(ShareKeeper):
             if not dry_run:
                 group = self._groups.get(name)
                 if group is None:
-                    await self._kafka.move(name, moves)
+                    await self.kafka.move(name, moves)
                 else:
                     await self._move(group, [(partition, target) for _, partition, target in moves])
                 self._runtime.audit.moved(name, [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer])
@@ -433,12 +437,12 @@ class GroupCoordinator(ShareKeeper):
 
     def _positions_to_move(self, name: str, *, dry_run: bool) -> dict[tuple[str, int], int]:
         """Raises UnknownGroup, GroupNotEmpty."""
-        if not self._kafka.has(name):
+        if not self.kafka.has(name):
             group = self._find(name)
             if not dry_run:
                 check_empty(group)
         elif not dry_run:
-            self._kafka.check_empty(name)
+            self.kafka.check_empty(name)
         return {(topic, index): floor for topic, index, floor in self.positions(name)}
 
     def _chosen(
@@ -469,12 +473,12 @@ class GroupCoordinator(ShareKeeper):
             shared.changed()
             moved.append(shared)
         self.note_use(group.name)
-        await self.writer.durable(moved, group=group).wait()
+        await group.writer.durable(group, moved, settings=True).wait()
 
     async def delete(self, name: str) -> None:
         """Raises UnknownGroup, GroupNotEmpty, StorageError."""
-        if self._kafka.has(name):
-            await self._kafka.delete(name)
+        if self.kafka.has(name):
+            await self.kafka.delete(name)
             return
         async with self._locks.of(name):
             group = self._find(name)
@@ -482,14 +486,10 @@ class GroupCoordinator(ShareKeeper):
             await self.storage.synced([self._forget(group)])
             self._runtime.audit.changed("group", name, {"protocol": "native"}, None)
 
-    @property
-    def _kafka(self) -> NativeView:
-        return self.kafka
-
     def _check_kind(self, name: str) -> None:
         """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable."""
         check_group_name(name)
-        if self._kafka.has(name) or self.states.keeps(name):
+        if self.kafka.has(name) or self.states.keeps(name):
             raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
         self.storage.check_here(name)
 

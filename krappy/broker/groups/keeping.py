@@ -21,6 +21,9 @@ class GroupStorage(Protocol):
     def check_here(self, name: str) -> None:
         """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
 
+    def index_of(self, name: str) -> int:
+        """Which partition of the groups' topic a group belongs to. Others may be slower, or take no writes."""
+
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None] | None:
         """Writes a group's settings (the first write of a group must have them) and the states given. Give the result
         to `synced`. Raises StorageError; NotCoordinator, CoordinatorNotAvailable unless this broker keeps it."""
@@ -37,6 +40,9 @@ class GroupStorage(Protocol):
     def written(self, name: str) -> Later[None]:
         """Resolved once all that was written of this group so far is durable; rejected if some of it is lost, or as
         `check_here`."""
+
+    def is_sure(self, name: str) -> bool:
+        """Whether this broker keeps it, and no other can have taken its place."""
 
     async def sure(self, name: str) -> None:
         """Returns once memory says only what is durable, and no other broker can have changed it. Raises
@@ -57,6 +63,9 @@ class LocalGroups:
     def check_here(self, name: str) -> None:
         """Does nothing."""
 
+    def index_of(self, name: str) -> int:
+        return 0
+
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> None:
         self._store.put(group, settings, states)
 
@@ -75,6 +84,9 @@ class LocalGroups:
         later: Later[None] = Later()
         later.resolve(None)
         return later
+
+    def is_sure(self, name: str) -> bool:
+        return True
 
     async def sure(self, name: str) -> None:
         await self.written(name).wait()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from krappy.broker.groups.shared import DeadLetterRules, SharedPartition
 
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
+LOOK_S = 0.5  # how often it looks whether this broker is sure again that it coordinates the group
 AT_ONCE = 2000  # ranges that are settled in one turn
 
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
@@ -91,7 +92,7 @@ class Member:
             if polled.leases or group.keeper.stopped or left <= 0:
                 return polled
             if cold is None:
-                await group.wait(self, left)
+                await group.wait(self, left if group.is_sure else min(left, LOOK_S))
                 await again()
         self.check()
         return GroupPolled([], [])
@@ -131,7 +132,7 @@ class Member:
             if shared.leases.unsettled != before:
                 shared.changed()
                 self.group.stir(shared)
-        later = self.group.keeper.writer.durable(asked)
+        later = self.group.writer.durable(self.group, asked)
         if not lost:
             return later
         answer: Later[None] = Later()

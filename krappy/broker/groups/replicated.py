@@ -53,6 +53,10 @@ class ReplicatedGroups(InternalTables[Groups]):
         table.write(group, self._rows_of(group, settings, states, ids), [])
         return table.written()
 
+    def is_sure(self, name: str) -> bool:
+        table = self.known_table(name)
+        return table is not None and table.partition.epoch == table.epoch and table.partition.still_leads
+
     def delete(self, group: str) -> Later[None]:
         table = self.table_of(group)
         table.delete(group)

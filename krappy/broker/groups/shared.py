@@ -70,7 +70,8 @@ class SharedSettings(NamedTuple):
 
 class Owner(Protocol):
     """The group that has the partition. `away`: what is kept of partitions that this broker has not. `payer`: for whom
-    its dead-letter topics are made."""
+    its dead-letter topics are made. `still_here`: no other broker can have taken this one's place as its coordinator.
+    `is_sure`: events may be leased; without an order that may be, too, if it is not still here."""
 
     name: str
     settings: SharedSettings
@@ -79,6 +80,8 @@ class Owner(Protocol):
     gone: bool
     ended: KrappyError | None  # why: another broker coordinates it now
     payer: Payer = Payer()
+    still_here: bool = True
+    is_sure: bool = True
 
     def stir(self, shared: SharedPartition | None = None) -> None: ...
     def changed(self, shared: SharedPartition) -> None: ...
@@ -135,6 +138,12 @@ class SharedPartition:
             return await partition.read(offset, max_bytes, max_records=max_records)
         return await read_uncommitted(partition, offset, max_bytes, max_records)
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether events may be leased. If not, another broker may have leased or settled them meanwhile: this one may
+        have been stopped, and not know yet."""
+        return self.group.is_sure
+
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
         """The offset at which to read for events to lease; None when there are none."""
         partition, leases = self.partition, self.leases
@@ -145,7 +154,7 @@ class SharedPartition:
             self.changed()
         self.trim()
         offset = leases.wanted(now, alone=alone)
-        return None if offset is None or offset >= self.end else offset
+        return None if offset is None or offset >= self.end or not self.is_sure else offset
 
     def trim(self) -> None:
         """Settles events that were deleted from the log's start."""

@@ -177,12 +177,17 @@ class Replica:
         return self.high_watermark if self.replicas.knows_end else self.log.end_offset
 
     @property
+    def still_leads(self) -> bool:
+        """Whether it leads, and nobody has taken its place meanwhile."""
+        return self.role is Role.LEADER and self._lent.may_read(self.topic, self.index, self.epoch)
+
+    @property
     def is_sure(self) -> bool:
         """Whether this broker knows all that was acknowledged, here or by earlier leaders, and nobody has taken its
         place. Only then may it tell what is true now. Raises NotLeader."""
         if self.role is not Role.LEADER:
             raise self.deposed()
-        return self.replicas.knows_end and self._lent.may_read(self.topic, self.index, self.epoch)
+        return self.replicas.knows_end and self.still_leads
 
     async def until_sure(self) -> None:
         """Waits until it `is_sure`. Raises NotLeader if that lasts longer than a lease: this broker may have been
@@ -365,8 +370,7 @@ class Replica:
         try:
             return self.fetch_all_now(offset, max_bytes, min_one=min_one)
         except BlockingIOError:
-            end = self.log.end_offset
-            fetch = partial(self._fetch, offset, max_bytes, end, min_one, nowait=False, whole=True)
+            fetch = partial(self._fetch, offset, max_bytes, self.log.end_offset, min_one, nowait=False, whole=True)
             return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
 
     async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
@@ -469,13 +473,9 @@ class Replica:
         """Raises OffsetOutOfRange, and `gone` if it is closed."""
         self._alive()
         if not self.start_offset <= offset <= self.readable_end:
-            raise OffsetOutOfRange(
-                f"{self}: offset {offset} is outside {self.start_offset} to {self.high_watermark}",
-                start=self.start_offset,
-                end=self.high_watermark,
-                topic=self.topic,
-                partition=self.index,
-            )
+            start, end = self.start_offset, self.high_watermark
+            text = f"{self}: offset {offset} is outside {start} to {end}"
+            raise OffsetOutOfRange(text, start=start, end=end, topic=self.topic, partition=self.index)
 
     def _alive(self) -> None:
         if self.gone is not None:
