@@ -92,7 +92,7 @@ class Scene:
     def fill(self, records: int) -> None:
         data = batch.encode([None] * records, [b"%d" % n for n in range(records)], timestamps=1_700_000_000_000)
         with self.cluster.asked(self.led_by()) as raw:
-            assert raw.produce(self.topic, data)["error_code"] == 0
+            wait_until(lambda: raw.produce(self.topic, data)["error_code"] == 0, "it is written")
 
     def set(self, raw: Raw, **settings: str) -> None:
         configs = [
@@ -211,6 +211,28 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
         with cluster.asked(leader_of(cluster, OFFSETS, scene.group)) as raw:
             assert beat(raw, scene.group, "one", 1)["error_code"] == 0
     scene.restart(killed)
+
+
+def test_a_leader_that_wakes_up_delivers_nothing(cluster: ClusterProcesses) -> None:
+    """A request came while it was stopped. What it would deliver was acknowledged at the next leader meanwhile."""
+    scene = Scene(cluster)
+    limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        assert one.acquired(max_records=2) == [(0, 1, 1)]
+        with cluster.paused(scene.leader):
+            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            two = scene.joined(stack, "two")
+            taken = 0
+            while taken < 10:
+                taken += sum(last + 1 - first for first, last, _ in scene.acquire(two, 100))
+            assert two.acknowledge((0, 9, [ACCEPT])) == 0
+            one.raw.send(ApiKey.SHARE_FETCH, one.body([], **limits))
+        told = one.raw.receive()
+        parts = [part for topic in told["responses"] for part in topic["partitions"]]
+        assert not any(part["acquired_records"] for part in parts), told
+        assert {part["error_code"] for part in parts} <= {0, *MOVED}, told
+    cluster.until_in_sync(scene.topic)
 
 
 def test_a_leader_that_wakes_up_acknowledges_nothing(cluster: ClusterProcesses) -> None:

@@ -11,7 +11,7 @@ One who finds nothing waits in line, as in a native group: an event costs one wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -64,6 +64,10 @@ class LeasedPartition(SharedPartition):
 
     def state(self) -> ShareState:
         return ShareState(self.state_epoch, self.epoch, self.version, self.leases.dump())
+
+    @property
+    def is_sure(self) -> bool:
+        return self.stands and self.partition.still_leads
 
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
         return super().wanted(now, alone=alone) if self.stands else None
@@ -270,9 +274,24 @@ class ShareLeases(Owner):
     def acknowledge(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> Iterator[None]:
         """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
         `durable` tells when they are. Raises Refused before it takes any: INVALID_RECORD_STATE if the member does not
-        hold a record, INVALID_REQUEST; NotLeader."""
+        hold a record, INVALID_REQUEST; NotLeader. Raises them later, too, for those that it has not taken yet, if the
+        member has lost a record while others had their turn."""
+        self._check_held(session, shared, acks)
+        for first in range(0, len(acks), AT_ONCE):
+            some = acks[first : first + AT_ONCE]
+            if first:
+                yield
+                self._check_held(session, shared, some)
+            self._settle(session.member, shared, some)
+            shared.changed()
+        self.stir(shared)
+
+    def _check_held(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> None:
+        """Raises as `acknowledge` unless all of these may be taken now."""
         if not shared.stands:
             raise shared.lost or shared.partition.deposed()
+        if session.closed:
+            raise Refused(Fault.SHARE_SESSION_NOT_FOUND, "the share session has ended meanwhile")
         leases, member, now = shared.leases, session.member, self.keeper.now_ms()
         if leases.due is not None and leases.due <= now:
             leases.expire(now)
@@ -283,7 +302,10 @@ class ShareLeases(Owner):
             if ack.kind is not AckType.GAP and leases.held_by(member, ack.first, ack.last) != [(ack.first, ack.last)]:
                 text = f"offsets {ack.first} to {ack.last}: the member has not acquired all of them"
                 raise Refused(Fault.INVALID_RECORD_STATE, text)
-        for number, ack in enumerate(acks, 1):
+
+    def _settle(self, member: str, shared: LeasedPartition, acks: Sequence[Ack]) -> None:
+        leases, now = shared.leases, self.keeper.now_ms()
+        for ack in acks:
             if ack.kind is AckType.RENEW:
                 leases.extend(now, member, ack.first, ack.last, self.rules.lock_ms)
             elif ack.kind is AckType.RELEASE:
@@ -291,13 +313,8 @@ class ShareLeases(Owner):
             else:
                 for first, last in leases.held_by(member, ack.first, ack.last):
                     leases.ack(member, first, last)
-            if number % AT_ONCE == 0:
-                shared.changed()
-                yield
-        shared.changed()
-        self.stir(shared)
 
-    def durable(self, touched: Iterable[LeasedPartition]) -> Later[None]:
+    def durable(self, touched: Iterable[LeasedPartition]) -> Later[Mapping[LeasedPartition, KrappyError]]:
         return self.writer.durable(touched)
 
     # --- acquiring

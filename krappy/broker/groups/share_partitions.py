@@ -109,7 +109,8 @@ class SharePartitions:
                     fenced = isinstance(error, Refused) and error.fault is Fault.FENCED_LEADER_EPOCH
                     opened[id] = partition.deposed() if fenced else error
             there = [shared for shared in opened.values() if isinstance(shared, LeasedPartition)]
-            await group.durable(shared for shared in there if shared.begins).wait()
+            failed = await group.durable(shared for shared in there if shared.begins).wait()
+            opened |= {shared.id: why for shared, why in failed.items()}
         return opened
 
     async def _open(

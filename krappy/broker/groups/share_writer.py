@@ -6,7 +6,7 @@ is sent again, as long as this broker leads the partition: it has the whole stat
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ class _Waiting:
 
     def __init__(self, versions: dict[LeasedPartition, int]) -> None:
         self.versions = versions
-        self.later: Later[None] = Later()
+        self.later: Later[Mapping[LeasedPartition, KrappyError]] = Later()
+        self.errors: dict[LeasedPartition, KrappyError] = {}
         self.until = trio.current_time() + PATIENCE_S
 
 
@@ -60,9 +61,9 @@ class ShareWriter:
             self._idle = trio.Event()
             self._runtime.spawn(self._run)
 
-    def durable(self, states: Iterable[LeasedPartition]) -> Later[None]:
-        """A Later that is set once these states, as they are now, are durable. Rejected with CoordinatorNotAvailable
-        when that takes too long, and when another broker may have them by now: then they may be, or not."""
+    def durable(self, states: Iterable[LeasedPartition]) -> Later[Mapping[LeasedPartition, KrappyError]]:
+        """A Later that is set once these states, as they are now, are durable. It has those that may be, or not, and
+        why: CoordinatorNotAvailable when it takes too long; another error when another broker may have it by now."""
         waiting = _Waiting({shared: shared.version for shared in states})
         self._waiting.append(waiting)
         self.settle()
@@ -72,13 +73,16 @@ class ShareWriter:
         """Tells those who wait what has become of it."""
         left = []
         for each in self._waiting:
-            lost = next((shared.lost for shared in each.versions if shared.lost is not None), None)
-            if lost is not None:
-                each.later.reject(lost)
-            elif all(shared.durable >= version for shared, version in each.versions.items()):
-                each.later.resolve(None)
-            else:
+            for shared, version in [*each.versions.items()]:
+                if shared.durable >= version:
+                    del each.versions[shared]
+                elif shared.lost is not None:
+                    del each.versions[shared]
+                    each.errors[shared] = shared.lost
+            if each.versions:
                 left.append(each)
+            else:
+                each.later.resolve(each.errors)
         self._waiting = left
 
     async def _run(self) -> None:
@@ -119,7 +123,7 @@ class ShareWriter:
         self._waiting = [each for each in self._waiting if each not in late]
         for each in late:
             text = f"what share group '{self._group.name}' has acknowledged can't be written: {failed}"
-            each.later.reject(CoordinatorNotAvailable(text))
+            each.later.resolve(each.errors | dict.fromkeys(each.versions, CoordinatorNotAvailable(text)))
 
     async def _write(self, some: list[LeasedPartition]) -> KrappyError | None:
         """Gives the error after which it is to be tried again."""
