@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kazoo.client import KazooClient
 
@@ -145,12 +146,20 @@ def test_who_may_read_the_topic_reads_offsets(tmp_path: Path, shared_processes: 
 
 @contextlib.contextmanager
 def earlier_broker(cluster: ClusterProcesses) -> Iterator[None]:
-    """While this block runs, a broker is registered that knows no features, as those of earlier versions do."""
+    """While this block runs, a broker is registered that knows no features, as those of earlier versions do. The others
+    know of it."""
     kazoo = KazooClient(hosts=cluster.brokers[1].settings["zookeeper_connect"])
     kazoo.start(PATIENCE)
     registration = {"version": 5, "endpoints": ["OLD://127.0.0.1:1"], "rack": None, "broker_epoch": 1}
     try:
         kazoo.create("/brokers/ids/9", json.dumps({**registration, "draining": True}).encode(), ephemeral=True)
+        for broker in cluster.brokers.values():
+            url = f"http://{broker.http}/api/v1/cluster/state"
+
+            def is_known(url: str = url) -> bool:
+                return any(each["id"] == 9 for each in httpx.get(url, timeout=30).json()["brokers"])
+
+            wait_until(is_known, "the broker is known")
         yield
     finally:
         kazoo.stop()
