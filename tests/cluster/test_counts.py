@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
 from krappy import blocking
+from krappy.broker.topics.scattered import HOLD_S
 from krappy.errors import NotLeader, PolicyViolation
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
@@ -139,3 +141,12 @@ def test_a_leader_refuses_who_knows_another_number(cluster: ClusterProcesses, cl
                 with pytest.raises(NotLeader) as refused:
                     peer.ask(request(wrong), answer)
                 assert refused.value.details == {"topic": "told", "partition": -1, "partitions": 2}
+
+
+def test_a_topic_is_made_anew_once_nobody_answers_for_the_one_before(client: blocking.Client) -> None:
+    """A leader that does not know that the earlier one is gone answers until its lease ends."""
+    client.create_topic("soon", 1)
+    began = time.monotonic()
+    client.delete_topic("soon")
+    client.create_topic("soon", 2)
+    assert time.monotonic() - began >= HOLD_S

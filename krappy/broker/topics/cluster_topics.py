@@ -68,7 +68,7 @@ class ClusterTopicChanges(TopicChanges):
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
             replicas = self.place(partitions)
-        await trio.sleep_until(self._deleted.pop(name, -math.inf) + HOLD_S)
+        await trio.sleep_until(self._deleted.get(name, -math.inf) + HOLD_S)
         runtime.check_taking()
         topics = runtime.topics
         try:
