@@ -45,6 +45,7 @@ WARNING = {
     "append_failed",
     "assignment_waits",
     "audit_failed",
+    "audit_lost",
     "authentication_failed",
     "denied",
     "throttled",
@@ -63,7 +64,6 @@ WARNING = {
     "housekeeping_failed",
     "leader_unreachable",
     "log_recovered",
-    "login_refused",
     "no_users",
     "nobody_is_allowed",
     "oauth_keys_not_read",
@@ -137,6 +137,15 @@ INFO = {
     "view_swept",
     "views_reopened",
 }
+AUDIT = {  # events of the audit log, which are written at any level: it has a setting of its own
+    "allowed",
+    "authenticated",
+    "authentication_failed",
+    "changed",
+    "denied",
+    "ended",
+    "throttled",
+}
 LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
 ENDLESS = {  # events that a peer, or a disk that stays full, could cause without end
     "accept_failed",
@@ -155,7 +164,6 @@ ENDLESS = {  # events that a peer, or a disk that stays full, could cause withou
     "internal_error",
     "kafka_connection_ended",
     "leader_unreachable",
-    "login_refused",
     "native_connection_ended",
     "oauth_keys_not_read",
     "offsets_not_expired",
@@ -192,7 +200,7 @@ WINDOW = 10.0  # seconds
 
 
 class Logger:
-    """Writes a line for each event of `level` or above.
+    """Writes a line for each event of `level` or above, and for those of `AUDIT`.
 
     `style`: auto (console for a terminal, else json), json or console. `stream`: None: stderr as it is now.
     """
@@ -207,7 +215,7 @@ class Logger:
 
     def __call__(self, level: str, event: str, facts: dict[str, Any]) -> None:
         """`facts`: may have `exc_info`, an exception, or True for the one that is handled now. Raises OSError."""
-        if RANKS[level] < self._least:
+        if RANKS[level] < self._least and event not in AUDIT:
             return
         error = facts.pop("exc_info", None)
         if error is True:

@@ -12,6 +12,7 @@ read one needs READ, as of others; staged jobs have events of all topics, so onl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from krappy.broker.kafka_groups.elsewhere import GroupsElsewhere
@@ -24,6 +25,7 @@ from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, UnknownTopic
 from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, PartitionPort, StagedJobRow
+from krappy.ports.audit import Change
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
@@ -198,6 +200,10 @@ class Access:
             self.mutate(max(1, partitions))
         return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
+    def _change(self, topic: str) -> AbstractContextManager[Change]:
+        """Around a change of a topic: it goes on, and is told in the audit log, also if its sender leaves."""
+        return self._audit.change("topic", [topic], self._broker.catalog.told)
+
     def creating(self, name: str) -> LocalBroker:
         """The cluster, for one who creates this topic (CREATE)."""
         self.check(Resource.TOPIC, name, Op.CREATE)
@@ -219,9 +225,8 @@ class Access:
             there = self._topics.get(name)
             if there is not None and partitions > there.count:
                 self.mutate(partitions - there.count)
-        before = _told(self._topics.get(name))
-        await self._broker.alter_topic(name, config, partitions, replicas)
-        self._audit.changed("topic", name, before, _told(self._topics.get(name)))
+        with self._change(name):
+            await self._broker.alter_topic(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:
         """DELETE. `id`: the topic's id; a topic of this name with another id is not deleted. Raises UnknownTopic."""
@@ -229,9 +234,8 @@ class Access:
         there = self._topics.get(name)
         if there is not None:
             self.mutate(there.count)
-        before = _told(there)
-        await self._broker.delete_topic(name, id)
-        self._audit.changed("topic", name, before, None)
+        with self._change(name):
+            await self._broker.delete_topic(name, id)
 
     async def delete_records(self, partition: PartitionPort, before: int) -> int:
         """DELETE on its topic. As `Partition.delete_records`."""
@@ -419,7 +423,3 @@ class Access:
         ):
             self._check_cluster(op)
         return self._broker
-
-
-def _told(topic: Topic | None) -> dict[str, Any] | None:
-    return None if topic is None else topic.told

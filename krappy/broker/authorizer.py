@@ -218,9 +218,9 @@ class Authorizer:
                 return [Create(paths.acl(id), znodes.acl(wanted[id])) for id in some if id not in there]
 
             new = [id for id in some if id not in self._runtime.image.acls]
-            await change(self._runtime.store, made)
-            for id in new:
-                self.audit.changed("acl", id, None, _told(wanted[id]))
+            with self.audit.change("acl", new) as told:
+                told.after = {id: _told(wanted[id]) for id in new}
+                await change(self._runtime.store, made)
         await self._review()
 
     async def remove(self, acls: Iterable[Acl]) -> None:
@@ -234,9 +234,10 @@ class Authorizer:
                 there = self._runtime.image.acls
                 return [Delete(paths.acl(id)) for id in some if id in there]
 
-            await change(self._runtime.store, made)
-            for id in some:
-                self.audit.changed("acl", id, _told(gone[id]), None)
+            there = [id for id in some if id in self._runtime.image.acls]
+            with self.audit.change("acl", there, lambda id: _told(gone[id])) as told:
+                told.after = dict.fromkeys(there)
+                await change(self._runtime.store, made)
         await self._review()
 
 

@@ -102,6 +102,7 @@ class LocalBroker(Runtime):
         self.names = self.changes.names
         self._peers = peers
         self.verifies = peers is not None
+        self._audit_topic = AuditTopic(self, self.create_topic, self.alter_topic, peers)
         self.in_cluster = cluster is not None
         self.replication: Replication | None = None
         if cluster is not None and fetcher is not None and isinstance(self.changes, ClusterTopicChanges):
@@ -301,8 +302,7 @@ class LocalBroker(Runtime):
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
                     keeper = ViewKeeper(self, self.changes.locks, self.machine, self.snapshots)
-                    audit = AuditTopic(self, self.create_topic, self._peers)
-                    parts = (self.housekeeper, keeper, Ahead(self, self.latest), audit)
+                    parts = (self.housekeeper, keeper, Ahead(self, self.latest), self._audit_topic)
                     for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
                         nursery.start_soon(self._guarded, run, ())  # if one fails, the others go on
         finally:
@@ -310,6 +310,7 @@ class LocalBroker(Runtime):
 
     async def _close(self) -> None:
         self.begin_stop()
+        await self._audit_topic.finish()
         if self.replication is not None:
             self.replication.end()
             await self.replication.rest()
@@ -393,9 +394,9 @@ class LocalBroker(Runtime):
         """Creates a topic durably. Gives it, and whether it was created now. `alike`, `own`: as of `TopicNames.check`.
         `replicas`: the brokers of each partition. Raises TopicExists, InvalidTopic, …"""
         how = {"if_absent": if_absent, "alike": alike, "own": own}
-        made, new = await self.changes.create(name, partitions, config, **how, replicas=replicas)
-        if new and not own:
-            self.audit.changed("topic", name, None, made.told)
+        with self.audit.change("topic", [name], self.catalog.told) as told:
+            made, new = await self.changes.create(name, partitions, config, **how, replicas=replicas)
+            told.made = new and not own
         return made, new
 
     def place(self, partitions: int, factor: int) -> Placement:
@@ -406,8 +407,7 @@ class LocalBroker(Runtime):
         self, name: str, config: Changes | None, partitions: int | None, replicas: Placement | None = None
     ) -> None:
         """Changes settings (None: back to the default) and adds partitions (`partitions`: the new total, None: as
-        before). Everything is checked first. Then partitions are added before settings change: a StorageError may
-        come between the two."""
+        before), once all is checked; partitions first: a StorageError may come between the two."""
         await self.changes.alter(name, config, partitions, replicas)
 
     async def delete_topic(self, name: str, id: bytes | None = None) -> None:

@@ -159,7 +159,6 @@ class ClientQuotas:
         return {entity: rates for entity, rates in self._use.quotas.all.items() if wanted.matches(entity)}
 
     async def alter(self, entity: QuotaEntity, changes: Mapping[QuotaKey, float | None]) -> None:
-        told = self._use.quotas.all.get(entity)
         store, path = self._runtime.store, paths.config(paths.QUOTA_CONFIG, stored_name(entity))
 
         async def made() -> list[Operation]:
@@ -174,9 +173,13 @@ class ClientQuotas:
                 raise PolicyViolation(f"at most {MOST} users, client ids and addresses have quotas")
             return config_change(path, before, rates)
 
-        await change(store, made)
-        self._take()
-        self._runtime.audit.changed("quota", str(entity), told, self._use.quotas.all.get(entity))
+        def look(name: str) -> Rates | None:
+            self._take()
+            return self._use.quotas.all.get(entity)
+
+        with self._runtime.audit.change("quota", [str(entity)], look):
+            await change(store, made)
+            self._take()
 
 
 def _read(stored: tuple[str, Mapping[str, str]]) -> tuple[QuotaEntity, Rates] | None:

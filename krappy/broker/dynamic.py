@@ -152,10 +152,9 @@ class DynamicSettings:
     async def alter(self, name: str, wanted: Changes) -> None:
         """Changes settings. On return they are in force and durable. Raises InvalidRequest, StorageError."""
         async with self._runtime.shrinking, self._topics.everything():
-            before = dict(self.held(name))
-            changes = changes_of(wanted, before, self.effective(name))
-            await self._take(name, self.check(name, changes))
-        self._runtime.audit.changed("broker", name or paths.DEFAULT, before, dict(self.held(name)))
+            with self._runtime.audit.change("broker", [name or paths.DEFAULT], lambda _: dict(self.held(name))):
+                changes = changes_of(wanted, self.held(name), self.effective(name))
+                await self._take(name, self.check(name, changes))
         self.changed.fire()
 
     async def take_static(self) -> None:

@@ -113,8 +113,12 @@ class Users:
                 held[mechanism] = credential.text()
             elif held.pop(mechanism, None) is None:
                 raise UnknownUser(f"the user '{user:.80}' has no credential for {mechanism}", user=user)
-        await self._store.save(user, before, held)
-        self._runtime.audit.changed("user", user, _shown(before) or None, _shown(held) or None)
+        with self._runtime.audit.change("user", [user], self._shown):
+            await self._store.save(user, before, held)
+
+    def _shown(self, user: str) -> dict[str, int] | None:
+        """Of a stored user, without secrets: the iterations of each credential."""
+        return {mechanism: each.iterations for mechanism, each in self._stored().get(user, {}).items()} or None
 
     # --- files
 
@@ -173,11 +177,6 @@ class Users:
             for name, password in found
         }
         self._seen = seen
-
-
-def _shown(held: Mapping[str, str]) -> dict[str, int]:
-    """Without secrets: the iterations of each credential."""
-    return {mechanism: each.iterations for mechanism, each in _credentials(held).items()}
 
 
 def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:

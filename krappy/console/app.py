@@ -37,7 +37,7 @@ from krappy.console import (
     topics,
 )
 from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
-from krappy.console.attempts import Attempts, WrongToken
+from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import EventStream, Pacer
 from krappy.console.oidc import ProviderLogins
@@ -109,7 +109,7 @@ class Console:
         )
         self.provider_logins = ProviderLogins(listening.provider_login, listening.secret, server.report)
         self.disk = health.DiskTrial()
-        self.attempts = Attempts(server.report)
+        self.attempts = Attempts()
         self.pacer = Pacer()
         self.live = 0
         self.live_of: Counter[str] = Counter()  # by user
@@ -118,6 +118,11 @@ class Console:
         self.wide = trio.Lock()  # held while a page reads many partitions: only one does so at a time
         self._listening = listening
         self._times = server.times("http")
+
+    def refused(self, host: str, why: str, user: str = "") -> None:
+        """Somebody at this address did not prove to be `user`."""
+        self.server.report("authentication_failed", client=host, mechanism="HTTP", user=user, reason=why)
+        self.broker.audit.failed("HTTP", host, user, why)
 
     def is_listening(self) -> bool:
         return self._listening.listening
@@ -266,9 +271,10 @@ class App:
             await self._handle(scope, receive, harden)
         except Exception as error:
             if isinstance(error, WrongToken):
-                reason = error.problem.detail
-                self._console.broker.audit.failed("HTTP", scope["client"][0], "", reason)
+                self._console.refused(scope["client"][0], error.problem.detail, error.user)
                 await self._console.attempts.refused(scope["client"][0], error)
+            elif isinstance(error, TooManyAttempts):
+                self._console.refused(scope["client"][0], error.problem.detail)
             if started or isinstance(error, ClientDisconnect):
                 if not isinstance(error, ClientDisconnect | KrappyError | HttpError):
                     self._console.server.fault(error, 0)
@@ -287,6 +293,7 @@ class App:
             self._console.attempts.check(scope["client"][0])
         now, guard = self._console.broker.clock.steady_ms(), self._console.guard
         cookies = read_cookies(request.headers, scope["scheme"])
+        guard.sessions.expire(now)
         who = None
         if guard.needs_login(path):
             if not self._console.broker.opened:

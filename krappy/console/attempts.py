@@ -1,5 +1,4 @@
-"""Wrong tokens and passwords: each is logged, and answered after SECONDS. While MOST wait for that, their address may
-try no more.
+"""Wrong tokens and passwords: each is answered after SECONDS. While MOST wait for that, their address may try no more.
 
 A password is checked in a thread, so many may be on their way before the first was found wrong. Of one address MOST are
 checked, or were wrong and wait; a few more may wait for their turn. So there are MOST guesses in SECONDS, however many
@@ -12,7 +11,7 @@ poor one, too, and shows attempts in the log. A user with the right token is nev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from trio import sleep
@@ -26,30 +25,34 @@ QUEUED = 50  # of one address that wait until they are checked
 
 
 class WrongToken(HttpError):
-    """The given token is not the console's, or the password not the user's."""
+    """The given token is not the console's, or the password not the user's. `user`: who it was said to be."""
 
-    def __init__(self, what: str = "this is not the console's token") -> None:
+    def __init__(self, what: str = "this is not the console's token", user: str = "") -> None:
+        self.user = user
         super().__init__(401, "NOT_LOGGED_IN", what, WWW_Authenticate='Bearer realm="krappy"')
         self.counted = False  # among those of its address that were wrong
 
 
-class Attempts:
-    """Counts the wrong tokens of each address. `report`: logs an event by name, with facts."""
+class TooManyAttempts(HttpError):
+    """Its address has too many wrong tokens under way: what it gives is not looked at."""
 
-    def __init__(self, report: Callable[..., None]) -> None:
-        self._report = report
+
+class Attempts:
+    """Counts the wrong tokens of each address."""
+
+    def __init__(self) -> None:
         self._wrong: Counter[str] = Counter()  # that wait for their answer, by address; at most as many as connections
         self._checked: Counter[str] = Counter()  # that are checked now
         self._queues: dict[str, ParkingLot] = {}
 
     def check(self, address: str) -> None:
-        """Call it before a token is checked. Raises HttpError (429)."""
+        """Call it before a token is checked. Raises TooManyAttempts."""
         if self._wrong[address] >= MOST:
             raise _too_many()
 
     @asynccontextmanager
     async def checking(self, address: str) -> AsyncIterator[None]:
-        """Around the check of a password. Raises HttpError (429)."""
+        """Around the check of a password. Raises TooManyAttempts."""
         while self._wrong[address] + self._checked[address] >= MOST:
             queue = self._queues.setdefault(address, ParkingLot())
             if len(queue) >= QUEUED:
@@ -72,7 +75,6 @@ class Attempts:
 
     async def refused(self, address: str, error: WrongToken) -> None:
         """A token was wrong: returns when it may be answered."""
-        self._report("login_refused", client=address)
         if not error.counted:
             self._wrong[address] += 1
         try:
@@ -92,5 +94,5 @@ class Attempts:
             del self._queues[address]
 
 
-def _too_many() -> HttpError:
-    return HttpError(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")
+def _too_many() -> TooManyAttempts:
+    return TooManyAttempts(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")

@@ -47,8 +47,10 @@ class Metrics:
             numbers = await gather(self._console.broker, access, self._console.server)
             throttled = self._console.broker.client_quotas.throttled()
             told = MetricsSnapshot(numbers, throttled, self._console.broker.version, self._console.live, most)
+            audit = self._console.broker.audit
+            audited = _audited(audit.failing, audit.lost)
             cluster = await gather_cluster(self._console.broker, access, self._console.lookout)
-            parts = await in_slices(_written(chain(told.collect(), cluster_families(cluster)), make))
+            parts = await in_slices(_written(chain(told.collect(), audited, cluster_families(cluster)), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
         await Response(b"".join(parts) + end, headers={"content-type": kind})(scope, receive, send)
 
@@ -58,6 +60,12 @@ def _most(parameters: Mapping[str, str]) -> int:
     if not (given.isascii() and given.isdigit() and len(given) < 10):
         raise HttpError(400, "INVALID_REQUEST", f"'topics' is the number of topics with lines, not '{given:.40}'")
     return int(given)
+
+
+def _audited(failing: bool, lost: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily(P + "audit_failed", "1 while the audit log can't be written", value=failing)
+    about = "Lines of the audit log that could not be written, and for which there was no room"
+    yield CounterMetricFamily(P + "audit_lines_lost", about, value=lost)
 
 
 class _One(Collector):

@@ -79,7 +79,7 @@ class Guard:
         self._users = users
         self._tokens = tokens
         self._probes_only = not token and not local and users is None
-        self.sessions = Sessions(self._token + secret, started_ms)
+        self.sessions = Sessions(self._token + secret, started_ms, ended)
 
     @property
     def asks(self) -> bool:
@@ -125,7 +125,7 @@ class Guard:
     async def user(self, name: str, password: str, took: Took = untold) -> Principal:
         """Raises WrongToken unless it is that user's password."""
         if self._users is None or not await self._users().check(name, password, took):
-            raise WrongToken("the user or the password is wrong")
+            raise WrongToken("the user or the password is wrong", name)
         return Principal(name=name, mechanism="PLAIN", listener="HTTP")
 
     def log_in(self, principal: Principal, now: int, lasts: int = SESSION_MS) -> str:

@@ -7,12 +7,17 @@ the session: logging out ends it at once, and a broker that was restarted, or ha
 from __future__ import annotations
 
 import hmac
+import math
+from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
 from krappy.core.security.principal import ANONYMOUS, Principal
 
 SESSION_MS = 12 * 3600 * 1000
+OVER = "its time is over"
+TOO_MANY = "there are too many sessions"
+Ended = Callable[[Principal, str], None]
 MOST = 1000  # sessions at a time; with one more the oldest of its user ends, or of all if he has none
 
 
@@ -25,23 +30,34 @@ class ConsoleSession(NamedTuple):
 
 
 class Sessions:
-    """`secret`: nobody else knows it. `started_ms`: when this broker started; cookies of other starts are invalid."""
+    """`secret`: nobody else knows it. `started_ms`: when this broker started; cookies of other starts are invalid.
+    `ended`: is told whose session ended, and why."""
 
-    def __init__(self, secret: bytes, started_ms: int) -> None:
+    def __init__(self, secret: bytes, started_ms: int, ended: Ended = lambda principal, why: None) -> None:
+        self._ended = ended
         self._key = sha256(b"krappy console session %d " % started_ms + secret).digest()
         self._open: dict[int, ConsoleSession] = {}  # by number; the oldest first
         self._number = 0
+        self._next = math.inf  # no session ends before this
 
     def open(self, now: int, principal: Principal = ANONYMOUS, stamp: bytes = b"", lasts: int = SESSION_MS) -> str:
         """Opens a session; returns its cookie's value. `now`: ms by the steady clock. `lasts`: ms."""
         self._number += 1
         while len(self._open) >= MOST:
             own = (number for number, each in self._open.items() if each.principal.name == principal.name)
-            del self._open[next(own, next(iter(self._open)))]
+            self._ended(self._open.pop(next(own, next(iter(self._open)))).principal, TOO_MANY)
         until = now + lasts
+        self._next = min(self._next, until)
         self._open[self._number] = ConsoleSession(until, principal, stamp)
         told = f"{until}.{self._number}"
         return f"{told}.{self._sign(told)}"
+
+    def expire(self, now: int) -> None:
+        """Ends the sessions whose time is over."""
+        if now >= self._next:
+            for number in [number for number, each in self._open.items() if each.until <= now]:
+                self._ended(self._open.pop(number).principal, OVER)
+            self._next = min((each.until for each in self._open.values()), default=math.inf)
 
     def find(self, cookie: str, now: int) -> ConsoleSession | None:
         """The session of a cookie, if that is valid."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -30,11 +31,25 @@ ASKED: ContextVar[AskedFor | None] = ContextVar("ASKED", default=None)
 Position = tuple[str, int, int]  # topic, partition, offset
 
 
+class Change:
+    """What is being changed. `after`: what is told of a name in place of a look at it; `made`: False: nothing was."""
+
+    def __init__(self) -> None:
+        self.after: dict[str, Any] = {}
+        self.made = True
+
+
 class AuditPort(Protocol):
-    """`on`: something is written. `allowing`: also what was allowed."""
+    """`on`: something is written. `allowing`: also what was allowed. `failing`: what waits can't be
+    written now. `lost`: how many lines never will be."""
 
     on: bool
     allowing: bool
+
+    @property
+    def failing(self) -> bool: ...
+    @property
+    def lost(self) -> int: ...
 
     def authenticated(self, principal: Principal) -> None: ...
     def failed(self, mechanism: str, host: str, user: str, reason: str) -> None:
@@ -44,6 +59,12 @@ class AuditPort(Protocol):
     def allowed(self, principal: Principal, grant: Grant) -> None: ...
     def changed(self, kind: str, name: str, before: Any, after: Any) -> None:
         """Somebody has changed something: what it was and what it is, None where it was not or is not there."""
+
+    def change(
+        self, kind: str, names: Sequence[str], look: Callable[[str], Any] = ...
+    ) -> AbstractContextManager[Change]:
+        """Around a change of what has these names, which is told when it was made, or may have been: the two are one
+        step, which no cancellation ends. `look`: gives what there is now of a name."""
 
     def moved(self, group: str, before: Iterable[Position], after: Iterable[Position], *, often: bool = False) -> None:
         """Somebody has moved a group's positions: those that it had, and those that it has; no `after`: they were

@@ -89,7 +89,7 @@ class Authenticator:
             found = exchange.step(data)
         except SaslRefused as error:
             if not exchange.refused:  # else it was noted already
-                self._note(exchange.mechanism, exchange.user, str(error), client)
+                self.note(exchange.mechanism, exchange.user, str(error), client)
             raise await self._failure(exchange.mechanism) from None
         if isinstance(found, PasswordGiven):
             await self.check(found.user, found.password, client, exchange.mechanism, took)
@@ -98,7 +98,7 @@ class Authenticator:
             try:
                 return await self._bearer(found, took)
             except TokenRefused as error:
-                self._note(exchange.mechanism, "", str(error), client)
+                self.note(exchange.mechanism, "", str(error), client)
                 return exchange.refuse()
         return found
 
@@ -113,10 +113,11 @@ class Authenticator:
     async def check(self, user: str, password: str, client: str, mechanism: str, took: Took = untold) -> None:
         """Raises AuthenticationFailed if it is not the user's password."""
         if not await self._users().check(user, password, took):
-            self._note(mechanism, user, "a wrong password", client)
+            self.note(mechanism, user, "a wrong password", client)
             raise await self._failure(mechanism)
 
-    def _note(self, mechanism: str, user: str, why: str, client: str) -> None:
+    def note(self, mechanism: str, user: str, why: str, client: str) -> None:
+        """Somebody did not prove to be `user`, or may not be him."""
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
         self._audit().failed(mechanism, client.rpartition(":")[0].strip("[]"), user, why)
 
@@ -179,7 +180,9 @@ class ServerLogin:
             if isinstance(found, Proved):
                 self._exchange = None
                 if self.user not in (None, found.user):
-                    raise AuthenticationFailed("a connection stays with the user who has logged in first")
+                    why = "a connection stays with the user who has logged in first"
+                    self._shared.note(exchange.mechanism, found.user, why, self._client)
+                    raise AuthenticationFailed(why)
                 self.user = found.user
                 self.lifetime_ms = self._shared.lifetime_ms(exchange.mechanism, found)
                 self._proved(found, exchange.mechanism, self.lifetime_ms)

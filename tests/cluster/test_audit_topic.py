@@ -48,7 +48,7 @@ def test_all_write_to_it_and_it_goes_on_without_its_leader(cluster: ClusterProce
         change(cluster, id, f"by-{id}")
     wait_until(lambda: cluster.topic(TOPIC) is not None, "there is the topic")
     wait_until(lambda: set(told(cluster)) == {"by-1", "by-2", "by-3"}, "each has written")
-    [partition] = cluster.partitions(TOPIC).values()
+    partition = cluster.partitions(TOPIC)[0]
     assert sorted(partition.replicas) == [1, 2, 3]
     cluster.until_in_sync(TOPIC)
     cluster.brokers[partition.leader].kill()
@@ -68,7 +68,7 @@ def test_nobody_else_changes_it_at_any_broker(cluster: ClusterProcesses) -> None
     change(cluster, 1, "first")
     wait_until(lambda: cluster.topic(TOPIC) is not None, "there is the topic")
     wait_until(lambda: told(cluster) == ["first"], "it is written")
-    [partition] = cluster.partitions(TOPIC).values()
+    partition = cluster.partitions(TOPIC)[0]
     with connect(cluster, 1) as client:
         client.create_topic("t")
         client.commit("g", {TopicPartition("t", 0): 0})
@@ -90,7 +90,7 @@ def test_no_request_waits_for_it(cluster: ClusterProcesses) -> None:
     change(cluster, 1, "first")
     wait_until(lambda: cluster.topic(TOPIC) is not None, "there is the topic")
     cluster.until_in_sync(TOPIC)
-    [partition] = cluster.partitions(TOPIC).values()
+    partition = cluster.partitions(TOPIC)[0]
     other = next(id for id in cluster.brokers if id != partition.leader)
     names = [f"meanwhile-{number}" for number in range(20)]
     with connect(cluster, other) as client, cluster.paused(partition.leader):

@@ -335,7 +335,7 @@ def test_wrong_tokens_are_told_slowed_and_bounded(tmp_path: Path, monkeypatch: p
     told: list[dict[str, object]] = []
 
     def report(event: str, **facts: object) -> None:
-        if event == "login_refused":
+        if event == "authentication_failed":
             told.append(facts)
 
     settings = {"listen_http": "127.0.0.1:0", "durability": "os", "console_token": TOKEN, "report": report}
@@ -354,7 +354,13 @@ def test_wrong_tokens_are_told_slowed_and_bounded(tmp_path: Path, monkeypatch: p
                 sock = stack.enter_context(socket.create_connection((host, int(port)), 60))
                 sock.sendall(ask % b"wrong-%d" % number)
             wait_until(lambda: len(told) == 3, "three wrong tokens are told")
-            assert told == [{"client": "127.0.0.1"}] * 3
+            facts = {
+                "client": "127.0.0.1",
+                "mechanism": "HTTP",
+                "user": "",
+                "reason": "this is not the console's token",
+            }
+            assert told == [facts] * 3
             with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client:
                 bearer = {"Authorization": f"Bearer {TOKEN}"}
                 for answer in (

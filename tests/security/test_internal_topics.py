@@ -174,7 +174,7 @@ def test_the_broker_makes_its_audit_topic(tmp_path: Path) -> None:
         native.call(m.CreateTopic("t"))
         wait_until(lambda: "topic_created" in said and said.count("topic_created") == 2, "the broker has made it")
         [told] = native.call(m.DescribeTopics([AUDIT])).topics
-        assert (len(told["partitions"]), told["config"]["retention.ms"]) == (1, "31536000000")
+        assert (len(told["partitions"]), told["config"]["retention.ms"]) == (2, "31536000000")
         wait_until(lambda: raw.values(AUDIT) != [], "it is written")
 
 

@@ -378,10 +378,8 @@ class GroupCoordinator(ShareKeeper):
         return [(*at, each.end) for at, each in sorted(shared.items()) if at[0] in topics]
 
     async def commit(self, name: str, offsets: Sequence[Position]) -> None:
-        """Sets floors by hand, all or none, durably; a group that is not there is made.
-
-        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, WrongGroupKind, StorageError.
-        """
+        """Sets floors by hand, all or none, durably; a group that is not there is made. Raises UnknownTopic,
+        UnknownPartition, OffsetOutOfRange, GroupNotEmpty, WrongGroupKind, StorageError."""
         self._check_kind(name)
         found: list[tuple[GroupPartition, int]] = []
         for topic, index, offset in offsets:
@@ -395,8 +393,9 @@ class GroupCoordinator(ShareKeeper):
         if group is None:
             group = self._groups[name] = Group(self, name, SharedSettings("positions"))
             group.writer.mark_group(group)
-        await self._move(group, found)
-        self._runtime.audit.moved(name, (), offsets, often=True)
+        moved = self._move(group, found)
+        self._runtime.audit.moved(name, (), offsets, often=True)  # before the wait, which ends if the sender leaves
+        await moved.wait()
 
     async def reset(
         self,
@@ -431,7 +430,7 @@ class GroupCoordinator(ShareKeeper):
                 if group is None:
                     await self.kafka.move(name, moves)
                 else:
-                    await self._move(group, [(partition, target) for _, partition, target in moves])
+                    await self._move(group, [(partition, target) for _, partition, target in moves]).wait()
                 self._runtime.audit.moved(name, [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer])
             return answer
 
@@ -456,7 +455,7 @@ class GroupCoordinator(ShareKeeper):
             chosen += [(each, self.distant.of(found, index)) for index in some]
         return chosen
 
-    async def _move(self, group: Group, moves: Sequence[tuple[GroupPartition, int]]) -> None:
+    def _move(self, group: Group, moves: Sequence[tuple[GroupPartition, int]]) -> Later[None]:
         moved = []
         for partition, _ in moves:
             found = self._runtime.topics.get(partition.topic)
@@ -473,7 +472,7 @@ class GroupCoordinator(ShareKeeper):
             shared.changed()
             moved.append(shared)
         self.note_use(group.name)
-        await group.writer.durable(group, moved, settings=True).wait()
+        return group.writer.durable(group, moved, settings=True)
 
     async def delete(self, name: str) -> None:
         """Raises UnknownGroup, GroupNotEmpty, StorageError."""
@@ -483,8 +482,9 @@ class GroupCoordinator(ShareKeeper):
         async with self._locks.of(name):
             group = self._find(name)
             check_empty(group)
-            await self.storage.synced([self._forget(group)])
+            forgotten = self._forget(group)
             self._runtime.audit.changed("group", name, {"protocol": "native"}, None)
+            await self.storage.synced([forgotten])
 
     def _check_kind(self, name: str) -> None:
         """Raises InvalidRequest, WrongGroupKind; NotCoordinator, CoordinatorNotAvailable."""

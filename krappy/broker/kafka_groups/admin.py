@@ -90,5 +90,5 @@ class Admin:
         if not group.membership.empty:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
         self._owner.forget(group)
+        self._runtime.audit.changed("group", name, {"protocol": group.membership.kind}, None)  # before the wait
         await self._owner.store.written(name).wait()
-        self._runtime.audit.changed("group", name, {"protocol": group.membership.kind}, None)

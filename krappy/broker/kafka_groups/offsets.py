@@ -221,8 +221,8 @@ class KafkaOffsets:
                 if at in group.offsets:
                     gone.append((*at, group.offsets[at].offset))
         self._drop(group, {(topic, index) for topic, index, _ in gone})
+        self._runtime.audit.moved(name, gone, ())  # before the wait, which ends if the sender leaves
         await self._store.written(name).wait()
-        self._runtime.audit.moved(name, gone, ())
         return faults
 
     def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:

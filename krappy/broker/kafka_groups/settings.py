@@ -160,6 +160,6 @@ class GroupSettings:
         StorageError."""
         async with whole(self._lock):
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
-            before = dict(self.held(group))
-            await self._store.save(group, before, after)
-            self._audit.changed("group", group, before, after)
+            with self._audit.change("group", [group], lambda _: dict(self.held(group))) as told:
+                told.after[group] = after
+                await self._store.save(group, self.held(group), after)

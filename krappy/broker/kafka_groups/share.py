@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
+import trio
+
 from krappy.broker.groups.distant import nearest
 from krappy.broker.groups.share_keepers import UNKNOWN
 from krappy.broker.kafka_groups.group import KafkaGroup
@@ -112,8 +114,9 @@ class ShareGroups:
         return found
 
     async def alter(self, name: str, moves: Mapping[PartitionId, int]) -> None:
-        """As `move`; it is told in the audit log."""
-        await self.move(name, moves)
+        """As `move`; it is told in the audit log, and so goes on if its sender leaves."""
+        with trio.CancelScope(shield=True):
+            await self.move(name, moves)
         runtime = self._owner.runtime
         names = runtime.image.names
         told = [(names.get(id.topic_id, ""), id.partition, offset) for id, offset in moves.items()]
@@ -159,7 +162,8 @@ class ShareGroups:
         `alter`."""
         await self._empty(name)
         gone = [*topics]
-        await self._kept.delete(name, gone)
+        with trio.CancelScope(shield=True):
+            await self._kept.delete(name, gone)
         runtime = self._owner.runtime
         names = runtime.image.names
         runtime.audit.changed("positions", name, {"topics": [names.get(id, "") for id in gone]}, None)
@@ -169,9 +173,9 @@ class ShareGroups:
         async with self._locks.of(name):
             if name in self._owner.shares:
                 self._owner.forget(await self._empty(name))
+                self._owner.runtime.audit.changed("group", name, {"protocol": "share"}, None)
                 await self._owner.store.written(name).wait()
                 await self._kept.delete(name, None)
-                self._owner.runtime.audit.changed("group", name, {"protocol": "share"}, None)
             elif not await self._kept.delete(name, None):  # else a deletion was interrupted
                 self._owner.find(name)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -100,6 +100,11 @@ class Catalog(StoredTopics):
     def image(self, name: str) -> TopicImage:
         """What the cluster knows of an existing topic. Raises KeyError."""
         return self._store.image.topics[name]
+
+    def told(self, name: str) -> dict[str, Any] | None:
+        """A topic as the audit log tells it."""
+        held = self.get(name)
+        return None if held is None else {"partitions": len(held.numbers), "config": dict(held.config)}
 
     async def create(
         self,

@@ -51,9 +51,10 @@ class Moves:
                 return []
             return [*topic.unless_deleted(), topic.put_replicas(partitions)]
 
-        await change(self._runtime.store, made)
-        told = {str(index): None if to is None else list(to) for index, to in wanted.items()}
-        self._runtime.audit.changed("reassignment", name, None, told)
+        with self._runtime.audit.change("reassignment", [name]) as told:
+            told.after[name] = {str(index): None if to is None else list(to) for index, to in wanted.items()}
+            await change(self._runtime.store, made)
+            told.made = wanted.keys() != idle
         return idle
 
     async def elect(self, name: str, index: int, *, unclean: bool) -> NotElected | None:
@@ -74,9 +75,11 @@ class Moves:
             version = topic.partitions[index].version
             return [] if version < 0 else [Check(paths.state(name, index), version)]  # the image may be old
 
-        await change(self._runtime.store, made)
+        with self._runtime.audit.change("leader", [f"{name}-{index}"]) as told:
+            told.after[f"{name}-{index}"] = {"unclean": unclean}
+            await change(self._runtime.store, made)
+            told.made = why is None
         if why is None:
-            self._runtime.audit.changed("leader", f"{name}-{index}", None, {"unclean": unclean})
             self._runtime.report("election_by_hand", partition=f"{name}-{index}", unclean=unclean)
         return why
 

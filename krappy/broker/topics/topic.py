@@ -151,11 +151,6 @@ class Topic:
         """The partitions that have an entry of the key; a tombstone counts."""
         return await newest.holders(self.all_led(), key, pause)
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """As the audit log tells it."""
-        return {"partitions": self.count, "config": dict(self.given)}
-
     def describe_settings(self) -> dict[str, Any]:
         """Its id, the settings that were set for it, and all settings in force."""
         return {"id": text_id(self.id), "config": self.given, "settings": self.settings}

@@ -5,8 +5,10 @@ Rules, kept here:
 - A line is one JSON object, whatever names peers choose: control characters are escaped, long texts are cut.
 - What the same principal is denied again, on the same resource, is counted: in the next such line, or in one of its own
   once `REPEAT_S` are over (`repeated`).
-- One source has `MANY` lines in `WINDOW_S`; more are counted (`left_out`). So is what there is no room to remember. So
-  a peer can neither fill the disk nor drive others' lines out of a log of limited size.
+- A change is always told. For all else a source, a user at an address, has as many lines as its `LinePace` says; more
+  are counted (`left_out`). So is what there is no room to remember. So nobody hides what others do, or what he changes.
+- Failures to log in, which anybody can cause, have a trail, a pace and a place of their own: those of an address beyond
+  its pace are one line a minute with their number (`repeated`).
 - There are no secrets: whoever calls gives none.
 """
 
@@ -14,28 +16,46 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from krappy.core.security.principal import Principal
 
 AUDITOR = "__krappy_audit"  # the transactional id that brokers name when they write lines to each other's topic
 REPEAT_S = 60.0
-WINDOW_S, MANY = 10.0, 100
 KEPT = 10_000  # repeats, and sources, that are remembered
 MOST_POSITIONS = 30  # of a group that a line tells
 LONGEST = 255  # characters of a text,
-LONGEST_STATE = 4096  # and of what something was before or after a change
+LONGEST_BYTES = 1024  # of these as JSON has them, which may take twelve bytes for one
+LONGEST_STATE = 4096  # characters of what something was before or after a change
 Facts = dict[str, Any]
 
 
-class _Repeated:
-    __slots__ = ("count", "facts", "since")
+class LinePace(NamedTuple):
+    """The lines of one source: `most` at once, and one more each `seconds`."""
 
-    def __init__(self, facts: Facts, since: float) -> None:
+    most: int
+    seconds: float
+
+
+USUAL = LinePace(100, 6.0)
+ALLOWED = LinePace(100, 0.1)  # of what was allowed, where that is asked for
+FAILED = LinePace(10, 6.0)  # of failures to log in
+
+
+class _Repeated:
+    """`source`: whose pace counts when it is told; None: it is told in any case."""
+
+    __slots__ = ("count", "facts", "pace", "since", "source")
+
+    def __init__(self, facts: Facts, since: float, source: Source | None, pace: LinePace) -> None:
         self.facts, self.since = facts, since
+        self.source, self.pace = source, pace
         self.count = 0
+
+
+Source = tuple[Hashable, ...]
 
 
 class AuditTrail:
@@ -43,13 +63,22 @@ class AuditTrail:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._repeated: OrderedDict[tuple[Any, ...], _Repeated] = OrderedDict()  # the oldest first
-        self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when its window began, how many came
+        self._repeated: OrderedDict[Source, _Repeated] = OrderedDict()  # the oldest first
+        self._sources: OrderedDict[Source, tuple[float, float]] = OrderedDict()  # when each came last, what it had left
         self._left_out = 0
 
-    def take(self, facts: Facts, source: str, now: float, repeats: tuple[Any, ...] | None = None) -> Facts | None:
-        """What is written of an event; None: it is counted. `source`: the address that it comes from. `repeats`: equal
-        for events that are told once."""
+    def take(
+        self,
+        facts: Facts,
+        source: Source | None,
+        now: float,
+        repeats: Source | None = None,
+        pace: LinePace = USUAL,
+        summed: Facts | None = None,
+    ) -> Facts | None:
+        """What is written of an event; None: it is counted. `source`: who causes it; None: it is told in any case.
+        `repeats`: equal for events that are told once. `summed`: what is told of those beyond the pace of their source,
+        all together; None: they are left out."""
         if repeats is not None:
             before = self._repeated.get(repeats)
             if before is not None and now - before.since < REPEAT_S:
@@ -59,17 +88,17 @@ class AuditTrail:
                 del self._repeated[repeats]
                 if before.count:
                     facts = {**facts, "repeated": before.count}
-            if len(self._repeated) >= self._kept:
-                _, oldest = self._repeated.popitem(last=False)
-                self._left_out += oldest.count
-            self._repeated[repeats] = _Repeated(facts, now)
-        if self._has_many(source, now):
-            self._left_out += 1
+            self._remember(repeats, _Repeated(facts, now, source, pace))
+        if source is not None and not self._may(source, now, pace):
+            if summed is None:
+                self._left_out += 1 + int(facts.get("repeated", 0))
+                return None
+            if (held := self._repeated.get(source)) is None:
+                held = _Repeated(summed, now, None, pace)
+                self._remember(source, held)
+            held.count += 1 + int(facts.get("repeated", 0))
             return None
-        if self._left_out:
-            facts = {**facts, "left_out": self._left_out}
-            self._left_out = 0
-        return facts
+        return self._with_left_out(facts)
 
     def due(self, now: float) -> Iterator[Facts]:
         """What was repeated and is to be told now."""
@@ -78,25 +107,35 @@ class AuditTrail:
             if now - oldest.since < REPEAT_S:
                 return
             del self._repeated[key]
-            if oldest.count:
-                yield {**oldest.facts, "repeated": oldest.count}
-
-    def lost(self, facts: Facts) -> None:
-        """There is no room for what `take` gave. What it had counted is counted again."""
-        self._left_out += 1 + int(facts.get("left_out", 0)) + int(facts.get("repeated", 0))
-
-    def _has_many(self, source: str, now: float) -> bool:
-        if source not in self._sources and len(self._sources) >= self._kept:
-            if now - next(iter(self._sources.values()))[0] >= WINDOW_S:
-                self._sources.popitem(last=False)
+            if not oldest.count:
+                continue
+            if oldest.source is None or self._may(oldest.source, now, oldest.pace):
+                yield self._with_left_out({**oldest.facts, "repeated": oldest.count})
             else:
-                source = ""  # which those share for whom there is no room
-        since, count = self._sources.get(source, (now, 0))
-        if now - since >= WINDOW_S:
-            since, count = now, 0
-            self._sources.pop(source, None)  # to the end
-        self._sources[source] = since, count + 1
-        return count >= MANY
+                self._left_out += oldest.count
+
+    def _with_left_out(self, facts: Facts) -> Facts:
+        if self._left_out:
+            facts = {**facts, "left_out": self._left_out}
+            self._left_out = 0
+        return facts
+
+    def _remember(self, key: Source, repeated: _Repeated) -> None:
+        if len(self._repeated) >= self._kept:
+            _, oldest = self._repeated.popitem(last=False)
+            self._left_out += oldest.count
+        self._repeated[key] = repeated
+
+    def _may(self, source: Source, now: float, pace: LinePace) -> bool:
+        """Whether the source has a line left; it is taken."""
+        source = (pace, *source)
+        if source not in self._sources and len(self._sources) >= self._kept:
+            self._sources.popitem(last=False)  # it begins anew when it comes again
+        since, left = self._sources.pop(source, (now, float(pace.most)))
+        left = min(float(pace.most), left + (now - since) / pace.seconds)
+        may = left >= 1
+        self._sources[source] = now, left - 1 if may else left  # at the end
+        return may
 
 
 def who(principal: Principal) -> Facts:
@@ -138,7 +177,10 @@ def line(time: str, event: str, facts: Mapping[str, Any]) -> str:
 
 def _cut(fact: Any) -> Any:
     if isinstance(fact, str):
-        return fact if len(fact) <= LONGEST else fact[:LONGEST] + "…"
+        cut = fact[:LONGEST]
+        while len(json.dumps(cut)) > LONGEST_BYTES:
+            cut = cut[: len(cut) * 3 // 4]
+        return fact if len(cut) == len(fact) else cut + "…"
     if isinstance(fact, list):
         return [_cut(each) for each in fact]
     return fact
