@@ -65,7 +65,11 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
     if kind == ConfigResource.BROKER:
         if name:
             check_broker(session, name)
-        return _of("broker", access.cluster(Op.ALTER_CONFIGS).dynamic, name)
+        dynamic = access.cluster(Op.ALTER_CONFIGS).dynamic
+        return _of("broker", dynamic, name)._replace(
+            check=lambda wanted: dynamic.check(name, wanted, access.sees),
+            alter=lambda wanted: dynamic.alter(name, wanted, access.sees),
+        )
     if kind == ConfigResource.GROUP:
         return _of("group", access.kafka_group(name, Op.ALTER_CONFIGS).settings, name)
     if kind == ConfigResource.BROKER_LOGGER:

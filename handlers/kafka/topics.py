@@ -62,7 +62,7 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
     cluster = session.access.creating(name)
     if topic_named(session, name, Op.CREATE) is not None:
         raise RefusedApi(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    cluster.names.check(name)
+    session.access.check_new_name(name)
     partitions = _partitions(session, topic)
     if more_than_once(config["name"] for config in topic["configs"]):
         raise RefusedApi(Code.INVALID_CONFIG, "a setting is given twice")

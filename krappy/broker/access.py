@@ -197,12 +197,18 @@ class Access:
         `place` has it. Raises TopicExists, InvalidTopic, …"""
         self.check(Resource.TOPIC, name, Op.CREATE)
         if name not in self._topics:
+            self.check_new_name(name)
             self.mutate(max(1, partitions))
         return await self._broker.create_topic(name, partitions, config, if_absent=if_absent, replicas=replicas)
 
     def _change(self, topic: str) -> AbstractContextManager[Change]:
         """Around a change of a topic: it goes on, and is told in the audit log, also if its sender leaves."""
         return self._audit.change("topic", [topic], self._broker.catalog.told)
+
+    def check_new_name(self, name: str) -> None:
+        """Raises InvalidTopic for a name that a new topic can't have. A topic that it collides with is named to those
+        who may describe that."""
+        self._broker.names.check(name, sees=self._sees)
 
     def creating(self, name: str) -> LocalBroker:
         """The cluster, for one who creates this topic (CREATE)."""

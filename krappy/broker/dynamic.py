@@ -8,7 +8,7 @@ values than before is a change too, and is made once everything is open (`take_s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,6 +73,9 @@ KNOWN: Mapping[str, Setting] = {
 }
 
 
+Sees = Callable[[str], bool] | None
+
+
 class DynamicSettings:
     """`static`: the settings that the broker started with; `changed`: fired after every change."""
 
@@ -121,9 +124,10 @@ class DynamicSettings:
 
     # --- as they are to be
 
-    def check(self, name: str, changes: Mapping[str, Given]) -> dict[str, str]:
+    def check(self, name: str, changes: Mapping[str, Given], sees: Sees = None) -> dict[str, str]:
         """What would be held for `name` after these changes. None removes a setting. It may be one that is not set, or
-        unknown: Kafka's tools remove throttles that nobody has set. Raises InvalidRequest, as Kafka does."""
+        unknown: Kafka's tools remove throttles that nobody has set. `sees`: whether the topic of a name may be told;
+        None: all may. Raises InvalidRequest, as Kafka does."""
         fixed = sorted({setting for setting, value in changes.items() if value is not None} - set(KNOWN))
         if fixed:
             raise InvalidRequest(
@@ -137,24 +141,26 @@ class DynamicSettings:
                     after[setting] = KNOWN[setting].read(value)
                 except ValueError as error:
                     raise InvalidRequest(f"Invalid value {value!r:.80} for configuration {setting}: {error}") from None
-        self._check_topics(name, after)
+        self._check_topics(name, after, sees)
         return after
 
-    def _check_topics(self, name: str, after: Mapping[str, str]) -> None:
+    def _check_topics(self, name: str, after: Mapping[str, str], sees: Sees = None) -> None:
         """Raises InvalidRequest when a topic could not have the defaults that it would get."""
         defaults = self._defaults({**self._held, name: after})
         for topic in self._runtime.topics.values():
             try:
                 topic.parse(topic.given, defaults)
             except InvalidConfig as error:
-                raise InvalidRequest(f"the topic '{topic.name}' could not be so: {error.text}") from None
+                which = f"the topic '{topic.name}'" if sees is None or sees(topic.name) else "a topic"
+                raise InvalidRequest(f"{which} could not be so: {error.text}") from None
 
-    async def alter(self, name: str, wanted: Changes) -> None:
-        """Changes settings. On return they are in force and durable. Raises InvalidRequest, StorageError."""
+    async def alter(self, name: str, wanted: Changes, sees: Sees = None) -> None:
+        """Changes settings. On return they are in force and durable. `sees`: as of `check`. Raises InvalidRequest,
+        StorageError."""
         async with self._runtime.shrinking, self._topics.everything():
             with self._runtime.audit.change("broker", [name or paths.DEFAULT], lambda _: dict(self.held(name))):
                 changes = changes_of(wanted, self.held(name), self.effective(name))
-                await self._take(name, self.check(name, changes))
+                await self._take(name, self.check(name, changes, sees))
         self.changed.fire()
 
     async def take_static(self) -> None:

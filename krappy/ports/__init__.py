@@ -13,7 +13,6 @@ from krappy.ports.broker import ClockPort as ClockPort
 from krappy.ports.broker import ClusterPort as ClusterPort
 from krappy.ports.broker import MachinePort as MachinePort
 from krappy.ports.broker import MovingPort as MovingPort
-from krappy.ports.broker import TopicNamesPort as TopicNamesPort
 from krappy.ports.gateway import GatewayGroupsPort as GatewayGroupsPort
 from krappy.ports.gateway import GatewayPort as GatewayPort
 from krappy.ports.gateway import PartitionTold as PartitionTold

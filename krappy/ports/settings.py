@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from krappy.settings.topic_table import Changes, Given, Setting
@@ -29,6 +29,12 @@ class Layer(NamedTuple):
 class DynamicPort(SettingsPort, Protocol):
     """The settings of brokers, with which topics' defaults come."""
 
+    def check(
+        self, name: str, changes: Mapping[str, Given], sees: Callable[[str], bool] | None = None, /
+    ) -> Mapping[str, str]:
+        """`sees`: whether an error may name a topic; None: any."""
+
+    async def alter(self, name: str, wanted: Changes, sees: Callable[[str], bool] | None = None, /) -> None: ...
     @property
     def topic_defaults(self) -> Mapping[str, str]: ...
     def layers(self, setting: str) -> Sequence[Layer]: ...

@@ -108,8 +108,9 @@ class Provider:
                 return await trio.to_thread.run_sync(request, abandon_on_cancel=True, limiter=limiter)
             except HTTPError as error:
                 with error:
-                    kind = ProviderRefusal if error.code == 400 else ProviderTrouble
-                    raise kind(f"{where} answers {error.code} {error.reason}") from None
+                    if error.code == 400:  # which a stranger is told
+                        raise ProviderRefusal(f"the provider answers 400 {error.reason}") from None
+                    raise ProviderTrouble(f"{where} answers {error.code} {error.reason}") from None
             except (OSError, HTTPException, ValueError) as error:
                 raise ProviderTrouble(f"{where}: {_why(error)}") from None
         raise ProviderTrouble(f"{where} does not answer in {SECONDS:g} s")

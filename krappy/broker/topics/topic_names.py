@@ -32,11 +32,13 @@ class TopicNames:
             if not held:
                 del self._alike[_folded(name)]
 
-    def check(self, name: str, *, alike: bool = False, own: bool = False) -> None:
+    def check(
+        self, name: str, *, alike: bool = False, own: bool = False, sees: Callable[[str], bool] = lambda name: False
+    ) -> None:
         """Raises InvalidTopic for a name that a new topic can't have.
 
-        `alike`: it may collide with another's. Dead-letter topics are named after their groups, so they may.
-        `own`: the broker makes it for itself.
+        `alike`: it may collide with another's. Dead-letter topics are named after their groups, so they may. `own`: the
+        broker makes it for itself. `sees`: whether the error may name a topic.
         """
         check_topic_name(name)
         if not own and self._is_internal(name):
@@ -45,9 +47,8 @@ class TopicNames:
             raise InvalidTopic(f"'{name}' is how the table of '{base}' is read (latest_alias): take another name")
         others = self._alike.get(_folded(name), set()) - {name}
         if others and not alike:
-            raise InvalidTopic(
-                f"Topic '{name}' collides with existing topic: {min(others)} (as '.' and '_' are taken for the same)"
-            )
+            which = f"existing topic: {min(seen)}" if (seen := [*filter(sees, others)]) else "an existing topic"
+            raise InvalidTopic(f"Topic '{name}' collides with {which} (as '.' and '_' are taken for the same)")
 
 
 def _folded(name: str) -> str:

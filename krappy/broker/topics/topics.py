@@ -50,7 +50,7 @@ class Topics(dict[str, Topic]):
 
     def is_internal(self, name: str) -> bool:
         """Whether only brokers write to the topic of this name, which need not exist yet."""
-        return name in INTERNAL or name == self._own
+        return name in INTERNAL or (name != "" and name == self._own)
 
     def table_of(self, name: str) -> str | None:
         """The name of the topic whose table this name stands for. None for a topic's own name, and for others."""

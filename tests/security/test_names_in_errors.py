@@ -1,0 +1,127 @@
+"""Errors name nothing that the asker may not see: no topic, and no file or address of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from krappy import errors
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.testing.running import run_broker
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from tests.security.authority import Authority
+from tests.security.guarded import ADMIN, USER, Guarded, guarded_broker, rule
+from tests.security.identity import CLIENT, CLIENT_SECRET, IdentityProvider
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    with guarded_broker(tmp_path_factory.mktemp("names")) as found:
+        with found.native(ADMIN) as native:
+            native.call(m.CreateTopic("payroll_2026.q1"))
+            native.call(m.CreateTopic("merger", config={"max.compaction.lag.ms": 1000, "cleanup.policy": "compact"}))
+        grants = (Resource.TOPIC, "payroll", Op.CREATE), (Resource.CLUSTER, CLUSTER_NAME, Op.ALTER_CONFIGS)
+        found.allow(rule(*grants[0], prefixed=True), rule(*grants[1]))
+        yield found
+
+
+def new_topic(*, validate_only: bool) -> dict[str, Any]:
+    made = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    return {
+        "topics": [{"name": "payroll_2026_q1", **made}],
+        "timeout_ms": 1000,
+        "validate_only": validate_only,
+    }
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_that_a_new_one_collides_with(guarded: Guarded, validate_only: bool) -> None:
+    for host, named in ((USER, False), (ADMIN, True)):
+        with guarded.kafka(host) as raw:
+            [answer] = raw.ask(ApiKey.CREATE_TOPICS, new_topic(validate_only=validate_only))["topics"]
+        assert answer["error_code"] == errors.InvalidTopic.code
+        assert ("payroll_2026.q1" in answer["error_message"]) is named
+        assert "collides" in answer["error_message"]
+        with guarded.native(host) as native, pytest.raises(errors.InvalidTopic, match="collides") as refused:
+            native.call(m.CreateTopic("payroll_2026_q1"))
+        assert ("payroll_2026.q1" in refused.value.text) is named
+        with guarded.web(host) as web:
+            told = web.client.post("/api/v1/topics", json={"name": "payroll_2026_q1"}, headers={"Krappy-Request": "1"})
+        assert "collides" in told.text or not named
+        assert ("payroll_2026.q1" in told.text) is named
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_that_could_not_have_new_defaults(guarded: Guarded, validate_only: bool) -> None:
+    config = {"name": "log.cleaner.min.compaction.lag.ms", "config_operation": 0, "value": "5000"}
+    asked = {"resources": [{"resource_type": 4, "resource_name": "", "configs": [config]}]}
+    for host, named in ((USER, False), (ADMIN, True)):
+        with guarded.kafka(host) as raw:
+            asked["validate_only"] = validate_only  # type: ignore[assignment]
+            [answer] = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
+        assert "could not be so" in answer["error_message"]
+        assert ("merger" in answer["error_message"]) is named
+
+
+def test_what_the_console_says_of_the_identity_provider(tmp_path: Path) -> None:
+    """Anybody may begin a login there. The broker's log has what is wrong."""
+    authority, provider, said = Authority(tmp_path), IdentityProvider(), list[dict[str, Any]]()
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "admin").write_text("correct-horse")
+    secret = tmp_path / "the-secret"
+    secret.write_text(CLIENT_SECRET)
+
+    def report(event: str, **facts: Any) -> None:
+        if event == "oidc_login_not_possible":
+            said.append(facts)
+
+    with (
+        run_broker(
+            tmp_path / "data",
+            durability="os",
+            report=report,
+            users_dir=str(tmp_path / "users"),
+            super_users="User:admin",
+            sasl_enabled_mechanisms="PLAIN,OAUTHBEARER",
+            tls_certificate=authority.issue("127.0.0.1"),
+            listen_native="none",
+            listen_kafka="none",
+            listen_http="SASL_SSL://127.0.0.1:0",
+            console_oidc_client_id=CLIENT,
+            console_oidc_secret_file=str(secret),
+            console_oidc_redirect="https://127.0.0.1:1/",
+            **provider.settings,
+        ) as broker,
+        httpx.Client(
+            base_url=f"https://{broker.http_address}",
+            headers={"Krappy-Request": "1"},
+            verify=authority.context(),
+            trust_env=False,
+            timeout=60,
+        ) as browser,
+    ):
+        where = browser.post("/api/v1/login/provider").json()["location"]
+        code = {"code": "x", "state": parse_qs(urlsplit(where).query)["state"][0]}
+
+        def told(status: int) -> str:
+            answer = browser.post("/api/v1/login", json=code)
+            assert answer.status_code == status, answer.text
+            assert str(secret) not in answer.text
+            assert "/token" not in answer.text
+            assert "127.0.0.1" not in answer.text
+            return answer.text
+
+        told(401)  # the provider refuses the code
+        secret.unlink()
+        told(503)
+        secret.write_text(CLIENT_SECRET)
+        provider.stop()
+        told(503)
+    assert str(secret) in said[0]["error"]
+    assert len(said) == 2
