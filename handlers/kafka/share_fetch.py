@@ -201,6 +201,10 @@ class ShareRequest:
             self.hints.add(row, topic.image, at[1])
         return code
 
+    def open_ids(self) -> dict[tuple[str, int], At]:
+        """The partitions that are open now, by topic and partition. What was open before may be lost."""
+        return {shared.at: at for at, shared in self.member.parts.items() if shared is not None}
+
     def answer(self, rows: dict[At, Message]) -> Message:
         topics: dict[bytes, list[Message]] = {}
         for (topic, index), row in rows.items():
@@ -286,17 +290,18 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
     """What the member gets, and the partitions that it has lost meanwhile. Raises StorageError, CorruptBatch;
     AuthorizationFailed."""
     session, request = asked.session, asked.request
+    ids: dict[tuple[str, int], At] = {}
     clock = session.broker.clock
     deadline = clock.steady_ms() + wait_ms
     errors: dict[At, KrappyError] = {}
     while True:
         left = max(0, deadline - clock.steady_ms())
+        ids |= asked.open_ids()
         some = await asked.group.until_some(asked.member, left, lambda: asked.is_outdated)
         outdated = asked.is_outdated
         errors |= asked.check_access()
         async with session.answering(room) as allowed:
-            # As late as this: another connection of the session may have added partitions while this one waited.
-            ids = {shared.at: at for at, shared in asked.member.parts.items() if shared is not None}
+            ids |= asked.open_ids()  # another connection of the session may have added partitions while this one waited
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
         if polled.leases or errors or not (some or outdated):  # else others were faster
             break
