@@ -96,11 +96,13 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
         trouble.run(order.seconds)
         outcome.faults = trouble.done
         tell(f"trouble ends; {workload.history.acked} events acknowledged")
-        outcome.violations += _heal(made, outcome, tell)
+        made.heal()
+        outcome.violations += _settle(made, outcome, tell)
         outcome.violations += workload.progress()
         outcome.violations += workload.finish()
         outcome.facts |= _facts(workload)
         tell(f"clients have ended: {json.dumps(outcome.facts)}")
+        outcome.violations += _settle(made, outcome, tell)  # the broker asked before may not have known of all moves
         time.sleep(SETTLE_SECONDS)
         outcome.violations += _stop(made)
         outcome.violations += _of_logs(made)
@@ -112,8 +114,7 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
     return outcome
 
 
-def _heal(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Violation]:
-    made.heal()
+def _settle(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Violation]:
     patience = Patience(made.machines.values(), HEAL_SECONDS)
     lacking = ["not asked yet"]
     while lacking and not patience.is_over:
@@ -121,7 +122,8 @@ def _heal(made: World, outcome: Outcome, tell: Callable[[str], None]) -> list[Vi
         _, lacking = made.until_in_sync(TOPICS, 2)
         lacking = lacking or ([] if home else ["a reassignment is under way"])
     seconds = patience.passed
-    outcome.facts["in_sync_s"], outcome.facts["kept_off_s"] = round(seconds, 1), round(patience.kept_off, 1)
+    outcome.facts.setdefault("in_sync_s", round(seconds, 1))
+    outcome.facts.setdefault("kept_off_s", round(patience.kept_off, 1))
     tell(f"in sync after {seconds:.1f} s" if not lacking else f"not in sync after {seconds:.0f} s: {lacking[:3]}")
     return [Violation("healing", f"{each}, {seconds:.0f} s after all trouble") for each in lacking[:5]]
 
