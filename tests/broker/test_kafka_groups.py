@@ -377,10 +377,10 @@ def test_a_name_goes_to_who_has_it_while_leaders_are_asked(tmp_path: Path, monke
 
             async def look() -> None:
                 await join(broker, "g")
-                far.last_stable_offset = 5
+                far.last_stable_offset = far.readable_end = 5
 
             monkeypatch.setattr(far, "look", look)
-            monkeypatch.setattr(broker.groups.distant, "of", lambda topic, index: far)
+            monkeypatch.setattr(broker.groups.distant, "asked", lambda topic, index: far)
             with pytest.raises(WrongGroupKind):
                 await broker.groups.commit("g", [("t", 0, 1)])
             assert [each["kind"] for each in broker.groups.each_group()] == ["classic"]

@@ -6,7 +6,7 @@ What they can't know any more they do not call absent.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,9 @@ class Session:
 
     async def writable(self) -> None:
         await self.pause()
+
+    def reading(self, limit: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     @asynccontextmanager
     async def answering(self, limit: int) -> AsyncIterator[int]:

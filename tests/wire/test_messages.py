@@ -48,8 +48,12 @@ REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
         {"handle": 1, "partition": 2, "records": b"\x00" * 300, "expect": [[0, 5]]},
     ),
     (m.Ack(1, [("t", 0, 1, 2)]), 4, {"handle": 1, "ranges": [["t", 0, 1, 2]]}),
-    (m.Get("t", b""), 5, {"topic": "t", "key": b"", "partition": None, "min_offset": None}),
-    (m.MultiGet("t", [b"a", b"b"], 0), 5, {"topic": "t", "keys": [b"a", b"b"], "partition": 0, "min_offsets": None}),
+    (m.Get("t", b""), 5, {"topic": "t", "key": b"", "partition": None, "min_offset": None, "among": None}),
+    (
+        m.MultiGet("t", [b"a", b"b"], 0, among=3),
+        5,
+        {"topic": "t", "keys": [b"a", b"b"], "partition": 0, "min_offsets": None, "among": 3},
+    ),
     (
         m.CreateTopic("t", 3, {"a": 1, "b": None}, True, 2),
         6,
@@ -313,4 +317,5 @@ def test_an_unknown_error_is_the_brokers() -> None:
 
 
 def test_a_frame_by_hand() -> None:
-    assert m.Get("t", b"k").frame(1) == frame(12, packed(1, topic="t", key=b"k", partition=None, min_offset=None))
+    body = packed(1, topic="t", key=b"k", partition=None, min_offset=None, among=None)
+    assert m.Get("t", b"k").frame(1) == frame(12, body)
