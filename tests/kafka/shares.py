@@ -21,13 +21,21 @@ class Member:
     """In the group, with a share session of its own for one partition of one topic."""
 
     def __init__(
-        self, raw: Raw, group: str, member: str, topic: str, index: int = 0, coordinator: Raw | None = None
+        self,
+        raw: Raw,
+        group: str,
+        member: str,
+        topic: str,
+        index: int = 0,
+        coordinator: Raw | None = None,
+        wait_ms: int = 0,
     ) -> None:
-        """`raw`: to the partition's leader. `coordinator`: None: that is the group's coordinator, too."""
+        """`raw`: to the partition's leader. `coordinator`: None: that is the group's coordinator, too. `wait_ms`: how
+        long a fetch waits for a record."""
         self.raw, self.group, self.member, self.topic, self.index = raw, group, member, topic, index
         told = beat(coordinator or raw, group, member, 0, [topic])
         assert told["error_code"] == 0, told
-        self.epoch = 0
+        self.epoch, self.wait_ms = 0, wait_ms
         self.id = raw.topic_id(topic)
 
     def body(self, acks: list[Batch], *, epoch: int | None = None, **more: Any) -> dict[str, Any]:
@@ -39,9 +47,9 @@ class Member:
 
     def ask_fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
         """The whole answer."""
-        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
+        limits = {"max_bytes": 1 << 20, "max_records": 100, "batch_size": 100, "max_wait_ms": self.wait_ms}
         version = more.pop("version", None)
-        return self.raw.ask(ApiKey.SHARE_FETCH, self.body(list(acks), **{**limits, **more}), version)
+        return self.raw.ask(ApiKey.SHARE_FETCH, self.body(list(acks), **{"min_bytes": 1, **limits, **more}), version)
 
     def fetch(self, *acks: Batch, **more: Any) -> dict[str, Any]:
         """The one partition of the answer; {} without it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.groups.group_poll import GroupPoll
+from krappy.broker.groups.shared import LOOK_S
 from krappy.core.security.quota import Payer
 from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
 from krappy.ports import GroupPolled, Range, RegistrationFacts
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from krappy.broker.groups.shared import DeadLetterRules, SharedPartition
 
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
-LOOK_S = 0.5  # how often it looks whether this broker is sure again that it coordinates the group
 AT_ONCE = 2000  # ranges that are settled in one turn
 
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered

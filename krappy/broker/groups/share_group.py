@@ -19,7 +19,7 @@ import trio
 from krappy.broker.groups.group_poll import GroupPoll
 from krappy.broker.groups.share_states import KIND
 from krappy.broker.groups.share_writer import ShareWriter
-from krappy.broker.groups.shared import Owner, SharedPartition, SharedSettings
+from krappy.broker.groups.shared import LOOK_S, Owner, SharedPartition, SharedSettings
 from krappy.core.cluster.roles import Role
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share import Ack, AckType, ShareRules
@@ -333,7 +333,8 @@ class ShareLeases(Owner):
             left = deadline - trio.current_time()
             if left <= 0:
                 return False
-            await self._wait(frozenset(parts), left)
+            # Nobody tells when this broker may lease again.
+            await self._wait(frozenset(parts), left if all(shared.is_sure for shared in parts) else min(left, LOOK_S))
         return False
 
     async def acquire(self, session: ShareSession, max_records: int, max_bytes: int) -> GroupPolled:

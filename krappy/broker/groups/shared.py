@@ -22,6 +22,8 @@ from krappy.types import Span
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
 
+LOOK_S = 0.5  # how often those who wait look whether this broker is sure again that it may lease
+
 
 class DeadLetterRules(NamedTuple):
     """When events of a topic are dead, and where they go."""
