@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -108,7 +108,7 @@ class ZooKeeper:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, stream)
                     nursery.start_soon(self._watch_over, nursery.cancel_scope)
-                    async for data in _chunks(stream):
+                    while data := await stream.receive_some(CHUNK):
                         for each in self.session.receive(data, self._now_ms()):
                             if isinstance(each, Entered) and self.session.status == Status.UP:
                                 was_in = True
@@ -375,11 +375,6 @@ class ZooKeeperError(StorageError):
 
 def _nothing(body: JuteReader) -> None:
     """Of an answer without anything in it."""
-
-
-async def _chunks(stream: ByteStream) -> AsyncIterator[bytes | bytearray]:
-    while data := await stream.receive_some(CHUNK):
-        yield data
 
 
 async def _all(begin: Callable[[trio.Nursery], object]) -> None:
