@@ -1,9 +1,18 @@
-"""The registrations that a session holds under its handles. (Watches and held backups are the broker's own objects.)"""
+"""The registrations that a session holds under its handles. (Watches are the broker's own objects.)"""
 
 from __future__ import annotations
 
 from krappy.errors import AuthorizationFailed
-from krappy.ports import AttemptPort, MemberPort, PartitionPort, RegistrationFacts, ScanPort, TopicPort
+from krappy.ports import (
+    AttemptPort,
+    BackupBegunPort,
+    BackupHold,
+    MemberPort,
+    PartitionPort,
+    RegistrationFacts,
+    ScanPort,
+    TopicPort,
+)
 from krappy.types import TopicPartition
 from krappy.waiting import Signal
 
@@ -68,6 +77,32 @@ class ScanCursor:
 
     def describe(self) -> RegistrationFacts:
         return self.scan.describe()
+
+
+class BackupStart:
+    """A cluster's backup that was begun."""
+
+    def __init__(self, begun: BackupBegunPort) -> None:
+        self.begun = begun
+
+    def close(self) -> None:
+        self.begun.close()
+
+    def describe(self) -> RegistrationFacts:
+        return {"kind": "backup", "topics": []}
+
+
+class BackupFiles:
+    """Files that are held to be copied."""
+
+    def __init__(self, held: BackupHold) -> None:
+        self.held = held
+
+    def close(self) -> None:
+        self.held.close()
+
+    def describe(self) -> RegistrationFacts:
+        return self.held.describe()
 
 
 class Stager:

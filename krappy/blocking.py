@@ -195,7 +195,7 @@ class Client(Opened, AclMethods):
             end: "now" stops at the last stable offsets of the moment it opens; an int stops before that offset.
             order: "key" never leases events of one key to two members at a time.
             max_deliveries: after this many deliveries without an ack an event goes to the topic `dead_letter` (None:
-                "<topic>.<group>.dead").
+                "<topic>.<group>.dead"), which needs the right to write there.
             max_records: how many events one poll brings at most. In a group: how many events are leased ahead at most
                 (None: 500; up to 10,000 while they take less than 0.1 s), and fewer when each takes long, so that
                 their leases do not run out while they wait. Without a group None means that only `max_bytes` bounds a

@@ -24,6 +24,7 @@ ERROR = {
     "log_failed",
     "partition_offline",
     "replica_lost",
+    "old_folder",
     "committed_events_cut",
     "events_lost",
     "view_failed",
@@ -45,7 +46,7 @@ WARNING = {
     "append_failed",
     "assignment_waits",
     "audit_failed",
-    "audit_lost",
+    "audit_unwritten",
     "authentication_failed",
     "denied",
     "throttled",
@@ -57,6 +58,7 @@ WARNING = {
     "dead_letter_failed",
     "deletion_unfinished",
     "events_refused",
+    "failed_log_left",
     "folder_unclaimed",
     "following_failed",
     "group_ahead_of_log",
@@ -71,6 +73,9 @@ WARNING = {
     "oidc_login_not_possible",
     "old_default_retention",
     "older_tree",
+    "replica_begins_anew",
+    "replica_spoiled",
+    "replica_waits",
     "peer_stalled",
     "settings_wait",
     "staged_file_not_removed",
@@ -112,16 +117,18 @@ INFO = {
     "ended",
     "events_taken_again",
     "http_connection_ended",
-    "internal_topic_grows",
+    "topic_grows",
     "isr_changed",
     "kafka_connection_ended",
     "leaders_rebalanced",
     "log_cleaned",
     "log_cut",
+    "log_reopened",
     "log_started_over",
     "native_connection_ended",
     "registered",
     "replica_removed",
+    "replica_whole",
     "role_taken",
     "segments_deleted",
     "snapshot_expired",
@@ -141,6 +148,7 @@ AUDIT = {  # events of the audit log, which are written at any level: it has a s
     "allowed",
     "authenticated",
     "authentication_failed",
+    "audit_unwritten",
     "changed",
     "denied",
     "ended",
@@ -195,8 +203,11 @@ COLORS = {  # of a terminal (ECMA-48)
     "end": "\x1b[0m",
 }
 PLAIN = dict.fromkeys(COLORS, "")
+SPECIAL = frozenset(" =\"'")  # in values that are quoted on a console
 MANY = 20
 WINDOW = 10.0  # seconds
+BY_ADDRESS = "authentication_failed"  # is left out by the address that causes it: nobody hides what others try
+ADDRESSES = 1000  # that are told apart; the others are one
 
 
 class Logger:
@@ -235,18 +246,25 @@ def _json(now: str, level: str, event: str, facts: dict[str, Any], error: BaseEx
 def _columns(
     now: str, level: str, event: str, facts: dict[str, Any], error: BaseException | None, *, colors: Mapping[str, str]
 ) -> str:
-    """Texts are escaped: names that peers chose must not control the terminal (ESC) or make lines of their own. So is a
-    traceback: an error's message may hold what a peer sent."""
+    """Names that peers chose must not control the terminal (ESC), nor pass for lines or facts of their own: values are
+    quoted where they could, and escaped. So is a traceback: an error's message may hold what a peer sent."""
     end = colors["end"]
     line = f"{colors['time']}{now}{end} [{colors[level]}{level:<7}{end}] {colors['event']}{event:<30}{end}"
     for name in sorted(facts):
         fact = facts[name]
-        shown = escaped(fact if isinstance(fact, str) else repr(fact))
+        shown = quoted(fact if isinstance(fact, str) else repr(fact))
         line += f" {colors['name']}{name}{end}={colors['fact']}{shown}{end}"
     if error is not None:
         for each in "".join(traceback.format_exception(error)).splitlines():
             line += f"\n  {escaped(each)}"
     return line
+
+
+def quoted(text: str) -> str:
+    """The text as one word; in double quotes, as in JSON, if it would not be one."""
+    if text and text.isprintable() and not SPECIAL.intersection(text):
+        return text
+    return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def escaped(text: str) -> str:
@@ -270,18 +288,20 @@ class Reporter:
     ) -> None:
         self._log = log
         self._clock = clock
-        self._windows: dict[str, tuple[float, int]] = {}  # event -> (when its window began, how many came in it)
+        # Of an event, and an address or "": when its window began, and how many came in it.
+        self._windows: dict[tuple[str, str], tuple[float, int]] = {}
         self._unwritten = 0  # lines that could not be written
 
     def __call__(self, event: str, **facts: Any) -> None:
         if event in ENDLESS:
             now = self._clock()
-            since, count = self._windows.get(event, (now, 0))
+            window = self._window(event, facts, now)
+            since, count = self._windows.get(window, (now, 0))
             if now - since >= WINDOW:
                 if count > MANY:
                     facts["left_out"] = count - MANY
                 since, count = now, 0
-            self._windows[event] = since, count + 1
+            self._windows[window] = since, count + 1
             if count >= MANY:
                 return
         if self._unwritten:
@@ -292,3 +312,18 @@ class Reporter:
             self._unwritten += 1
         else:
             self._unwritten = 0
+
+    def _window(self, event: str, facts: Mapping[str, Any], now: float) -> tuple[str, str]:
+        """The key of the event's window in `_windows`."""
+        found = event, _address(str(facts.get("client", ""))) if event == BY_ADDRESS else ""
+        if found not in self._windows and len(self._windows) >= ADDRESSES:
+            self._windows = {each: held for each, held in self._windows.items() if now - held[0] < WINDOW}
+            if len(self._windows) >= ADDRESSES:
+                return event, ""
+        return found
+
+
+def _address(client: str) -> str:
+    """Of a peer's name for people, HOST:PORT or HOST."""
+    host = client.rpartition(":")[0]
+    return client if not host or (":" in host and not host.endswith("]")) else host

@@ -63,5 +63,6 @@ class StoreMeasures:
         self.appended_events = 0
         self.appended_bytes = 0
         self.appends_failed = 0
+        self.rebuilt_replicas = 0  # in a cluster: replicas that were emptied, to be copied anew
         self.syncs = Histogram()  # fdatasync of logs, in seconds
         self.catalog_syncs = Histogram()  # syncs of the catalog and the groups, in seconds

@@ -147,9 +147,22 @@ class TlsSocket(socket.socket):
         """Whether a `recv` gives something without waiting."""
         return self._more
 
-    def getpeercert(self) -> Any:
+    def getpeercert(self, *, binary: bool = False) -> Any:
         """As ssl.SSLSocket.getpeercert."""
-        return self._tls.getpeercert()
+        return self._tls.getpeercert(binary)
+
+    def proof(self) -> list[bytes]:
+        """The DER of the certificates by which the peer's was found good, from its own to an authority's. Empty if that
+        is not known: it has shown none, or has gone on with a session of before."""
+        told = getattr(self._tls, "get_verified_chain", None)
+        if told is not None:
+            return [bytes(each) for each in told()]
+        chain = self._tls._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # public since Python 3.13
+        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain or ()]
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return self._tls.context
 
     def reject(self, alert: bytes) -> None:
         """Says to a peer whose handshake has failed that this is TLS. What it has sent is read away: else the system

@@ -110,6 +110,11 @@ class Span(NamedTuple):
     records: int
 
 
+def dead_letter_topic(topic: str, group: str, named: str | None = None) -> str:
+    """Where a native group's dead letters of a topic go. `named`: the topic that its member has named for them."""
+    return f"{topic}.{group}.dead" if named is None else named
+
+
 def text_id(id: bytes) -> str:
     """An id of 16 bytes as Kafka writes it: 22 characters of base64url."""
     return base64.urlsafe_b64encode(id).rstrip(b"=").decode()

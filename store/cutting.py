@@ -88,7 +88,7 @@ class CuttableLog(WritableLog):
         CorruptBatch when it meets damage before the new end. Neither changes anything, nor does a StorageError before
         the decision; after a StorageError behind the decision the log takes no appends until the next open.
         """
-        with self._cleaning, self._shaping, refusals(self.folder):
+        with self._cleaning, self._shaping, self._finding(), refusals(self.folder):
             if self._broken:
                 raise StorageError(self._broken)
             self.sync()
@@ -183,7 +183,7 @@ class CuttableLog(WritableLog):
 
         Blocks. Raises CorruptBatch when it meets damage, StorageError.
         """
-        with self._cleaning, refusals(self.folder):
+        with self._cleaning, self._finding(), refusals(self.folder):
             found, first = self._known_before(offset)
             behind: list[Transactional] = []
             for header, data in self._headers(first, self.end_offset):

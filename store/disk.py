@@ -20,6 +20,7 @@ from krappy.store.format import TEMPORARY
 Buffer = bytes | bytearray | memoryview
 
 READ_THROUGH = 1 << 20  # bytes
+PRIVATE = 0o700  # mode of a folder that holds events
 IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
@@ -146,12 +147,13 @@ class Disk:
         with tempfile.TemporaryFile(dir=folder) as made:
             return File(folder, os.dup(made.fileno()))
 
-    def mkdir(self, folder: Path) -> None:
-        """Makes the folder and its parents, durably. Does nothing if it exists."""
+    def mkdir(self, folder: Path, mode: int = 0o777) -> None:
+        """Makes the folder and its parents, durably. Does nothing if it exists. `mode`: of the folder, but not of
+        parents; the umask takes from it."""
         if folder.is_dir():
             return
         self.mkdir(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode, exist_ok=True)
         try:
             self.fsync_dir(folder.parent)
         except OSError:
@@ -159,10 +161,10 @@ class Disk:
                 folder.rmdir()  # else the next call takes it for durable
             raise
 
-    def settle(self, folder: Path) -> None:
+    def settle(self, folder: Path, mode: int = 0o777) -> None:
         """As `mkdir`, then syncs the folder and all its parents. An existing folder may not be durable: the process
         that made it may have died before its sync."""
-        self.mkdir(folder)
+        self.mkdir(folder, mode)
         held = folder.resolve()
         for each in (held, *held.parents):
             try:

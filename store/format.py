@@ -21,6 +21,7 @@ CHECKPOINT = "checkpoint"
 IDENTITY = "partition.metadata"  # Kafka's name and form
 CHECKPOINT_COPY = "checkpoint.copy"  # the same bytes: read when the first is damaged or missing
 TEMPORARY = ".tmp"  # behind the name of a file that is not renamed into place yet: deleted on open
+TROUBLE = "trouble"  # a note that events of the log are lost or damaged
 SET_ASIDE = ".cut"  # behind the name of a copy of damaged bytes that recovery removed: kept for people
 
 NAME_DIGITS = 20  # a segment's files are named by the first offset that it may hold

@@ -86,15 +86,35 @@ def hold_staged(files: StagedFiles, folder: Path) -> None:
         raise StorageError(f"holding {files.folder}: {error}") from error
 
 
-def finish(folder: Path, facts: dict[str, Any]) -> tuple[int, int]:
-    """Writes the manifest of all that is held, with `facts`. Returns how many files and bytes. Raises StorageError."""
+def write(path: Path, data: bytes) -> None:
+    """Adds a file of the backup's own. Raises StorageError."""
     try:
-        files = [HeldFile(path.relative_to(folder).as_posix(), path.stat().st_size) for path in _files(folder)]
-        text = json.dumps({"format": FORMAT, **facts, "files": files})
-        (folder / MANIFEST).write_text(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise StorageError(f"holding {path}: {error}") from error
+
+
+def read(path: Path, offset: int, size: int) -> bytes:
+    """Some bytes of a held file. Raises StorageError."""
+    try:
+        with path.open("rb") as file:
+            return os.pread(file.fileno(), size, offset)
+    except OSError as error:
+        raise StorageError(f"reading {path}: {error}") from error
+
+
+def finish(folder: Path, facts: dict[str, Any]) -> list[HeldFile]:
+    """Writes the manifest of all that is held, with `facts`, and for each file the inode and mtime (ns). Returns the
+    files. Raises StorageError."""
+    try:
+        found = [(path.relative_to(folder).as_posix(), path.stat()) for path in _files(folder)]
+        files = [HeldFile(name, stat.st_size) for name, stat in found]
+        origins = {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found}
+        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, **facts, "files": files, "origins": origins}))
     except OSError as error:
         raise StorageError(f"holding {folder}: {error}") from error
-    return len(files), sum(each.size for each in files)
+    return files
 
 
 def _files(folder: Path) -> Iterator[Path]:

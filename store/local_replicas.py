@@ -5,6 +5,8 @@ must not count as one that has them.
 
     f/directory   the folder's id, as text
     f/cluster     the id of the cluster that it has joined, as text
+    f/joining     the id of the cluster that it is giving its topics to, as text; behind a space "users" if users, too
+    f/starts      the last ids under which it registered, or was about to, as text, with spaces between
     f/replica/    + topic id (16 bytes) + partition (4 bytes): a replica was made
 """
 
@@ -19,7 +21,9 @@ from krappy.store.meta import Meta
 from krappy.store.refusals import reading
 from krappy.types import text_id
 
-DIRECTORY, CLUSTER, REPLICAS = b"f/directory", b"f/cluster", b"f/replica/"
+DIRECTORY, CLUSTER, JOINING, REPLICAS = b"f/directory", b"f/cluster", b"f/joining", b"f/replica/"
+STARTS = b"f/starts"
+MOST_STARTS = 200  # ids that are kept
 _INDEX = struct.Struct(">I")
 ReplicaId = tuple[bytes, int]  # topic id, partition
 
@@ -45,13 +49,32 @@ class LocalReplicas:
             self._meta.change_durably({DIRECTORY: found}, [])
         return found.decode()
 
+    def new_start(self, registered: str) -> tuple[str, bool]:
+        """A new id to register under, and whether this folder registered last under the id `registered`. If it did not,
+        it is an old copy of the folder that did. `registered`: empty: the last one had no id; it is an earlier one if
+        ZooKeeper was given older data. Raises StorageError."""
+        known = (self._meta.get(STARTS) or b"").decode().split()
+        id = text_id(new_id())
+        self._meta.change_durably({STARTS: " ".join([*known[-MOST_STARTS:], id]).encode()}, [])
+        return id, not registered or registered in known
+
     @property
     def cluster(self) -> str:
         """The id of the cluster that it has joined; empty: none yet."""
         return (self._meta.get(CLUSTER) or b"").decode()
 
+    def begin_joining(self, cluster: str, *, users: bool) -> None:
+        """Notes that from now on the cluster may have topics of this folder; `users`: its users and ACLs, too."""
+        self._meta.change_durably({JOINING: f"{cluster}{' users' if users else ''}".encode()}, [])
+
+    @property
+    def joining(self) -> tuple[str, bool]:
+        """What `begin_joining` noted; "" for a cluster: nothing."""
+        cluster, _, more = (self._meta.get(JOINING) or b"").decode().partition(" ")
+        return cluster, bool(more)
+
     def join(self, cluster: str) -> None:
-        self._meta.change_durably({CLUSTER: cluster.encode()}, [])
+        self._meta.change_durably({CLUSTER: cluster.encode()}, [JOINING])
 
     def __contains__(self, replica: object) -> bool:
         """Whether the replica (topic id, partition) was made here."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from krappy.errors import StorageError
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import OS_DISK, PRIVATE
 
 
 class FolderLock:
@@ -16,10 +16,7 @@ class FolderLock:
     process holds the lock."""
 
     def __init__(self, folder: Path) -> None:
-        new = not folder.exists()
-        OS_DISK.settle(folder)
-        if new:
-            folder.chmod(0o700)  # whatever the umask: it will hold all events
+        OS_DISK.settle(folder, PRIVATE)  # whatever the umask: a new one will hold all events
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -124,7 +124,7 @@ class Log(CuttableLog):
         `survives` decides for some records at a time which stay. Raises what `pace` raises; StorageError; CorruptBatch
         where it meets damage. It cleans nothing behind damage: a tombstone must not go before the events it deletes.
         """
-        with self._cleaning:
+        with self._cleaning, self._finding():
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
             horizon = now_ms + self.config.delete_retention_ms
@@ -200,7 +200,7 @@ class Log(CuttableLog):
         """Reads everything; yields each segment with its faults, in words. Blocks. Raises StorageError."""
         with refusals(self.folder):
             for segment in self._segments:
-                yield segment.info(), scrub(segment)
+                yield segment.info(), scrub(segment, self.epochs)
 
     def rebuild_indexes(self) -> None:
         """Makes all indexes anew from the batches. Blocks; no append may run. Raises CorruptBatch, StorageError."""
@@ -226,12 +226,16 @@ class Log(CuttableLog):
 
     def destroy(self) -> None:
         """Removes the log with all its files. Raises StorageError."""
+        self.abandon()
+        with refusals(self.folder):
+            self._disk.remove_folder(self.folder)
+
+    def abandon(self) -> None:
+        """Closes all files as they are: another log takes the place of this one. A read that has begun may go on."""
         with self._shaping, self._lock:
-            self._broken = f"{self.folder}: the log is deleted"
+            self._broken = self._broken or f"{self.folder}: the log is deleted"
             self._closed = True
             self._unsynced = Unsynced()
             for segment in self._segments:
                 segment.retired = True
                 segment.release()
-            with refusals(self.folder):
-                self._disk.remove_folder(self.folder)

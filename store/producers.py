@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgpack
 
 from krappy.core.stability import Stability, read_marker
-from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Buffer
 
 KEPT = 5
@@ -89,7 +89,12 @@ class ProducerStates:
         Raises OutOfOrderSequence when batches before it are missing, or a new epoch does not start at 0;
         ProducerFenced when a newer epoch of the producer exists. Of an unknown producer any sequence is taken:
         what was known of it may have expired (KIP-360). With `from_zero` only 0: what is known of this one never
-        expires.
+        expires, and its batches may be sent again after their transaction's end.
+
+        A client's batch in a transaction is no duplicate of one in a transaction that has ended: UnknownProducer.
+        librdkafka (2.16) takes the sequences of events again that it sent, had no answer for, and gave up with their
+        transaction. The events that have them next would be acknowledged, and lost. This error makes it abort, and
+        ask for the next epoch.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer_id < 0 or first < 0:
@@ -112,6 +117,11 @@ class ProducerStates:
         last = advance(first, header.last_offset_delta)
         for sent in state.sent:
             if sent.base_sequence == first and sent.last_sequence == last:
+                if header.is_transactional and not from_zero and self._has_ended(producer_id, sent.base_offset):
+                    raise UnknownProducer(
+                        f"sequence {first} of producer {producer_id} belongs to a transaction that has ended: abort, "
+                        "and ask for the next epoch (InitProducerId)"
+                    )
                 return sent.base_offset
         expected = advance(state.sent[-1].last_sequence, 1)
         if first != expected:
@@ -119,6 +129,11 @@ class ProducerStates:
                 f"producer {producer_id} sent sequence {first}; {expected} comes next", expected=expected
             )
         return None
+
+    def _has_ended(self, producer_id: int, offset: int) -> bool:
+        """Whether the transaction that this producer had open at the offset has ended."""
+        ended = self.ended.get(producer_id)
+        return ended is not None and offset < ended.offset
 
     def items(self) -> list[tuple[int, ProducerState]]:
         """(producer id, state) of every producer now."""

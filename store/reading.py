@@ -6,18 +6,21 @@ read begins again with the current row. writing.py tells in which order appends 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.settings.topic import TopicConfig
-from krappy.store.disk import Buffer, Disk, File
+from krappy.store.disk import UNREADABLE, Buffer, Disk, File
 from krappy.store.index import BadIndex
 from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
 from krappy.store.segments import Segments
+from krappy.store.walk import Damage, batches
 from krappy.types import Span
 
 T = TypeVar("T")
@@ -36,8 +39,15 @@ class ReadableLog:
         self.end_offset: int = self._active.next_offset  # the next event gets this one
         self._lock = Lock()  # held while the log's state changes: briefly, but during the write of an append
         self._broken = ""  # why nothing may be appended any more
+        self.damage = ""  # what was found last that can't be read; empty: nothing was
+        self.lost = ""  # which events it had, and has not any more; empty: none that are known
         self._closed = False
         self._cuts = 0  # truncations: counted after readers see the new end and before files are cut
+
+    @property
+    def cuts(self) -> int:
+        """How often it was truncated."""
+        return self._cuts
 
     def read(
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
@@ -84,11 +94,11 @@ class ReadableLog:
 
         `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
         """
-        return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
+        return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)), opens=True)
 
     def find_latest(self, limit: int | None = None) -> tuple[int, int] | None:
         """The record (offset, timestamp) with the highest timestamp, the first such. As `find_timestamp`."""
-        return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)))
+        return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)), opens=True)
 
     def _range(self, offset: int, limit: int | None) -> int:
         """The offset before which a read stops, once it is known that it may start at `offset`."""
@@ -103,8 +113,9 @@ class ReadableLog:
         end = self.end_offset
         return end if limit is None or limit > end else limit
 
-    def _reading(self, read: Callable[[Segments], T]) -> T:
-        """Runs a read on the current segments; again, if they were removed or cut meanwhile."""
+    def _reading(self, read: Callable[[Segments], T], *, opens: bool = False) -> T:
+        """Runs a read on the current segments; again, if they were removed or cut meanwhile. `opens`: it opens batches,
+        and so may fail by what was sent, too."""
         while True:
             cuts, known = self._cuts, self._segments  # taken before the log's start, which is published first
             try:
@@ -113,14 +124,40 @@ class ReadableLog:
                     return found
             except BadIndex as error:
                 self._rescue(error)
-            except CorruptBatch:
+            except CorruptBatch as error:
                 if self._cuts == cuts:
+                    self.damage = self.damage if opens else str(error)
                     raise
             except OSError as error:
                 if isinstance(error, BlockingIOError):
                     raise
                 if self._cuts == cuts and (not isinstance(error, FileNotFoundError) or self._segments is known):
+                    if error.errno in UNREADABLE:
+                        self.damage = str(error)
                     raise StorageError(f"{self.folder}: {error}") from error
+
+    @contextmanager
+    def _finding(self) -> Iterator[None]:
+        """Notes the damage that the body meets. It may also meet a batch that was sent as it is, which no reader of
+        records can open; so the segment is read once more."""
+        try:
+            yield
+        except CorruptBatch as error:
+            if not self.damage and self._is_damaged(error.details.get("file")):
+                self.damage = str(error)
+            raise
+
+    def _is_damaged(self, file: object) -> bool:
+        for segment in self._segments:
+            if str(segment.path()) == file:
+                try:
+                    walk = batches(segment.handle().file, 0, segment.size, segment.base_offset, dense=segment.dense)
+                    deque(walk, maxlen=0)
+                except (Damage, CorruptBatch):
+                    return True
+                except OSError as error:
+                    return error.errno in UNREADABLE
+        return False
 
     def _rescue(self, reason: BadIndex) -> None:
         """Makes the active segment's indexes anew, because one of them was found wrong."""

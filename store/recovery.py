@@ -97,6 +97,7 @@ class _Recovery(LogTail):
             self.finish_cut(saved)
         bases = self.bases()
         start = saved.start if saved else bases[0] if bases else self.start_hint
+        self.report.start_unknown = saved is None and bool(bases) and start > 0
         if not bases:
             bases = [self.first_segment()]
         bases = self.drop_expired(bases, start)

@@ -22,6 +22,7 @@ class RecoveryReport:
     lost_offsets: int = 0  # offsets of events that are gone; they stay empty
     lost: list[str] = field(default_factory=list)  # which offsets, and why
     damage: list[str] = field(default_factory=list)  # damage that was left as it is; reads of it fail
+    start_unknown: bool = False  # no checkpoint tells whether segments are missing before the first one
     notes: list[str] = field(default_factory=list)  # what was repaired: a bad checkpoint, an interrupted cleaning
 
     @property

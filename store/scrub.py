@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from krappy.core.epochs import Epochs
 from krappy.errors import CorruptBatch, UnsupportedCompression
 from krappy.records.batch import BatchHeader, validate
 from krappy.store.format import INDEX, SUMS, TIME_INDEX
@@ -11,8 +12,9 @@ from krappy.store.sums import ProvenFile, Sums
 from krappy.store.walk import Damage, batches
 
 
-def scrub(segment: Segment) -> list[str]:
-    """Checks every checksum, batch, offset and index entry; returns the faults, in words. Raises OSError."""
+def scrub(segment: Segment, epochs: Epochs) -> list[str]:
+    """Checks every checksum, batch, offset and index entry, and that the batches have the leader epochs of the log
+    (`epochs`); returns the faults, in words, of epochs only the first. Raises OSError."""
     problems: list[str] = []
     path, base = segment.path(), segment.base_offset
     end, size = segment.next_offset, segment.size
@@ -29,13 +31,15 @@ def scrub(segment: Segment) -> list[str]:
     if file_size != size and segment.indexer is None:
         problems.append(f"{path}: it has {file_size} bytes, {size} are expected")
     check = _IndexCheck(segment, problems)
-    expected = base
+    expected, misfit = base, ""
     try:
         for position, header, data in batches(file, 0, size, base, dense=segment.dense):
             try:
                 validate(data)
             except (CorruptBatch, UnsupportedCompression) as error:
                 problems.append(f"{path} at position {position}: {error}")
+            if not misfit and (misfit := epochs.mismatch(header.leader_epoch, header.base_offset)):
+                problems.append(f"{path} at position {position}: {misfit}")
             check.see(position, header)
             expected = header.next_offset
     except Damage as damage:

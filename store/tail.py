@@ -19,7 +19,7 @@ from pathlib import Path
 from krappy.core.epochs import Epochs
 from krappy.errors import StorageError
 from krappy.records import batch
-from krappy.store import salvage
+from krappy.store import loss, salvage
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import (
@@ -35,6 +35,7 @@ from krappy.store.format import (
     file_name,
 )
 from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
+from krappy.store.loss import Trouble
 from krappy.store.producers import ProducerStates
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import NONE, Flushed, Segment
@@ -58,6 +59,7 @@ class LogTail:
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
+        self.misfits = False  # a batch has a leader epoch that can't be
         self.holes = 0  # the offset at which the last hole found ends; 0: no hole
         self.gone_below = 0  # events from before this offset are missing, as far as was read here
 
@@ -302,8 +304,11 @@ class LogTail:
             self.remove(name)
 
     def lost(self, segment: Segment, first: int, until: int, why: str) -> None:
+        """To be called before anything is changed for it: a crash must not leave a log that looks whole."""
+        text = f"offsets {first} to {until - 1} at position {segment.size} of {segment.path()}: {why}"
+        loss.note(self.folder, Trouble.LOST, text, self.disk)
         self.report.lost_offsets += until - first
-        self.report.lost.append(f"offsets {first} to {until - 1} at position {segment.size} of {segment.path()}: {why}")
+        self.report.lost.append(text)
 
     def fill(self, segment: Segment, until: int) -> None:
         """Appends an empty batch over offsets whose events are gone, so that they are never given again."""
@@ -354,7 +359,17 @@ class LogTail:
         indexer.note(header.last_offset - base, position, header.size, header.max_timestamp)
         if learn:
             self.producers.apply(header, header.base_offset, now_ms, data)
+            self.note_epoch(header, self.folder / file_name(base, LOG), position)
+
+    def note_epoch(self, header: batch.BatchHeader, path: Path, position: int) -> None:
+        """Notes a batch's leader epoch if it can be. If not, it is damage; but the batch stays: its events are whole.
+        Only the first is told: behind one that is too high, all others are too low."""
+        misfit = self.epochs.misfit(header.leader_epoch)
+        if not misfit:
             self.epochs.note(header.leader_epoch, header.base_offset)
+        elif not self.misfits:
+            self.misfits = True
+            self.report.damage.append(f"{path} at position {position}: {misfit}")
 
     def note_gone(self, header: batch.BatchHeader, expected: int) -> None:
         self.gone_below = max(self.gone_below, lacking(header, expected))

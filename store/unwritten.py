@@ -9,14 +9,16 @@ are folded from the log again.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
 from functools import cached_property
 
 from krappy.store.keys import applied_key, strays_key, view_prefix
 from krappy.store.rocks import WriteBatch
 
-MOST_FOLDED = 100_000  # events after which it is full, however few keys they have: a crash loses what they made
+MOST_FOLDED = 500_000  # events after which it is full, however few keys they have: a crash loses what they made
 HELD = 150  # bytes that an entry and its key take here in addition to their own
+OF_VIEW = 400  # bytes that a view takes here beside its entries
 Strays = tuple[int, bool]
 
 
@@ -50,16 +52,18 @@ class UnwrittenCopy:
         return (both, end) if len(both) <= count else (both[:count], both[count])
 
 
+NO_ENTRIES: Mapping[bytes, bytes] = {}
 NOTHING = UnwrittenCopy({}, {}, 0)
 
 
 class Unwritten:
     def __init__(self, most: int) -> None:
         """`most`: bytes of memory."""
-        self.entries: dict[bytes, bytes] = {}  # by stored key (`store/keys.py`)
+        self._entries: dict[int, dict[bytes, bytes]] = {}  # by the number of the view, by record key
         self._views: dict[int, tuple[int, Strays | None]] = {}  # by number: the applied offset, and the strays
         self._most = most
         self._size = 0  # bytes that they take at most
+        self._bound = most  # the size beyond which they are counted anew
         self._ends = MOST_FOLDED  # the number of events with which it is full
         self._copy: UnwrittenCopy | None = NOTHING
         self.folded = 0  # events
@@ -67,25 +71,37 @@ class Unwritten:
     def __bool__(self) -> bool:
         return bool(self._views)
 
+    def __len__(self) -> int:
+        """How many entries there are, of all views."""
+        return sum(map(len, self._entries.values()))
+
     @property
     def full(self) -> bool:
         """Whether they should be written before more are added."""
-        if self._size > self._most:  # those that others have replaced were counted, too
-            self._size = _size(self.entries)
-            if 2 * self._size > self._most:
+        if self._size > self._bound:  # those that others have replaced were counted, too
+            self._size = sum(map(_size, self._entries.values())) + OF_VIEW * len(self._entries)
+            self._bound = self._size + self._most // 2
+            if 4 * self._size > 3 * self._most:
                 self._ends = 0
         return self.folded >= self._ends
+
+    def of(self, number: int) -> Mapping[bytes, bytes]:
+        """The entries of a view, by record key."""
+        return self._entries.get(number, NO_ENTRIES)
 
     def add(
         self, number: int, entries: Mapping[bytes, bytes], applied: int, strays: Strays | None, events: int = 0
     ) -> None:
         """Takes entries of a view by record key, and its new applied offset. `events`: how many they were folded from,
         if more than there are entries. Raises ValueError for a number that no partition has."""
-        prefix = view_prefix(number)
+        view_prefix(number)
         self._copy = None
         self.folded += max(events, len(entries))
         if entries:
-            self.entries.update(zip(map(prefix.__add__, entries), entries.values(), strict=True))
+            if number not in self._entries:
+                self._entries[number] = {}
+                self._size += OF_VIEW
+            self._entries[number].update(entries)
             self._size += _size(entries)
         self._views[number] = applied, strays
 
@@ -107,14 +123,16 @@ class Unwritten:
         """What is here now; the same one until something is added."""
         if self._copy is None:
             applied = {number: applied for number, (applied, _) in self._views.items()}
-            self._copy = UnwrittenCopy(self.entries.copy(), applied, self.size)
+            stored: dict[bytes, bytes] = {}
+            for number, entries in self._entries.items():
+                stored.update(zip(map(view_prefix(number).__add__, entries), entries.values(), strict=True))
+            self._copy = UnwrittenCopy(stored, applied, self.size)
         return self._copy
 
     def fill(self, batch: WriteBatch) -> None:
         """Puts all of it into a write of RocksDB."""
-        put = batch.put
-        for key, entry in self.entries.items():
-            put(key, entry)
+        for number, entries in self._entries.items():
+            deque(map(batch.put, map(view_prefix(number).__add__, entries), entries.values()), maxlen=0)
         for number in self._views:
             self._fill_offset(batch, number)
 

@@ -249,9 +249,8 @@ class Views(Renewable):
 
     def get(self, number: int, key: bytes) -> bytes | None:
         """The packed entry of a key, tombstones too; None for a key that the view does not know."""
-        stored = number.to_bytes(4, "big") + key
-        found: bytes | None = self._unwritten.entries.get(stored)
-        return self._get(stored) if found is None else found
+        found: bytes | None = self._unwritten.of(number).get(key)
+        return self._get(number.to_bytes(4, "big") + key) if found is None else found
 
     def get_some(self, number: int, keys: Sequence[bytes], room: int) -> list[bytes | None]:
         """The packed entries of many keys, in their order, until they take `room` bytes; at least one.
@@ -272,10 +271,9 @@ class Views(Renewable):
 
     def get_many(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """The packed entries of many keys, in their order. Releases the GIL while it reads."""
-        newest = self._unwritten.entries  # before RocksDB is asked: it may be written meanwhile
-        stored = list(map(view_prefix(number).__add__, keys))
-        found: list[bytes | None] = self._get(stored)
-        return list(map(newest.get, stored, found)) if newest else found
+        newest = self._unwritten.of(number)  # before RocksDB is asked: it may be written meanwhile
+        found: list[bytes | None] = self._get(list(map(view_prefix(number).__add__, keys)))
+        return list(map(newest.get, keys, found)) if newest else found
 
     def heads(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """As `get_many`, but each entry is cut one byte into its value: enough to tell a tombstone.
@@ -372,9 +370,7 @@ class Views(Renewable):
     def unflushed(self) -> int:
         """How many entries are in no file yet, those of all partitions together."""
         memtables = ("active-mem-table", "imm-mem-tables")
-        return len(self._unwritten.entries) + sum(
-            rocks.number_of(self._db, f"num-entries-{each}") for each in memtables
-        )
+        return len(self._unwritten) + sum(rocks.number_of(self._db, f"num-entries-{each}") for each in memtables)
 
     def snapshot(self) -> ViewSnapshot:
         """A snapshot of all views as they are now. Close it: it keeps old values on disk."""

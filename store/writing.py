@@ -18,11 +18,11 @@ from krappy.core import retention
 from krappy.core.epochs import Epochs
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
-from krappy.records.batch import LENGTH_END, BatchHeader
+from krappy.records.batch import LENGTH_END, BatchHeader, read_stamp
 from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
-from krappy.store.disk import NO_DESCRIPTOR, Disk
+from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk
 from krappy.store.format import MAX_RELATIVE
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
@@ -83,6 +83,19 @@ class WritableLog(ReadableLog):
         with self._lock:
             self._gone_below = max(self._gone_below, below)
 
+    def verify_epoch(self, batch: Buffer, cuts: int) -> None:
+        """To be called before batches go to another broker's log, with the head of the first one, and with what `cuts`
+        was before they were read. Raises CorruptBatch, and notes the damage, if the batch has another leader epoch than
+        this log had there: no checksum covers that, and no follower takes it."""
+        base, epoch = read_stamp(batch)
+        if not self.epochs.mismatch(epoch, base):
+            return
+        with self._lock:  # the list and the batches change together
+            if self._cuts != cuts or not (text := self.epochs.mismatch(epoch, base)):
+                return
+            self.damage = f"{self.folder}: the batch at offset {base} is damaged: {text}"
+            raise CorruptBatch(self.damage)
+
     def append(self, batches: Sequence[Batch], epoch: int, now_ms: int) -> int:
         """Gives the batches the next offsets and writes them; returns the first one's base offset. Blocks; one call at
         a time.
@@ -139,7 +152,7 @@ class WritableLog(ReadableLog):
                 raise ValueError(f"{self.folder}: a batch at offset {header.base_offset}, where {end} comes next")
             if header.last_offset - end > MAX_RELATIVE:
                 raise ValueError(f"{self.folder}: a batch ends at offset {header.last_offset}, too far behind {end}")
-            if 0 <= header.leader_epoch < epoch:
+            if -1 != header.leader_epoch < epoch:
                 raise ValueError(
                     f"{self.folder}: the batch at offset {header.base_offset} has the leader epoch "
                     f"{header.leader_epoch}, and what stands before it has {epoch}"

@@ -113,3 +113,13 @@ def test_columns_fold_to_the_last_of_each_key(
 def test_columns_with_long_values(length: int) -> None:
     value = b"x" * length
     assert pack_columns([7], [9], [b"k"], [value]) == {b"k": pack_entry(7, 9, value)}
+
+
+@pytest.mark.parametrize("lengths", [[0], [1], [255], [256], [65536], [3, 4], [255, 256], [0, 65536], [5, None]])
+@pytest.mark.parametrize("hot", [False, True])
+def test_columns_with_values_of_one_length_and_of_several(lengths: list[int | None], hot: bool) -> None:
+    count = 12
+    held = [None if length is None else bytes([row]) * length for row in range(count) for length in lengths]
+    keys: list[bytes | None] = [b"k%d" % (row % 3 if hot else row) for row in range(len(held))]
+    plain = {key: pack_entry(100 + row, -row, held[row]) for row, key in enumerate(keys) if key is not None}
+    assert pack_columns(range(100, 100 + len(held)), [-row for row in range(len(held))], keys, held) == plain

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from krappy.core.security.scram import ScramClient
+from krappy.errors import AuthenticationFailed
 from krappy.records import batch
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -325,6 +326,19 @@ KEPT: dict[str, Callable[[Victim], None]] = {
     "large pages": large_pages,
     "backups": backups,
 }
+
+
+def test_logins_of_very_many_parts(victim: Victim) -> None:
+    """Before the first login so much can't be sent."""
+
+    def attack() -> None:
+        with victim.native() as peer, pytest.raises(AuthenticationFailed):
+            peer.ask(m.Authenticate("PLAIN", bytes(30 << 20)), m.Authenticated)
+        with victim.entered() as raw, contextlib.suppress(Closed):
+            assert not raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"})["error_code"]
+            assert raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": bytes(20 << 20)})["error_code"]
+
+    quick(victim, attack)
 
 
 @pytest.mark.parametrize("kind", KEPT)

@@ -139,7 +139,8 @@ FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 BEHIND_THE_DOOR = {
     *("topics", "topics.by_id", "topic", "topic_for_producer", "create_topic", "alter_topic", "delete_topic", "led"),
     *("groups", "kafka_groups", "transactions", "staging", "snapshots", "internal", "names", "catalog"),
-    *("dynamic", "settings", "users", "hold_backup", "log_dir", "new_producer_id", "table_topic", "table_of"),
+    *("dynamic", "settings", "users", "hold_backup", "new_backup", "log_dir", "new_producer_id"),
+    *("table_topic", "table_of"),
 }
 
 

@@ -6,6 +6,7 @@ import ast
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,7 @@ def test_a_line_is_one_write_also_where_nothing_is_buffered() -> None:
     assert all(each.endswith(b"\n") for each in writes)
 
 
+FACT = r' \w+=(?:"(?:[^"\\]|\\.)*"|[^ "=\']+)'  # of a line on a console: a value with anything special is in quotes
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mX\x9b\u202e\nkrappy: all is well\r"
 
 
@@ -138,9 +140,59 @@ def test_what_peers_name_does_not_speak_to_the_terminal(capsys: pytest.CaptureFi
     assert not any(line.startswith("krappy: all is well") for line in said.splitlines())
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x level=error event=shut_down",
+        'x" user=admin reason="none',
+        "x\\",
+        'x\\" user=admin',
+        "",
+        "x\n2026-11-27T00:00:00Z [info   ] authenticated user=admin",
+        "a user=admin\u2028",
+        "'x' user=admin",
+        "\x1b[2K",
+    ],
+)
+def test_what_peers_name_does_not_pass_for_other_facts(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    report = logs.Reporter(logs.Logger("info", "console"))
+    report("authentication_failed", client=name, reason=f"no user {name}", tried=[name], user="eve")
+    said = capsys.readouterr().err
+    [line] = said.splitlines()
+    _, _, facts = line.partition("authentication_failed")
+    assert re.fullmatch(rf" *({FACT})+", facts), facts
+    assert [each.partition("=")[0] for each in re.findall(FACT, facts)] == [" client", " reason", " tried", " user"]
+    assert facts.endswith(" user=eve")
+
+
 def test_what_can_be_printed_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     report = logs.Reporter(logs.Logger("info", "console"))
     report("topic_created", topic="größe-日本", path="C:\\x")
     said = capsys.readouterr().err
     assert "größe-日本" in said
     assert "C:\\x" in said
+
+
+def test_who_fails_to_log_in_hides_nobody_else() -> None:
+    now, told = 0.0, list[str]()
+
+    def log(level: str, event: str, facts: dict[str, Any]) -> None:
+        told.append(facts["client"])
+
+    report = logs.Reporter(log, lambda: now)
+    for number in range(1000):
+        report("authentication_failed", client=f"10.0.0.1:{number}", reason="")
+    report("authentication_failed", client="10.0.0.2:7", reason="")
+    report("authentication_failed", client="[::1]:7", reason="")
+    report("authentication_failed", client="::2", reason="")
+    assert len(told) == logs.MANY + 3
+    assert told[logs.MANY :] == ["10.0.0.2:7", "[::1]:7", "::2"]
+    told.clear()
+    for number in range(3 * logs.ADDRESSES):
+        report("authentication_failed", client=f"fd00::{number:x}", reason="")
+    assert len(told) <= logs.ADDRESSES + logs.MANY
+    assert len(report._windows) <= logs.ADDRESSES + 1
+    now = 2 * logs.WINDOW
+    told.clear()
+    report("authentication_failed", client="10.0.0.9:1", reason="")
+    assert told

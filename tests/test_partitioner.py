@@ -10,7 +10,8 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.partitioner import any_elsewhere, murmur2, murmur2_unsigned, partition_for
+from krappy import partitioner
+from krappy.partitioner import LONG, MOST_HASHED, any_elsewhere, home_for, murmur2, murmur2_unsigned, partition_for
 
 with warnings.catch_warnings():  # of functions of Python's own that kafka-python still calls as it is imported
     warnings.simplefilter("ignore")
@@ -40,7 +41,8 @@ def test_others(key: bytes) -> None:
 
 
 def test_long_keys() -> None:
-    for size in (1023, 1024, 1025, 100_000, 100_003):
+    piece = 4 * partitioner.PIECE
+    for size in (1023, 1024, 1025, piece - 1, piece, piece + 1, piece + 4, piece + 7, 2 * piece, 100_000, 100_003):
         key = random.Random(size).randbytes(size)
         assert murmur2_unsigned(key) == aiokafka_murmur2(key) & 0xFFFFFFFF
 
@@ -71,3 +73,18 @@ def test_many_keys_of_one_length_are_judged_together(partitions: int) -> None:
             assert not any_elsewhere(mine, partitions, index)
             stranger = next((key for key in keys if murmur2(key) % partitions != index), None)
             assert stranger is None or any_elsewhere([*mine, stranger], partitions, index)
+
+
+def test_long_keys_are_hashed_within_bounds() -> None:
+    """A batch of 869 bytes may have one of 24 MB: to hash it would hold up everybody for a second."""
+    long = bytes(MOST_HASHED)
+    home = partition_for(long, 3)
+    assert not any_elsewhere([long], 3, home)
+    assert home_for(long, 3) == home
+    hashed: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioner, "murmur2_unsigned", hashed.append)
+        for keys in ([long + b"x"], [long[1:], b"k", bytes(LONG)], [bytes(100_000)] * 11):
+            assert any_elsewhere(keys, 3, 0)
+        assert home_for(long + b"x", 3) == 0
+    assert not hashed

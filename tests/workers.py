@@ -17,6 +17,7 @@ FIRST = (
     "tests/nix/test_image.py",
     "tests/cluster/test_rolling_security.py",
     "tests/cluster/test_staged_jobs.py",
+    "tests/cluster/test_damaged_replicas.py",
     "tests/power/test_power_loss.py",
     "tests/chaos/test_chaos.py",
     "tests/crash/test_damage_fuzz.py",

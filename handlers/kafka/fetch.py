@@ -202,15 +202,25 @@ class Fetch:
         """The answer, once it is time for it."""
         if not self.at_once:
             await self._until_enough()
-            if self._access != self.session.access.version:  # the client may not read all of it any more
-                self.topics, self.wanted = [], []
-                for _ in self.find():
-                    await self.session.pause()
         if (share := self.session.fetch_share()) == 0:
             return NOTHING
         self._share = share
         async with self.session.answering(self._room) as room:
-            return self._answer(await read_all(self.session, room, self._reads))
+            await self._find_again()
+            found = await read_all(self.session, room, self._reads)
+            while await self._find_again():
+                found = await read_all(self.session, room, self._reads)
+            return self._answer(found)
+
+    async def _find_again(self) -> bool:
+        """Looks what the client may read now, if ACLs have changed; whether they have."""
+        version = self.session.access.version
+        if self._access == version:
+            return False
+        self._access, self.topics, self.wanted = version, [], []
+        for _ in self.find():
+            await self.session.pause()
+        return True
 
     def _reads(self, room: int, late: Callable[[int], bool]) -> Reads[list[Message]]:
         """Returns the partitions of the answer."""

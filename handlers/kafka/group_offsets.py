@@ -8,12 +8,12 @@ from typing import Any
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.offset import Offset
 from krappy.core.security import needs
-from krappy.core.security.operations import Op, Resource
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
-from krappy.handlers.kafka.sources import found, topic_of
+from krappy.handlers.kafka.sources import denied_topics, found, topic_of
 from krappy.ports import KafkaGroupPort, KafkaSessionPort
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
@@ -41,6 +41,7 @@ def offset_commit(
 async def _commit_many(session: KafkaSessionPort, request: Message, version: int) -> Message:
     offsets: Offsets = {}
     answers: list[Message] = []
+    await session.pause()  # to read the request took long
     for _ in _read(session, request, version, offsets, answers):
         await session.pause()
     gone = {name for name, _ in offsets if isinstance(found(session, name, Op.READ), Code)}  # deleted meanwhile
@@ -236,7 +237,7 @@ async def offset_delete(session: KafkaSessionPort, request: Message, version: in
     """A group forgets its positions in topics that none of its members subscribes to (KIP-496)."""
     groups = session.access.kafka_group(request["group_id"], Op.DELETE)
     asked = [(topic["name"], [each["partition_index"] for each in topic["partitions"]]) for topic in request["topics"]]
-    denied = {name for name, _ in asked if session.access.denies(Resource.TOPIC, name, Op.READ)}
+    denied = await denied_topics(session, (name for name, _ in asked), Op.READ)
     try:
         faults = await groups.offsets.delete_from(
             request["group_id"], [(name, at) for name, some in asked if name not in denied for at in some]

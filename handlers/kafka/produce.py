@@ -57,22 +57,21 @@ def produce(
     twice = NOBODY
     if len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
         twice = _named_twice(topics)
-        if sum(len(data["partition_data"]) for data in topics) > FEW:
-            return _produce_many(session, request, version, twice)
     work = Work(session, request["transactional_id"], version)
+    if sum(len(data["partition_data"]) for data in topics) > FEW:
+        return _produce_many(session, work, request, twice)
     for data in topics:
         _publish(session, work, data, work.topic(data), data["partition_data"], acks, version, twice)
     return session.gather(work.laters, lambda results: _finish(results, work, acks))
 
 
-async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
+async def _produce_many(session: KafkaSessionPort, work: Work, request: Message, twice: Named) -> Message | None:
     """Serves a request with many batches, in several turns."""
-    work = Work(session, request["transactional_id"], version)
     async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
         for data in request["topic_data"]:
             asked, answers = data["partition_data"], work.topic(data)
             for at in range(0, len(asked), FEW):
-                _publish(session, work, data, answers, asked[at : at + FEW], request["acks"], version, twice)
+                _publish(session, work, data, answers, asked[at : at + FEW], request["acks"], work.version, twice)
                 await session.pause()
         later = session.gather(work.laters, lambda results: _finish(results, work, request["acks"]))
         return await later.wait()
@@ -81,10 +80,22 @@ async def _produce_many(session: KafkaSessionPort, request: Message, version: in
 class Work:
     """The answer in the making, and what it waits for."""
 
-    __slots__ = ("denied", "hints", "is_staged", "laters", "own", "responses", "sender", "version", "waiting")
+    __slots__ = (
+        "denied",
+        "hints",
+        "is_staged",
+        "laters",
+        "own",
+        "refusal",
+        "responses",
+        "sender",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, session: KafkaSessionPort, transactional_id: str | None, version: int) -> None:
         self.version = version
+        self.refusal = session.refusal
         self.is_staged = transactional_id == PUBLISHER
         self.own = ""  # the name of the internal topic that it may write to
         if self.is_staged or transactional_id == AUDITOR:
@@ -122,11 +133,11 @@ def _publish(
 ) -> None:
     """Publishes the batches `parts` to one topic, in their order, and adds their answers to `answers`."""
     name, id = data["name"], data["topic_id"]
-    topic = _topic(session, name, id, version >= BY_ID_SINCE, work.own)
+    topic = work.refusal or _topic(session, name, id, version >= BY_ID_SINCE, work.own)
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)
-        if isinstance(topic, InvalidTopic):
+        if isinstance(topic, KrappyError):
             _refuse(answer, topic, version)
             continue
         if isinstance(topic, Code):

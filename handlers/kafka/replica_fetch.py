@@ -216,6 +216,7 @@ class ReplicaFetch:
         self.watch = watch
         self._found: list[tuple[Message, Message]] = []  # (the request's part for a topic, a partition of the answer)
         self._by_id = version >= BY_ID_SINCE
+        self._access = session.access.version
 
     # --- what is asked
 
@@ -334,6 +335,8 @@ class ReplicaFetch:
         if not self.at_once:
             await self._until_news()
         async with self.session.answering(room_of(self.request)) as room:
+            if self.session.access.version != self._access and (denied := _denied(self.session)) is not None:
+                return denied
             await read_all(self.session, room, self._reads)
             return self._answer()
 
@@ -421,13 +424,19 @@ class ReplicaFetch:
 def fetch_for_replica(
     session: KafkaSessionPort, request: Message, version: int, replica: ReplicaId
 ) -> Message | Coroutine[Any, Any, Message]:
-    if (denied := denied_on_cluster(session, Op.CLUSTER_ACTION)) is not None:
-        return {**denied, "session_id": 0, "responses": []}
+    if (denied := _denied(session)) is not None:
+        return denied
     session.is_broker = session.broker.in_cluster
     watch = watch_of(session, request)
     if watch is None:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
     return answered(session, ReplicaFetch(session, request, version, replica, watch))
+
+
+def _denied(session: KafkaSessionPort) -> Message | None:
+    """The answer to one who is no broker."""
+    denied = denied_on_cluster(session, Op.CLUSTER_ACTION)
+    return None if denied is None else {**denied, "session_id": 0, "responses": []}
 
 
 def _told(port: LeaderPort) -> Told:

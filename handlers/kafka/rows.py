@@ -9,7 +9,7 @@ from krappy.errors import InvalidRequest
 from krappy.ports import KafkaSessionPort
 
 ROW = 512  # bytes of memory that a row of an answer takes at most, without the names in it
-FEW = 250  # rows that are made in one turn
+FEW = 200  # rows that are made in one turn
 LEAST = 20_000  # rows that an answer may always have: one for each item that a request can name
 MOST = 50_000 * ROW
 

@@ -6,6 +6,7 @@
   while it is taken: then the answer is an error, and a part was taken. They are durable when they are answered.
 - A ShareFetch waits until there is a record; min_bytes beyond that counts for nothing. It gets at most max_records, in
   both acquire modes.
+- A session is of the user at the address that has opened it: others of the group may not read all of its topics.
 - A session ends with its connection. Then what its member has acquired goes to others, and counts as delivered: it may
   be what the member died of.
 - A partition stays in its session until the member forgets it, whatever becomes of it here. While another broker that
@@ -71,7 +72,8 @@ class ShareRequest:
         self.connection: ShareConnectionPort = connection
         self.group: ShareLeasesPort
         self.member: ShareSessionPort
-        self.group, self.member = connection.session(name, member, self.epoch)
+        who = session.principal
+        self.group, self.member = connection.session(name, member, self.epoch, (who.names, who.host))
         self._access = -1
         self.rows: dict[At, Message] = {at: {} for at, _ in self._named()}
         self.hints = LeaderHints(session)
@@ -298,9 +300,9 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
         left = max(0, deadline - clock.steady_ms())
         ids |= asked.open_ids()
         some = await asked.group.until_some(asked.member, left, lambda: asked.is_outdated)
-        outdated = asked.is_outdated
-        errors |= asked.check_access()
         async with session.answering(room) as allowed:
+            outdated = asked.is_outdated
+            errors |= asked.check_access()
             ids |= asked.open_ids()  # another connection of the session may have added partitions while this one waited
             polled = await asked.group.acquire(asked.member, request["max_records"], allowed)
         if polled.leases or errors or not (some or outdated):  # else others were faster

@@ -13,8 +13,9 @@ from krappy.errors import KrappyError
 from krappy.handlers.kafka.groups import group_code, kafka_host
 from krappy.handlers.kafka.modern_groups import NOT_ALL, by_topic, described
 from krappy.handlers.kafka.registry import Message, serves
-from krappy.handlers.kafka.rows import BatchedRows, counted
-from krappy.ports import KafkaSessionPort, PartitionId, SharePosition
+from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
+from krappy.handlers.kafka.sources import denied_topics
+from krappy.ports import KafkaSessionPort, PartitionId, SharePosition, TopicPort
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
@@ -167,15 +168,13 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
     moves: dict[PartitionId, int] = {}
     responses = []
     for asked in request["topics"]:
-        may = session.access.may(Resource.TOPIC, asked["topic_name"], Op.READ)
-        topic = session.access.find_topic(asked["topic_name"], Op.READ) if may else None
+        topic = _topic_to_move(session, asked["topic_name"])
         rows = []
         for each in asked["partitions"]:
             row: Message = {"partition_index": each["partition_index"], "error_code": Code.NONE}
             try:
-                session.access.check(Resource.TOPIC, asked["topic_name"], Op.READ)
-                if topic is None or topic.internal:
-                    raise Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{asked['topic_name']:.249}'")
+                if isinstance(topic, KrappyError):
+                    raise topic
                 if each["start_offset"] < 0:
                     raise Refused(Fault.INVALID_REQUEST, "StartOffset must be at least 0")
                 if not 0 <= each["partition_index"] < topic.count:
@@ -185,7 +184,7 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
                 row |= {"error_code": group_code(error), "error_message": error.text}
             rows.append(row)
         await session.pause()
-        id = UUID_ZERO if topic is None else topic.id
+        id = UUID_ZERO if isinstance(topic, KrappyError) else topic.id
         responses.append({"topic_name": asked["topic_name"], "topic_id": id, "partitions": rows})
     name = request["group_id"]
     try:
@@ -196,13 +195,29 @@ async def alter_share_group_offsets(session: KafkaSessionPort, request: Message,
     return {"error_code": Code.NONE, "responses": responses}
 
 
+def _topic_to_move(session: KafkaSessionPort, name: str) -> TopicPort | KrappyError:
+    """The topic, or why no group is moved in it."""
+    try:
+        topic = session.access.find_topic(name, Op.READ)
+    except KrappyError as error:
+        return error
+    if topic is None or topic.internal:
+        return Refused(Fault.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name:.249}'")
+    return topic
+
+
 @serves(ApiKey.DELETE_SHARE_GROUP_OFFSETS, needs=needs.group(Op.DELETE) + needs.topic(Op.READ))
 async def delete_share_group_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Deletes a group's positions in topics; it must have no members."""
     name = request["group_id"]
     access, names = session.access, [each["topic_name"] for each in request["topics"]]
-    denied = {topic for topic in names if access.denies(Resource.TOPIC, topic, Op.READ)}
-    found = {topic: None if topic in denied else access.find_topic(topic, Op.READ) for topic in names}
+    denied = await denied_topics(session, names, Op.READ)
+    found: dict[str, TopicPort | None] = dict.fromkeys(names)
+    for number, topic in enumerate(found, 1):
+        if topic not in denied:
+            found[topic] = access.find_topic(topic, Op.READ)
+        if number % FEW == 0:
+            await session.pause()
     try:
         there = [known.id for known in found.values() if known is not None]
         await session.access.kafka_group(name, Op.DELETE).share.forget(name, there)

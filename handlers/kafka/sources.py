@@ -8,8 +8,11 @@ Fetch, OffsetForLeaderEpoch) serve special names like topics.
 
 from __future__ import annotations
 
-from krappy.core.security.operations import Op
+from collections.abc import Iterable
+
+from krappy.core.security.operations import Op, Resource
 from krappy.errors import AuthorizationFailed, UnknownTopic
+from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort, LeaderPort, SourcePort, SourceTopicPort, TopicPort
 from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
@@ -60,6 +63,17 @@ def topic_to_write(session: KafkaSessionPort, name: str, id: bytes, by_id: bool,
     except AuthorizationFailed as error:
         return code_for(error)
     return topic or (Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+async def denied_topics(session: KafkaSessionPort, names: Iterable[str], op: Op) -> set[str]:
+    """Those of these topics on which the operation is not allowed. Found in several turns."""
+    denied: set[str] = set()
+    for number, name in enumerate(names, 1):
+        if session.access.denies(Resource.TOPIC, name, op):
+            denied.add(name)
+        if number % FEW == 0:
+            await session.pause()
+    return denied
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> SourcePort:

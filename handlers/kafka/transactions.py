@@ -17,7 +17,7 @@ from krappy.handlers.kafka.refusals import denied_on_cluster
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW, BatchedRows, counted
 from krappy.handlers.kafka.sources import found, source_for, topic_to_write
-from krappy.ports import GroupMember, KafkaSessionPort, Position, TransactionEnd, TransactionsPort
+from krappy.ports import GroupMember, KafkaSessionPort, Position, TopicPort, TransactionEnd, TransactionsPort
 from krappy.types import TopicPartition
 from krappy.waiting import Later
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
@@ -143,7 +143,7 @@ class PartitionsAsked:
     async def added(self, rows: BatchedRows | None = None) -> list[Message]:
         """If one of them does not exist, none is added. `rows`: of a request of a broker, which leads them."""
         asked = [TopicPartition(topic["name"], index) for topic in self._topics for index in topic["partitions"]]
-        missing = {at: why for at in asked if (why := self._missing(at))} if rows is None else {}
+        missing = await self._missing() if rows is None else {}
         code: int = Code.OPERATION_NOT_ATTEMPTED
         if not missing:
             code = await self._done(partial(self._add, asked))
@@ -162,15 +162,25 @@ class PartitionsAsked:
             for topic in self._topics
         ]
 
-    def _missing(self, at: TopicPartition) -> Code:
-        """Why it can't be added; NONE if it can."""
+    async def _missing(self) -> dict[TopicPartition, Code]:
+        """Those that can't be added, and why. Found in several turns."""
+        missing: dict[TopicPartition, Code] = {}
+        for number, asked in enumerate(self._topics, 1):
+            topic = self._topic(asked["name"])
+            for index in asked["partitions"]:
+                if isinstance(topic, Code):
+                    missing[TopicPartition(asked["name"], index)] = topic
+                elif not 0 <= index < topic.count:
+                    missing[TopicPartition(asked["name"], index)] = Code.UNKNOWN_TOPIC_OR_PARTITION
+            if number % FEW == 0:
+                await self._session.pause()
+        return missing
+
+    def _topic(self, name: str) -> TopicPort | Code:
         try:
-            topic = topic_to_write(self._session, at.topic, UUID_ZERO, False)
+            return topic_to_write(self._session, name, UUID_ZERO, False)
         except InvalidTopic:
             return Code.TOPIC_AUTHORIZATION_FAILED  # as in Kafka: nobody may
-        if isinstance(topic, Code):
-            return topic
-        return Code.NONE if 0 <= at.partition < topic.count else Code.UNKNOWN_TOPIC_OR_PARTITION
 
     async def _done(self, work: Callable[[TransactionsPort], Awaitable[None]]) -> int:
         return await _done(self._session, ApiKey.ADD_PARTITIONS_TO_TXN, self._version, self._id, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from krappy import arrow_layout
@@ -25,6 +26,8 @@ from krappy.handlers.native.table import (
     moved_since_now,
     partitions_of,
     ready_partitions,
+    until_still,
+    while_readable,
 )
 from krappy.handlers.registry import serves
 from krappy.ports import PartitionPort, SessionPort, TopicPort
@@ -114,10 +117,8 @@ async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) 
 @serves(messages.GetColumns, needs=needs.topic(Op.READ))
 async def get_columns(session: SessionPort, request: messages.GetColumns) -> messages.ColumnsGot:
     topic = session.access.topic(request.topic, Op.READ)
-    while True:
-        found = await _get_columns_once(session, topic, request)
-        if found is not None:
-            return found
+    once = partial(_get_columns_once, session, topic, request)
+    return await while_readable(session, topic, lambda: until_still(once))
 
 
 async def _get_columns_once(
@@ -178,7 +179,8 @@ def _keys(request: messages.GetColumns) -> list[bytes]:
 def read_log(
     session: SessionPort, request: messages.ReadLog
 ) -> messages.LogRead | Coroutine[Any, Any, messages.LogRead]:
-    partition = _topic(session, request).led(request.partition)
+    topic = _topic(session, request)
+    partition = topic.led(request.partition)
     _check_range(partition, request)
     if session.ready:
         room = min(request.max_bytes, MAX_BYTES, session.read_bytes)
@@ -186,7 +188,7 @@ def read_log(
             return _log_read(request, partition.read_now(request.offset, room, limit=request.end))
         except BlockingIOError:
             pass
-    return _read_log_later(session, partition, request)
+    return while_readable(session, topic, lambda: _read_log_later(session, partition, request))
 
 
 async def _read_log_later(

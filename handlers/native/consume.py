@@ -33,9 +33,6 @@ async def register_consumer(
         raise InvalidRequest("a consumer names at least one topic", field="topics")
     topics = [session.access.topic(name, Op.READ) for name in request.topics]
     if request.group is not None:
-        dead = request.dead_letter
-        if dead is not None and session.access.find_topic(dead, Op.WRITE) is None:
-            session.access.check(Resource.TOPIC, dead, Op.CREATE)
         return await groups.register_member(session, request)
     partitions = {
         TopicPartition(topic.name, partition.index): partition
@@ -134,6 +131,8 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
 async def _gather_from_disk(session: SessionPort, reader: Reader, request: messages.Poll) -> list[Part]:
     most = min(request.max_bytes, MAX_BYTES, session.read_bytes)
     async with session.reading(most), session.answering(most) as room:
+        if reader.closed and not session.broker.stopped:
+            raise groups.ended(session, request.handle)
         try:
             return _gather(reader, request, room)
         except BlockingIOError:

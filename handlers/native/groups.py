@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Grant, Op, Resource
-from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
+from krappy.errors import AuthorizationFailed, CoordinatorNotAvailable, InvalidRequest, KrappyError, UnknownHandle
 from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import GroupFacts, MemberPort, Range, SessionPort
-from krappy.types import text_id
+from krappy.ports import AccessPort, GroupFacts, MemberPort, Range, SessionPort
+from krappy.types import dead_letter_topic, text_id
 from krappy.waiting import Later
 from krappy.wire import messages
 
@@ -37,6 +37,10 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         )
     access = session.access
     coordinator = access.group(request.group, Op.READ)
+    topics = dict.fromkeys(request.topics)
+    dead_letters = dict.fromkeys(dead_letter_topic(each, request.group, request.dead_letter) for each in topics)
+    for name in dead_letters:
+        _check_dead_letters(access, name)
     member = await coordinator.join(
         request.group,
         session.client,
@@ -50,7 +54,6 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     )
     member.pay(session.payer)
     try:
-        topics = dict.fromkeys(request.topics)
         ids = [(name, text_id(access.topic(name, Op.READ).id)) for name in topics]
         positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
         ends = coordinator.ends(request.group, topics)
@@ -59,10 +62,18 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         raise
     grants = [Grant(Resource.GROUP, request.group, Op.READ)]
     grants += [Grant(Resource.TOPIC, name, Op.READ) for name in topics]
-    if request.dead_letter is not None:
-        grants.append(Grant(Resource.TOPIC, request.dead_letter, Op.WRITE))
+    grants += [Grant(Resource.TOPIC, name, Op.WRITE) for name in dead_letters]
     handle = session.add(Membership(member), grants)
     return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends, topic_ids=ids)
+
+
+def _check_dead_letters(access: AccessPort, topic: str) -> None:
+    """The broker makes this topic, and writes there, in the name of the member. Raises AuthorizationFailed."""
+    try:
+        if access.find_topic(topic, Op.WRITE) is None:
+            access.check(Resource.TOPIC, topic, Op.CREATE)
+    except AuthorizationFailed as error:
+        raise type(error)(f"{error}, where the group's dead letters go") from None
 
 
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
@@ -168,22 +179,25 @@ def positions(session: SessionPort, request: messages.Positions) -> messages.Pos
 
 @serves(messages.Groups, needs=needs.group(Op.DESCRIBE))
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
-    """One group, or all of them, in several turns."""
+    """One group, or all of them, in several turns. Raises CoordinatorNotAvailable while some would be left out."""
     if request.group is not None:
         return _found([session.access.describe_group(request.group)])
+    epoch = session.access.groups_epoch()
     told: list[GroupFacts] = []
     rows = 0
-    for each in session.access.each_group(Op.DESCRIBE):
+    for each in session.access.each_group(Op.DESCRIBE, request.only):
         told.append(each)
         rows += 1 + len(each["partitions"])
         if rows >= FEW:
             rows = 0
             await session.pause()
-    return _found(sorted(told, key=lambda each: each["group"]))
+    if session.access.groups_epoch() != epoch:
+        raise CoordinatorNotAvailable("other brokers coordinate some groups since the list was begun; ask again")
+    return _found(sorted(told, key=lambda each: each["group"]), epoch)
 
 
-def _found(told: list[GroupFacts]) -> messages.GroupsFound:
-    return messages.GroupsFound(cast(list[dict[str, Any]], told))
+def _found(told: list[GroupFacts], epoch: int | None = None) -> messages.GroupsFound:
+    return messages.GroupsFound(cast(list[dict[str, Any]], told), epoch)
 
 
 @serves(messages.DeleteGroup, needs=needs.group(Op.DELETE))

@@ -7,7 +7,7 @@ from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.handlers.handles import ProducerHandle, Stager
 from krappy.handlers.registry import serves
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_of
 from krappy.ports import SessionPort
 from krappy.types import Record
 from krappy.waiting import Later
@@ -47,7 +47,7 @@ def message(session: SessionPort, request: messages.Message) -> Later[messages.M
     elif count == 1:
         index = 0
     elif request.key is not None:
-        index = partition_for(request.key, count)
+        index = home_of(request.key, topic.count)
     else:
         index = producer.next_partition()
     headers = tuple((name, value) for name, value in request.headers) if request.headers else ()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Grant, Op, Resource
 from krappy.errors import InvalidRequest, KrappyError, NotLeader, Overloaded, RecordTooLarge, UnknownHandle
 from krappy.handlers.handles import FOR_EACH_PARTITION, ScanCursor
 from krappy.handlers.registry import serves
-from krappy.partitioner import partition_for
+from krappy.partitioner import check_length, home_of
 from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
 from krappy.types import text_id
 from krappy.wire import messages
@@ -21,30 +21,41 @@ NOWHERE = -1  # as a partition: no one
 SLICE = 8  # keys looked up at once, unless their entries are large
 QUICK = 80 * SLICE  # keys looked up in one turn
 LARGE = 1 << 20  # bytes of entries that are looked up before their size is checked
+HASHING = 8  # a byte of a key takes as long as so many of an entry
 VALUE = 1 << 20  # bytes that an event has at most, unless its topic allows more
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of entries in one answer
 
+A = TypeVar("A", bound=messages.Answer)
 Pause = Callable[[], Awaitable[None]]
 
 
 @serves(messages.Get, needs=needs.topic(Op.READ))
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
     topic = session.access.topic(request.topic, Op.READ)
-    check_among(topic, request.among)
+    if request.among is not None:
+        check_among(topic, request.among)
     index = request.partition
     if index is None:
         if topic.count == 1:
             index = 0
         elif topic.scattered:
-            return _get_newest(session, topic, request)
+            check_length(request.key, topic.count)
+            return while_readable(session, topic, lambda: _get_newest(session, topic, request))
         else:
-            index = partition_for(request.key, topic.count)
+            index = home_of(request.key, topic.count)
     least = request.min_offset
     partition = topic.led(index) if least is None else topic.replica(index)
     if (least is not None or partition.is_sure) and partition.view_ready(least):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
-    return _get_later(session, topic, partition, request, moved_since_now(topic))
+    moved = moved_since_now(topic)
+    return while_readable(session, topic, lambda: _get_later(session, topic, partition, request, moved))
+
+
+async def while_readable(session: SessionPort, topic: TopicPort, work: Callable[[], Awaitable[A]]) -> A:
+    """What `work` gives, which may wait. Raises AuthorizationFailed once the topic may not be read any more."""
+    with session.standing_on(grants_of(topic)):
+        return await work()
 
 
 def check_among(topic: TopicPort, among: int | None) -> None:
@@ -114,13 +125,14 @@ def multi_get(
                 size += sum(map(len, found))
                 check_size(size, MAX_ANSWER)
             return messages.MultiGot([partition.index] * len(keys) if partition.index else None, entries)
-    return _multi_get_spread(session, topic, request)
+    once = partial(_multi_get_once, session, topic, request)
+    return while_readable(session, topic, lambda: until_still(once))
 
 
-async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
+async def until_still(once: Callable[[], Awaitable[A | None]]) -> A:
+    """What `once` gives, begun again as often as it gives None: a key may stand in other partitions meanwhile."""
     while True:
-        check_among(topic, request.among)
-        found = await _multi_get_once(session, topic, request)
+        found = await once()
         if found is not None:
             return found
 
@@ -129,6 +141,7 @@ async def _multi_get_once(
     session: SessionPort, topic: TopicPort, request: messages.MultiGet
 ) -> messages.MultiGot | None:
     """None: partitions were added meanwhile, or the first stray was written."""
+    check_among(topic, request.among)
     keys, moved = request.keys, moved_since_now(topic)
     only = 0 if topic.count == 1 else request.partition
     least = _least(topic, request)
@@ -186,9 +199,13 @@ async def _own_partitions(
 ) -> list[PartitionPort]:
     """Those that murmur2 gives the keys. Raises NotLeader."""
     found: set[int] = set()
-    for first in range(0, len(keys), QUICK):
-        found.update(partition_for(key, topic.count) for key in keys[first : first + QUICK])
-        await session.pause()
+    hashed = 0
+    for number, key in enumerate(keys, 1):
+        found.add(home_of(key, topic.count))
+        hashed += len(key)
+        if number % QUICK == 0 or hashed >= LARGE // HASHING:
+            hashed = 0
+            await session.pause()
     return [at(index) for index in sorted(found)]
 
 
@@ -207,15 +224,17 @@ async def look_up_spread(
         found = at(only).look_up_some(keys)
         return [only] * len(found), found
     if topic.scattered:
+        for key in keys:
+            check_length(key, topic.count)
         return await topic.newest(keys, pause)
-    count, size = topic.count, 0
+    size = 0
     where: list[int] = []
     for key in keys:
-        index = partition_for(key, count)
+        index = home_of(key, topic.count)
         entry = at(index).look_up(key)
         where.append(index)
         found.append(entry)
-        size += len(entry or b"")
+        size += len(entry or b"") + HASHING * len(key)
         if size >= LARGE:
             break
     return where, found
@@ -250,8 +269,11 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             tombstones=request.tombstones,
             whole=len(partitions) == topic.count,
         )
-        cursor = session.add(ScanCursor(scan), _grants(topic), _kept(request, partitions))
+        cursor = session.add(ScanCursor(scan), grants_of(topic), _kept(request, partitions))
         scan.ended = partial(session.forget, cursor)
+        if (denied := session.revoked(cursor)) is not None:
+            session.forget(cursor)
+            raise denied
     most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
     try:
         async with session.reading(most):
@@ -267,7 +289,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     )
 
 
-def _grants(topic: TopicPort) -> list[Grant]:
+def grants_of(topic: TopicPort) -> list[Grant]:
     return [Grant(Resource.TOPIC, topic.name, Op.READ)]
 
 
@@ -302,7 +324,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
             wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
-    handle = session.add(watch, _grants(topic), _kept(request, partitions))
+    handle = session.add(watch, grants_of(topic), _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
     async def emit(
@@ -333,14 +355,16 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
 async def history(session: SessionPort, request: messages.History) -> messages.HistoryFound:
     topic = session.access.topic(request.topic, Op.READ)
     if request.partition is None and topic.scattered:
+        check_length(request.key, topic.count)
         partition = await _only_holder(session, topic, request.key)
     else:
         partition = _partition(topic, request.key, request.partition)
     most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
-    async with session.reading(most), session.answering(most) as room:
-        entries, following = await session.broker.history(
-            partition, request.key, request.offset, request.max_records, room
-        )
+    with session.standing_on(grants_of(topic)):
+        async with session.reading(most), session.answering(most) as room:
+            entries, following = await session.broker.history(
+                partition, request.key, request.offset, request.max_records, room
+            )
     return messages.HistoryFound(partition.index, following, entries)
 
 
@@ -354,10 +378,7 @@ async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> Pa
 
 
 def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
-    if index is None:
-        count = topic.count
-        index = partition_for(key, count) if count > 1 else 0
-    return topic.led(index)
+    return topic.led(home_of(key, topic.count) if index is None else index)
 
 
 async def ready_partitions(

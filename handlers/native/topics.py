@@ -70,6 +70,8 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
 @serves(messages.Ping, needs=needs.NOTHING)
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
     broker, login = session.broker, session.login
+    if request.broker:
+        session.says_broker = True
     if login is not None and login.user is None:
         return messages.Pong("", "", broker.now_ms(), session.max_frame, mechanisms=list(login.mechanisms))
     return messages.Pong(

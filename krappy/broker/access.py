@@ -147,7 +147,8 @@ class Access:
 
     def topic(self, name: str, op: Op) -> Topic:
         """Raises UnknownTopic."""
-        found = self.find_topic(name, op)
+        self.check(Resource.TOPIC, name, op)
+        found = self._topics.get(name)
         if found is None:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
@@ -291,12 +292,18 @@ class Access:
             self._check_coordinated(SHARES, name)
         return self._broker.groups
 
-    def each_group(self, op: Op) -> Iterator[GroupFacts]:
-        """All groups of either protocol, described."""
-        found = self._broker.groups.each_group()
+    def each_group(self, op: Op, only: str | None = None) -> Iterator[GroupFacts]:
+        """All groups of either protocol, described; or `only` that one."""
+        found = self._broker.groups.each_group(only)
         if self._guard is None:
             return found
         return (self.told(each) for each in found if self.may(Resource.GROUP, each["group"], op))
+
+    def groups_epoch(self) -> int:
+        """A number that rises whenever another broker coordinates some groups. Those that `each_group` gives at brokers
+        with the same number are all groups, each once. Raises CoordinatorLoading, CoordinatorNotAvailable while some
+        groups are nowhere."""
+        return self._broker.kafka_groups.admin.epoch()
 
     def describe_group(self, name: str) -> GroupFacts:
         """A group of either protocol with its members and what they have leased, without the topics that may not be
@@ -338,8 +345,8 @@ class Access:
         return seen
 
     def listed_groups(self, op: Op) -> Iterator[Listed]:
-        """All groups of this broker, as Kafka's tools list them. Raises CoordinatorNotAvailable while some are not
-        loaded."""
+        """All groups that this broker coordinates, as Kafka's tools list them. Raises CoordinatorLoading while some are
+        not loaded."""
         found = self._broker.kafka_groups.admin.list_groups()
         if self._guard is None:
             return found

@@ -20,7 +20,7 @@ import trio
 
 from krappy.broker.audit_backlog import AuditBacklog, append
 from krappy.core.security import audit
-from krappy.core.security.audit import ALLOWED, FAILED, USUAL, AuditTrail, Facts, LinePace, Source
+from krappy.core.security.audit import ALLOWED, FAILED, LONGEST, USUAL, AuditTrail, Facts, LinePace, Source
 from krappy.core.security.operations import Grant, Op
 from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, ShuttingDown, StorageError
@@ -88,22 +88,29 @@ class Audit:
 
     def denied(self, principal: Principal, grant: Grant, reason: str) -> None:
         facts = {**audit.who(principal), **_resource(grant), "reason": reason}
-        self._report("denied", facts, _source(principal), ("denied", principal.names, grant))
+        self._report("denied", facts, _source(principal), ("denied", *_source(principal), _short(grant)))
 
     def allowed(self, principal: Principal, grant: Grant) -> None:
         if self._reads or grant.op not in READS:
             facts = {**audit.who(principal), **_resource(grant)}
-            self._report("allowed", facts, _source(principal), ("allowed", principal.names, grant), pace=ALLOWED)
+            repeats = ("allowed", *_source(principal), _short(grant))
+            self._report("allowed", facts, _source(principal), repeats, pace=ALLOWED)
 
     def changed(self, kind: str, name: str, before: Any, after: Any) -> None:
         self._changed(kind, name, before, after)
 
     @contextmanager
     def change(
-        self, kind: str, names: Sequence[str], look: Callable[[str], Any] = lambda name: None
+        self,
+        kind: str,
+        names: Sequence[str],
+        look: Callable[[str], Any] = lambda name: None,
+        *,
+        elsewhere: bool = False,
     ) -> Iterator[Change]:
         told = Change()
         before = {name: look(name) for name in names}
+        told.before |= before
         with trio.CancelScope(shield=True):
             trouble: str | None = None
             try:
@@ -112,12 +119,14 @@ class Audit:
                 sent = isinstance(error, ConnectionLost) and error.details.get("sent", False)
                 known = isinstance(error, KrappyError) and not isinstance(error, TROUBLE)
                 trouble = str(error) or type(error).__name__
-                told.made = not known and (sent or any(look(name) != before[name] for name in names))
+                told.made = not known and (sent or elsewhere or any(look(name) != before[name] for name in names))
+                told.made |= elsewhere and len(names) > 1  # some may have been made where others were refused
                 raise
             finally:
                 for name in names if told.made else ():
                     after = told.after[name] if name in told.after else look(name)
-                    self._changed(kind, name, before[name], after, trouble=trouble)
+                    if trouble or not elsewhere or after != told.before[name]:
+                        self._changed(kind, name, told.before[name], after, trouble=trouble)
 
     def _changed(
         self,
@@ -146,7 +155,7 @@ class Audit:
 
     def ended(self, principal: Principal, reason: str, grant: Grant | None = None) -> None:
         resource = {} if grant is None else _resource(grant)
-        repeats = ("ended", principal.names, principal.host, reason, grant)
+        repeats = ("ended", *_source(principal), reason, grant and _short(grant))
         self._report("ended", {**audit.who(principal), **resource, "reason": reason}, _source(principal), repeats)
 
     def throttled(self, quota: str, user: str, client_id: str, host: str, seconds: float) -> None:
@@ -175,7 +184,8 @@ class Audit:
         summed = None
         if place == FAILURES:
             summed = {"event": event, "host": facts["host"], "reason": "further failures of this address"}
-        found = self._trails[place].take({"event": event, **facts}, source, time.monotonic(), repeats, pace, summed)
+        facts = audit.kept({"event": event, **facts})
+        found = self._trails[place].take(facts, source, time.monotonic(), repeats, pace, summed)
         if found is not None:
             self._write(found, place, important=source is None)
 
@@ -190,7 +200,7 @@ class Audit:
     # --- where it goes
 
     async def run(self, write_topic: Write) -> None:
-        """Until cancelled; then what waits for a file is written."""
+        """Until cancelled; then what waits for a file is written, and what can't be is in the broker's own log."""
         try:
             while self.on:
                 await wait_any([self._come], lambda: bool(self._waiting), DUE_S)
@@ -200,11 +210,9 @@ class Audit:
                 if self._waiting:
                     await trio.sleep(FLUSH_S if await self._flush(write_topic) else AGAIN_S)
         finally:
-            before = self.lost
             for place, backlog in enumerate(self._backlogs):
-                backlog.end(None if self._files is None else self._files[place])
-            if self.lost > before:
-                self._runtime.report("audit_lost", lines=self.lost - before)
+                for line in backlog.end(None if self._files is None else self._files[place]):
+                    self._runtime.report("audit_unwritten", line=line)
 
     async def finish(self, write_topic: Write) -> None:
         """Writes what waits for a topic, while that can be written to, for `FINISH_S` at most."""
@@ -232,6 +240,11 @@ class Audit:
 
 def _source(principal: Principal) -> Source:
     return (principal.names, principal.host)
+
+
+def _short(grant: Grant) -> Grant:
+    """For what is remembered: a peer may name what has megabytes."""
+    return grant if len(grant.name) <= LONGEST else grant._replace(name=grant.name[:LONGEST])
 
 
 def _resource(grant: Grant) -> Facts:

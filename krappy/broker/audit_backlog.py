@@ -27,7 +27,7 @@ Write = Callable[[Sequence[str]], Any]  # gives an awaitable. Raises OSError, Kr
 
 
 class AuditBacklog:
-    """`lost`: how many lines there was no room for, or no place at the end. `failing`: the last write has failed."""
+    """`lost`: how many lines there was no room for. `failing`: the last write has failed."""
 
     def __init__(self, failed: Callable[..., None]) -> None:
         """`failed`: is told of an error, and how many lines wait."""
@@ -45,7 +45,8 @@ class AuditBacklog:
     def put(self, event: str, facts: Facts, *, important: bool) -> None:
         most = MOST_WAITING if important else MOST_WAITING // 2
         if self._bytes >= most:
-            self._lose(1)
+            self.lost += 1
+            self._untold += 1
             return
         if self._untold:
             facts = {**facts, "lost": self._untold}
@@ -53,10 +54,6 @@ class AuditBacklog:
         line = audit.line(datetime.now(UTC).isoformat(timespec="milliseconds"), event, facts)
         self._lines.append(line)
         self._bytes += len(line)
-
-    def _lose(self, count: int) -> None:
-        self.lost += count
-        self._untold += count
 
     async def flush(self, write: Write) -> bool:
         """Writes the first of the lines that wait. False: it has failed."""
@@ -82,20 +79,19 @@ class AuditBacklog:
             self._bytes -= size
             return True
 
-    def end(self, file: Path | None) -> None:
-        """Writes what waits to the file, if it is one. What can't be written is lost."""
+    def end(self, file: Path | None) -> Sequence[str]:
+        """Writes what waits to the file, if it is one. Gives the lines that can't be written."""
+        waiting, self._lines, self._bytes = list(self._lines), deque(), 0
         try:
-            if file is not None and self._lines:
-                append(file, self._lines)
-                self._lines.clear()
+            if file is not None and waiting:
+                append(file, waiting)
+                return ()
         except OSError as error:
-            self._failed(str(error), len(self._lines))
-        self._lose(len(self._lines))
-        self._lines.clear()
-        self._bytes = 0
+            self._failed(str(error), len(waiting))
+        return waiting
 
 
-def append(file: Path, lines: Sequence[str] | deque[str]) -> None:
+def append(file: Path, lines: Sequence[str]) -> None:
     """Appends all of these lines, or none of them. A file that would be too long becomes FILE.1 before. Raises
     OSError."""
     data = "".join(each + "\n" for each in lines).encode()

@@ -1,19 +1,23 @@
 """The topic that the audit log is written to, if it is one (`audit_log = "topic:__krappy_audit"`).
 
-It is made when it is first needed, and only brokers write to it; who may read it, ACLs say. It has two partitions, the
-second for failures to log in: each is bounded, as any log that others can make grow, and so these take no other lines'
-room.
+It is made when the broker starts, since one that stops makes no topics. Only brokers write to it; who may read it, ACLs
+say. It has two partitions, the second for failures to log in: each is bounded, as any log that others can make grow, so
+these take no other lines' room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import trio
+
+from krappy.broker.audit import AGAIN_S
 from krappy.broker.runtime import Runtime
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import NotLeader
+from krappy.errors import KrappyError, NotLeader
 from krappy.ports.cluster import LogPeersPort
 from krappy.records import batch as batches
 from krappy.types import TopicPartition
@@ -35,24 +39,39 @@ class AuditTopic:
         self._make_topic = make_topic
         self._alter_topic = alter_topic
         self._peers = peers
+        self._name = runtime.config.audit_topic  # empty: it goes elsewhere
 
     async def run(self) -> None:
         """Writes the audit log, wherever it goes. Until cancelled."""
-        await self._runtime.audit.run(self.write)
+        async with trio.open_nursery() as nursery:
+            if self._name:
+                nursery.start_soon(self._make)
+            await self._runtime.audit.run(self.write)
+
+    async def _make(self) -> None:
+        """Makes the topic, as soon as that can be."""
+        while True:
+            with suppress(KrappyError):  # there are too few brokers yet
+                await self._topic()
+                return
+            await trio.sleep(AGAIN_S)
+
+    async def _topic(self) -> Topic:
+        """Raises KrappyError."""
+        if self._name not in self._runtime.topics:
+            await self._make_topic(self._name, PARTITIONS, SETTINGS, if_absent=True, alike=True, own=True)
+        return self._runtime.topics.find(self._name)
 
     async def finish(self) -> None:
         """Writes what waits, before the broker closes its topics."""
-        if self._runtime.opened and self._runtime.config.audit_topic in self._runtime.topics:
+        if self._runtime.opened and self._name in self._runtime.topics:
             await self._runtime.audit.finish(self.write)
 
     async def write(self, lines: Sequence[str], place: int) -> None:
         """Raises KrappyError."""
-        name = self._runtime.config.audit_topic
-        if name not in self._runtime.topics:
-            await self._make_topic(name, PARTITIONS, SETTINGS, if_absent=True, alike=True, own=True)
-        topic = self._runtime.topics.find(name)
+        topic = await self._topic()
         if place >= topic.count:  # it was made by a version before this, or by somebody else
-            await self._alter_topic(name, None, PARTITIONS)
+            await self._alter_topic(topic.name, None, PARTITIONS)
         values: list[Any] = [line.encode() for line in lines]
         data = batches.encode([None] * len(values), values, timestamps=[self._runtime.now_ms()] * len(values))
         try:
@@ -61,6 +80,6 @@ class AuditTopic:
             leader = error.details.get("leader", NOBODY)
             if self._peers is None or leader == NOBODY:
                 raise
-            await self._peers.append_audit(leader, TopicPartition(name, place), topic.id, data)
+            await self._peers.append_audit(leader, TopicPartition(topic.name, place), topic.id, data)
             return
         await partition.publish(data).wait()

@@ -35,8 +35,9 @@ from krappy.waiting import Signal, wait_any
 
 MOST = 10_000  # ACLs
 AT_ONCE = 500  # ACLs that one write of the tree adds or deletes
-REMEMBERED = 10_000  # decisions
-TURN = 500  # open things that are looked at in one turn
+REMEMBERED = 10_000  # decisions,
+LONGEST_REMEMBERED = 255  # about names of so many characters: peers may ask about longer ones, which take memory
+TURN = 500  # grants of open things that are looked at in one turn
 _FAILURES: dict[Resource, tuple[type[AuthorizationFailed], str]] = {
     Resource.TOPIC: (TopicAuthorizationFailed, "the topic"),
     Resource.GROUP: (GroupAuthorizationFailed, "the group"),
@@ -100,11 +101,13 @@ class Authorizer:
         key = (principal.names, principal.host, grant)
         found = self._decided.get(key)
         if found is None:
-            if len(self._decided) >= REMEMBERED:
-                self._decided.clear()
-            found = self._decided[key] = self._is_super(principal) or (
+            found = self._is_super(principal) or (
                 not self._closed and acls.decide(principal, *grant, otherwise=self._otherwise)
             )
+            if len(grant.name) <= LONGEST_REMEMBERED:
+                if len(self._decided) >= REMEMBERED:
+                    self._decided.clear()
+                self._decided[key] = found
         return found
 
     def allows_any(self, principal: Principal, resource: Resource, op: Op) -> bool:
@@ -172,16 +175,20 @@ class Authorizer:
         """Ends what is open and not allowed any more."""
         self._now()
         self._changed.fire()
-        for number, opened in enumerate(tuple(self._open), 1):
+        left = TURN
+        for opened in tuple(self._open):
             if opened in self._open:
                 self._look_at(opened, self._tell_ended)
-            if number % TURN == 0:
+                left -= len(opened.grants)
+            if left <= 0:
+                left = TURN
                 await trio.lowlevel.checkpoint()
 
     def _look_at(self, opened: OpenGrants, tell: Callable[[Principal, Grant], None]) -> None:
-        """Ends it if it is not allowed."""
+        """Ends it, once, if it is not allowed."""
         missing = next((each for each in opened.grants if not self.allows(opened.principal, each)), None)
         if missing is not None:
+            self._open.pop(opened, None)
             tell(opened.principal, missing)
             opened.end(refusal(opened.principal, missing))
 

@@ -52,7 +52,7 @@ from krappy.broker.transactions.participant import TransactionParticipant
 from krappy.broker.transactions.parts import transaction_parts
 from krappy.broker.transactions.producer_ids import ProducerIds
 from krappy.broker.transactions.transactions import TransactionCoordinator
-from krappy.broker.upkeep import backup
+from krappy.broker.upkeep import backup, cluster_backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine, make_folders, report_unclaimed
 from krappy.broker.upkeep.room import Room
@@ -225,7 +225,7 @@ class LocalBroker(Runtime):
         self.housekeeper = Housekeeper(self, self.changes, self.staging, self.latest)
         if self.kafka_groups.groups:
             self.internal.use(OFFSETS)
-        if self.transactions.list():
+        if not self.in_cluster and self.transactions.list():
             self.internal.use(TRANSACTIONS)
         for partition in self.topics.local():
             partition.applier.start()
@@ -341,10 +341,10 @@ class LocalBroker(Runtime):
 
     async def hold_backup(self) -> backup.Hold:
         """Links all files as of now into a folder, to be copied from there. Raises StorageError, ShuttingDown."""
-        # In this order: a compaction under way may take minutes, and topics can be created while this waits for it.
-        async with self.shrinking, self.changes.locks.everything():
-            self.check_taking()
-            return await backup.take(self, self.staging.files)
+        return await backup.take(self, self.changes.locks, self.staging.files)
+
+    def new_backup(self) -> cluster_backup.BegunBackup | None:  # a cluster's; None: this broker is alone
+        return cluster_backup.BegunBackup(self, self.changes.locks) if self.in_cluster else None
 
     async def leave(self) -> None:
         """In a cluster, before the broker stops: others take over what it leads."""

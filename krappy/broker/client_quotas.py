@@ -20,7 +20,7 @@ from krappy.core.cluster import paths
 from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Operation
-from krappy.core.security.quota import Payer, QuotaSet, QuotaUse
+from krappy.core.security.quota import Payer, QuotaPlace, QuotaSet, QuotaUse
 from krappy.core.security.quota_entities import (
     QuotaEntity,
     QuotaFilter,
@@ -91,6 +91,13 @@ class ClientQuotas:
         if wait:
             self._note(key, wait, payer)
         return wait
+
+    def place(self, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
+        found = self._use.place(key, payer, amount, most, trio.current_time())
+        seconds = most if found is None else found.wait + found.silence
+        if seconds or found is None:
+            self._note(key, seconds, payer)
+        return found
 
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         return self._use.wait(key, payer, trio.current_time())

@@ -15,6 +15,7 @@ class Gate:
         self._closed = 0
         self._opened = trio.Event()
         self.holds = 0  # backups that are being taken, or are held
+        self.begun = 0  # a cluster's, that are begun, or wait for that
 
     async def wait(self) -> None:
         while self._closed:

@@ -17,6 +17,7 @@ from krappy.broker.client_quotas import ClientQuotas
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
+from krappy.broker.stillness import Stillness
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
 from krappy.core.cluster.image import Image
@@ -68,6 +69,7 @@ class Runtime:
         self.stopped = False
         self.in_cluster = False
         self.opened = False  # everything is recovered, and nothing closed yet
+        self.stillness = Stillness()
         self.topics = Topics(config.latest_alias, config.audit_topic)
         self.meta: Meta
         self.views: Views

@@ -3,7 +3,8 @@
     /config/users/<name>     {"version":1,"config":{"SCRAM-SHA-512":"salt=…,stored_key=…,server_key=…,iterations=8192"}}
 
 as Kafka has them. The files of `users_dir` are users, too: a file's name is the user's, and its content the password.
-They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`.
+They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`. One that is no password, as
+an empty one, is told; its user stays as he was, and the others' files count.
 
 Nobody learns whether there is a user: an unknown one gets a credential that looks like another user's, each time the
 same, and checking a password takes as long. What an unknown one gets is made of a secret that the cluster keeps
@@ -17,6 +18,7 @@ import hmac
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from time import thread_time
@@ -33,9 +35,11 @@ from krappy.core.security.scram import HASHES, ITERATIONS, SALT, ScramCredential
 from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageError, UnknownUser
 from krappy.ports.users import Credentials, Took, untold
 
+Texts = Mapping[str, str]  # the settings of a user's znode
+Shapes = AbstractSet[tuple[int, int]]  # bytes of the salt, iterations
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # passwords that proved right, whose hashes are kept
-LONGEST_PASSWORD = 4096  # bytes of a file
+LONGEST_PASSWORD = 4096  # bytes of a file, which may end with a line feed
 
 
 class Users:
@@ -45,7 +49,9 @@ class Users:
         self._folder = runtime.config.users_dir
         self._of_files: Mapping[str, Credentials] = {}
         self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
-        self._read: tuple[object, Mapping[str, Credentials]] = (None, {})  # the image's, and what was read of it
+        self._bad: Mapping[str, str] = {}  # why files are no passwords, by their names
+        self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})  # the image's, read
+        self._shapes: tuple[object, object, Mapping[str, Shapes]] = (None, None, {})  # of those and of these files'
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
@@ -64,16 +70,32 @@ class Users:
 
     def _stored(self) -> Mapping[str, Credentials]:
         held = self._runtime.image.configs.get("users")
-        if self._read[0] is not held:
-            self._read = held, {name: _credentials(texts) for name, texts in (held or {}).items()}
+        before, read = self._read
+        if before is not held:
+            known = before or {}
+            found = {
+                name: read[name] if known.get(name) == texts else _credentials(texts)
+                for name, texts in (held or {}).items()
+            }
+            self._read = held, found
         return self._read[1]
+
+    def _shapes_of(self, mechanism: str) -> Shapes:
+        """The shapes of all users' credentials for it. Anybody may ask, so they are gone through once for each
+        change."""
+        stored, files = self._stored(), self._of_files
+        if self._shapes[0] is not stored or self._shapes[1] is not files:
+            shapes: dict[str, set[tuple[int, int]]] = {each: set() for each in HASHES}
+            for credentials in self.all.values():
+                for each in credentials.values():
+                    shapes[each.mechanism].add((len(each.salt), each.iterations))
+            self._shapes = stored, files, shapes
+        return self._shapes[2][mechanism] or {(SALT, ITERATIONS)}
 
     def _unknown(self, user: str, mechanism: str) -> ScramCredential:
         """As a credential of a user who is there: of one of the shapes that these have, which the name decides. A new
         shape takes the place of others for some names alone."""
-        held = (each[mechanism] for each in self.all.values() if mechanism in each)
-        shapes = {(len(each.salt), each.iterations) for each in held} or {(SALT, ITERATIONS)}
-        salt, iterations = max(shapes, key=lambda shape: self._mixed(f"{mechanism} {shape} {user}"))
+        salt, iterations = max(self._shapes_of(mechanism), key=lambda shape: self._mixed(f"{mechanism} {shape} {user}"))
         random = os.urandom(len(self._mixed("")))
         return ScramCredential(mechanism, self._salt(mechanism, user, salt), iterations, random, random)
 
@@ -97,14 +119,15 @@ class Users:
             return True
         right, seconds = await trio.to_thread.run_sync(_timed_check, credential, password, limiter=self._checking)
         took(seconds)
-        if right and credentials:
+        right = right and bool(credentials) and self._find(user) == credentials  # they may have changed meanwhile
+        if right:
             self._right[proof] = None
             if len(self._right) > KEPT:
                 self._right.popitem(last=False)
-        return right and bool(credentials)
+        return right
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
-        if not user or len(user) > LONGEST_NAME or not user.isprintable():
+        if not is_user(user):
             raise InvalidRequest(f"'{user:.80}' can't be the name of a user")
         before = self._store.load().get(user, {})
         held = dict(before)
@@ -147,36 +170,57 @@ class Users:
 
     async def _watch(self) -> None:
         """Follows the files of `users_dir`. Until cancelled."""
+        trouble = ""
         while True:
             await trio.sleep(LOOK_SECONDS)
+            before, trouble = trouble, ""
             try:
                 await self.look()
             except ConfigError as error:
-                self._runtime.report("users_not_read", error=error.text)
+                trouble = error.text
+                if trouble != before:
+                    self._runtime.report("users_not_read", error=trouble)
 
     async def look(self) -> None:
-        """Reads the files if they have changed. Raises ConfigError: then the users stay as they were."""
-        if self._folder:
-            await self._runtime.in_thread(partial(self._look, Path(self._folder)))
-
-    def _look(self, folder: Path) -> None:
-        try:
-            files = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".") and each.is_file()]
-            found = [(each.name, _password(each)) for each in files]
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"users_dir: {folder} can't be read: {error}", setting="users_dir") from None
-        if empty := [name for name, password in found if not password]:
-            raise ConfigError(f"users_dir: the file {empty[0]} is empty", setting="users_dir")
-        seen = {name: hmac.digest(self._secret, password.encode(), "sha256") for name, password in found}
-        if seen == self._seen:
+        """Reads the files if they have changed. Raises ConfigError if the folder can't be read: then the users stay as
+        they were."""
+        if not self._folder:
             return
+        folder = Path(self._folder)
+        bad = await self._runtime.in_thread(partial(self._look, folder))
+        for name, why in bad.items():
+            if self._bad.get(name) != why:
+                kept = "its user stays as he was" if name in self._of_files else "there is no such user"
+                text = f"users_dir: the file {folder / name} {why}; {kept}, and other files count"
+                self._runtime.report("users_not_read", error=text)
+        self._bad = bad
+
+    def _look(self, folder: Path) -> dict[str, str]:
+        """Gives why files are no passwords, by their names."""
+        bad: dict[str, str] = {}
+        found: dict[str, str] = {}
+        try:
+            files = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".")]
+        except OSError as error:
+            raise ConfigError(f"users_dir: {folder} can't be read: {error}", setting="users_dir") from None
+        for file in files:
+            try:
+                if file.is_file():
+                    found[file.name] = _password(file)
+            except (OSError, ValueError) as error:
+                bad[file.name] = f"can't be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        seen = {name: hmac.digest(self._secret, password.encode(), "sha256") for name, password in found.items()}
+        seen |= {name: self._seen[name] for name in bad if name in self._seen}
+        if seen == self._seen:
+            return bad
         self._of_files = {  # who has the same password as before keeps his credentials: sessions hang on them
             name: self._of_files[name]
-            if seen[name] == self._seen.get(name)
-            else {each: ScramCredential.of(each, password, self._salt(each, name)) for each in HASHES}
-            for name, password in found
+            if proof == self._seen.get(name)
+            else {each: ScramCredential.of(each, found[name], self._salt(each, name)) for each in HASHES}
+            for name, proof in seen.items()
         }
         self._seen = seen
+        return bad
 
 
 def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:
@@ -185,8 +229,25 @@ def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, floa
 
 
 def _password(file: Path) -> str:
+    """Raises OSError, and ValueError with what the file is instead."""
+    if not is_user(file.name):
+        raise ValueError("has a name that no user can have")
     with file.open("rb") as opened:
-        return opened.read(LONGEST_PASSWORD).decode().rstrip("\r\n")
+        data = opened.read(LONGEST_PASSWORD + 1)
+    if len(data) > LONGEST_PASSWORD:
+        raise ValueError(f"has more than {LONGEST_PASSWORD} bytes")
+    try:
+        password = data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError("is no UTF-8") from None
+    if not password:
+        raise ValueError("is empty")
+    return password
+
+
+def is_user(name: str) -> bool:
+    """Whether a user can have this name."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
 def _credentials(texts: Mapping[str, str]) -> Credentials:

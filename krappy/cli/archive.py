@@ -17,15 +17,17 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from krappy.cli import backup_files
+from krappy.cli.backup_files import SourceFolder
 from krappy.cli.errors import Failure
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import OS_DISK, PRIVATE
 
-LISTING = "backup.json"
+LISTING = backup_files.LISTING
 FORMAT = 1
-PARTS = ("views", "meta", "staging", "topics")
+CLUSTER_FORMAT = 2  # of a cluster's backup: see cluster_backup.py
 CHUNK = 1 << 20
 WRITE_OUT = 8 << 20  # at most so many bytes wait for the disk, because the broker's syncs wait for them too
 
@@ -33,7 +35,7 @@ Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, open file
 Tell = Callable[[str, int], None]  # (name of the file, bytes since the last call)
 
 
-Origin = tuple[int, int]  # inode and mtime (ns) of a file that was copied whole
+Origin = tuple[int | str, ...]  # inode and mtime (ns) of a file that was copied whole; in a cluster, the folder's id
 
 
 class Earlier(NamedTuple):
@@ -74,14 +76,13 @@ class FolderSink:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        OS_DISK.settle(folder)
+        OS_DISK.settle(folder, PRIVATE)
         if any(folder.iterdir()):
             raise Failure(f"{folder} is not empty: a backup needs a new folder")
 
     def share(self, name: str, earlier: Path) -> bool:
         """Links the file to `earlier`. Returns whether that worked."""
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = backup_files.place(self._folder, name)
         try:
             os.link(earlier, path)
         except OSError:  # a file system without hard links, or the file has too many
@@ -89,9 +90,7 @@ class FolderSink:
         return True
 
     def add(self, name: str, size: int, source: IO[bytes]) -> None:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
+        with backup_files.create(self._folder, name) as file:
             written = begun = 0
             while chunk := source.read(CHUNK):
                 file.write(chunk)
@@ -178,25 +177,20 @@ def write(
     listed = []
     origins: dict[str, Origin] = {}
     shared = 0
-    for name, size in manifest["files"]:
-        try:
-            file = (held / name).open("rb")
-        except FileNotFoundError:
-            raise Failure("the broker released the backup, since the connection to it was lost: start again") from None
-        with file:
-            origin = _origin(file, size)
-            if origin is not None:
-                origins[name] = origin
-            crc = None if earlier is None else earlier.same(name, size, origin)
-            if earlier is not None and crc is not None and sink.share(name, earlier.folder / name):
-                shared += size
-                tell(name, size)
-            else:
-                source = Counted(file, name, size, copied)
-                sink.add(name, size, source)  # type: ignore[arg-type]
-                if source.left:
-                    raise Failure(f"{held / name} is {source.left} bytes shorter than the broker said")
-                crc = source.crc
+    for name, size, file in _held(held, manifest):
+        origin = _origin(file, size)
+        if origin is not None:
+            origins[name] = origin
+        crc = None if earlier is None else earlier.same(name, size, origin)
+        if earlier is not None and crc is not None and sink.share(name, earlier.folder / name):
+            shared += size
+            tell(name, size)
+        else:
+            source = Counted(file, name, size, copied)
+            sink.add(name, size, source)  # type: ignore[arg-type]
+            if source.left:
+                raise Failure(f"{held / name} is {source.left} bytes shorter than the broker said")
+            crc = source.crc
         listed.append([name, size, crc])
     text = json.dumps({**manifest, "files": listed, "origins": origins}).encode()
     sink.add(LISTING, len(text), io.BytesIO(text))
@@ -205,17 +199,23 @@ def write(
 
 
 def unshared(held: Path, manifest: dict[str, Any], earlier: Earlier | None) -> int:
-    """How many bytes `write` will copy."""
-    total = 0
-    for name, size in manifest["files"]:
-        try:
-            with (held / name).open("rb") as file:
-                origin = _origin(file, size)
-        except FileNotFoundError:
-            origin = None  # `write` raises for it
-        if earlier is None or earlier.same(name, size, origin) is None:
-            total += size
-    return total
+    """How many bytes `write` will copy. Raises as `write`."""
+    return sum(
+        size
+        for name, size, file in _held(held, manifest)
+        if earlier is None or earlier.same(name, size, _origin(file, size)) is None
+    )
+
+
+def _held(held: Path, manifest: dict[str, Any]) -> Files:
+    """The files that a broker holds, each open until the next. Raises OSError, Failure."""
+    try:
+        with SourceFolder(held) as folder:
+            for name, size in manifest["files"]:
+                with folder.open(backup_files.check_name(name)) as file:
+                    yield name, size, file
+    except FileNotFoundError:
+        raise Failure("the broker released the backup, since the connection to it was lost: start again") from None
 
 
 def _origin(file: IO[bytes], size: int) -> Origin | None:
@@ -230,7 +230,7 @@ def earlier(folder: Path) -> Earlier:
         listing = _listing(file)
     files = {name: (size, crc) for name, size, crc in listing["files"]}
     try:
-        known = {name: (int(inode), int(changed)) for name, (inode, changed) in listing["origins"].items()}
+        known = {name: tuple(origin) for name, origin in listing["origins"].items()}
     except (KeyError, ValueError, TypeError, AttributeError):
         known = {}  # written by a version without origins: nothing is shared with it
     origins = {name: origin for name, origin in known.items() if name in files}
@@ -241,11 +241,10 @@ def read_folder(folder: Path) -> Files:
     """The files of a backup in a folder. Raises Failure when it is unfinished."""
     if not (folder / LISTING).is_file():
         raise Failure(f"{folder} has no finished backup: there is no {LISTING}")
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent) / name
-            with path.open("rb") as file:
-                yield path.relative_to(folder).as_posix(), path.stat().st_size, file
+    with SourceFolder(folder) as opened:
+        for name in opened.names():
+            with opened.open(name) as file:
+                yield name, os.fstat(file.fileno()).st_size, file
 
 
 def read_tar(source: IO[bytes]) -> Files:
@@ -287,21 +286,16 @@ def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any]
     sums: dict[str, tuple[int, int]] = {}
     listing: dict[str, Any] | None = None
     for name, size, file in files:
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts:
-            raise Failure(f"a backup has no file called {name!r}")
-        name = str(pure)  # without the leading ./ that tar may write
-        if name == LISTING:
+        if name.removeprefix("./") == LISTING:
             listing = _listing(file)
             continue
-        if pure.parts[0] not in PARTS:
-            raise Failure(f"a backup has no file called {name!r}")
+        name = backup_files.check_name(name)
         source = Counted(file, name, size, tell)
         if folder is None:
             while source.read(CHUNK):
                 pass
         else:
-            _save(source, folder / pure)
+            _save(source, folder, name)
         sums[name] = size, source.crc
     if listing is None:
         raise Failure(f"this backup was not finished: it has no {LISTING}")
@@ -309,9 +303,8 @@ def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any]
     return listing, sorted({name for name in sums.keys() | expected.keys() if sums.get(name) != expected.get(name)})
 
 
-def _save(source: Counted, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as out:
+def _save(source: Counted, folder: Path, name: str) -> None:
+    with backup_files.create(folder, name) as out:
         while chunk := source.read(CHUNK):
             out.write(chunk)
         out.flush()
@@ -321,11 +314,13 @@ def _save(source: Counted, path: Path) -> None:
 def _listing(file: IO[bytes]) -> dict[str, Any]:
     try:
         found = json.loads(file.read())
-        if found["format"] != FORMAT:
-            raise Failure(f"this backup has format {found['format']!r:.20}, but this version reads format {FORMAT}")
+        if found["format"] not in (FORMAT, CLUSTER_FORMAT):
+            newest = CLUSTER_FORMAT
+            raise Failure(f"this backup has format {found['format']!r:.20}, but this version reads format {newest}")
         known: dict[str, Any] = {**found, "files": [(str(name), size, crc) for name, size, crc in found["files"]]}
-        int(known["taken_ms"])
-    except (ValueError, KeyError, TypeError):
+        if not backup_files.is_time(known["taken_ms"]):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Failure(f"this is not a whole backup: its {LISTING} can't be read") from None
     return known
 

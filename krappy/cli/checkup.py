@@ -24,9 +24,9 @@ from krappy.entries.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
-from krappy.store import identity
+from krappy.store import identity, loss
 from krappy.store.catalog import LocalCatalog
-from krappy.store.format import SET_ASIDE
+from krappy.store.format import SET_ASIDE, TROUBLE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
@@ -196,6 +196,8 @@ def _check_partition(
         found.start, found.end, found.size = log.start_offset, log.end_offset, log.size
         if not log.recovery.clean:
             found.notes.append(str(log.recovery))
+        if (trouble := loss.noted(folder)) is not None:
+            found.notes.append(f"{folder / TROUBLE}: {trouble[0]}: {trouble[1]}. In a cluster it is copied anew")
         for kept in sorted(folder.glob("*" + SET_ASIDE)):
             found.notes.append(f"{kept}: {kept.stat().st_size:,} damaged bytes that a recovery cut from the log")
         found.problems += _scrub(log, found.name, tell)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from krappy.cli import archive
+from krappy.cli import archive, backup_files
 from krappy.cli.errors import Failure
 from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK
@@ -45,7 +45,7 @@ def _moment(name: str) -> datetime | None:
 def locked(folder: Path) -> Iterator[None]:
     """Creates and locks a folder of backups, and removes what interrupted runs left. Raises Failure when it holds other
     things, or while another backup is being made there."""
-    OS_DISK.mkdir(folder)
+    backup_files.make_folder(folder)
     if (folder / archive.LISTING).exists():
         raise Failure(f"{folder} is itself a backup: give the folder that holds the backups")
     strange = [each.name for each in folder.iterdir() if each.name not in OURS and not each.is_dir()]

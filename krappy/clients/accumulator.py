@@ -294,15 +294,16 @@ class Accumulator:
         for lane in list(self._lanes.values()) if partitions is None else map(self._lane, partitions):
             lane.recall()
 
-    def expire(self, now: float) -> None:
-        """Fails the batches that have waited longer than `timeout`. Those that were sent may or may not be stored."""
+    def expire(self, now: float, why: str = "") -> None:
+        """Fails the batches that have waited longer than `timeout`. Those that were sent may or may not be stored.
+        `why`: what is in the way, if that is known."""
         oldest = now - self.limits.timeout
         for lane in self._lanes.values():
             for batch in [batch for batch in lane.batches() if batch.born <= oldest]:
                 sent = batch.sequence >= 0
                 lane.hole |= sent
                 fate = "it may have been stored" if sent else "it was not sent"
-                text = f"no acknowledgement in {self.limits.timeout:g} s; {fate}"
+                text = f"no acknowledgement in {self.limits.timeout:g} s; {fate}" + (f": {why}" if why else "")
                 self._settle(lane, Settled(batch, error=RequestTimeout(text)))
             self._resume(lane)
 

@@ -261,10 +261,10 @@ async def delete_records(
 
 
 async def groups(router: Router) -> list[GroupInfo]:
-    """Those of all brokers, by name. Raises ConnectionLost if one can't be reached: it may coordinate some."""
-    links = await router.every(router.runtime.now() + router.timeout)
-    found = [each for link in links for each in (await link.ask(messages.Groups(), messages.GroupsFound)).groups]
-    return await _with_ends(router, sorted(map(_group, found), key=attrgetter("group")))
+    """Those of all brokers, by name. Raises as `Router.groups`."""
+    listed = await router.groups(router.runtime.now() + router.timeout)
+    found = map(_group, (each for _, some in listed for each in some))
+    return await _with_ends(router, sorted(found, key=attrgetter("group")))
 
 
 async def group(router: Router, name: str) -> GroupInfo:

@@ -34,6 +34,7 @@ class Gateway:
 
     def __init__(self, address: str, timeout: float = TIMEOUT, **security: Unpack[SecurityOptions]) -> None:
         self._connection = ClientConnection(address, timeout, **security)
+        self._connection.security.is_broker = True
         self._timeout = timeout
         self._wanted, self._opened = anyio.Event(), anyio.Event()
         self._failed: KrappyError | None = None

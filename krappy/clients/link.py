@@ -202,7 +202,7 @@ class Link:
                 return
         pinged = True
         greeting_ends = self.runtime.now() + GREETING_SECONDS
-        self._tell(f"the connection to {self.address} was lost")
+        self._tell(self.trouble if self._refusal else f"the connection to {self.address} was lost")
         try:
             self._ping(conversation, stream)
             while True:
@@ -270,7 +270,7 @@ class Link:
                     self._up.set()
                     self._tried.set()
 
-        id, data = conversation.ask(Ping(), Pong, answered)
+        id, data = conversation.ask(Ping(self._security.is_broker), Pong, answered)
         if not stream.send(data, patience=0.0):  # the reader must not wait; what fills the socket gets answers too
             with self.runtime.lock:
                 conversation.forget(id)

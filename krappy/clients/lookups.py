@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from krappy.clients.router import Router
 from krappy.clients.scattering import counted, partitions
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_for
 from krappy.types import Entry
 from krappy.wire.messages import Answer, Request
 
@@ -65,7 +65,7 @@ async def rows_by_partition(
 
 def _by_partition(keys: Sequence[bytes], count: int) -> dict[int, list[int]]:
     rows: dict[int, list[int]] = {}
-    for row, index in enumerate(map(partition_for, keys, repeat(count))):
+    for row, index in enumerate(map(home_for, keys, repeat(count))):
         rows.setdefault(index, []).append(row)
     return rows
 
@@ -77,7 +77,7 @@ def rows_of(rows: Mapping[int, list[int]], partitions: Iterable[int]) -> list[in
 
 def newest_of(key: bytes, found: Sequence[Entry | None]) -> Entry | None:
     """The newest of a key's entries in all partitions."""
-    return newest(found, partition_for(key, len(found)))
+    return newest(found, home_for(key, len(found)))
 
 
 def newest(found: Sequence[Entry | None], home: int) -> Entry | None:

@@ -12,7 +12,7 @@ from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
 from krappy.clients.scattering import counted, is_scattered
 from krappy.errors import KrappyError
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_for
 from krappy.types import Entry
 
 _key = attrgetter("key")
@@ -124,7 +124,7 @@ class MergedScanning:
         for each in found:
             other = newest.setdefault(each.key, each)
             if other is not each:
-                best = lookups.newest([other, each], partition_for(each.key, self._count))
+                best = lookups.newest([other, each], home_for(each.key, self._count))
                 assert best is not None
                 newest[each.key] = best
         return [each for each in newest.values() if not (self._hides and each.deleted)]

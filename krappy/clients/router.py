@@ -26,6 +26,7 @@ from krappy.clients.values import Address
 from krappy.clients.watchdog import Watchdog
 from krappy.errors import (
     ConnectionLost,
+    CoordinatorNotAvailable,
     InvalidRequest,
     KrappyError,
     NotCoordinator,
@@ -147,16 +148,38 @@ class Router:
                     raise
                 link = await self.coordinator(error, deadline)
             except UnknownGroup:
-                found = await self._ask_others(request, answer, deadline) if self.several else None
-                if found is None:
+                name = getattr(request, "group", None)
+                listed = await self.groups(deadline, name) if self.several and name is not None else []
+                holder = next((each for each, found in listed if found), None)
+                refused += 1
+                if refused > SURPRISES or holder is None:
                     raise
-                return found
+                link = holder
 
-    async def _ask_others(self, request: Request, answer: type[A], deadline: float) -> A | None:
-        """The answer of the broker that has the group; None: none of those that can be reached has it."""
-        asked = [(link, request) for link in await self.each(deadline)]
-        answers = await self.ask_each(asked, answer, deadline)
-        return next((each for each in answers if isinstance(each, answer)), None)
+    async def groups(self, deadline: float, only: str | None = None) -> list[tuple[Link, list[dict[str, Any]]]]:
+        """The groups that each broker has (or `only` that one), so that none is left out, and none is there twice.
+        Raises ConnectionLost if a broker can't be reached: it may coordinate some; CoordinatorNotAvailable while some
+        are coordinated by no broker."""
+        backoff = self.backoff()
+        said: KrappyError | None = None
+        while True:
+            try:
+                links = await self.every(deadline)
+            except (ConnectionLost, RequestTimeout) as error:
+                raise said or error from None
+            asked = [(link, messages.Groups(None, only)) for link in links]
+            told = await self.ask_each(asked, messages.GroupsFound, deadline)
+            refusals = [each for each in told if isinstance(each, KrappyError)]
+            answers = [each for each in told if isinstance(each, messages.GroupsFound)]
+            if not refusals and len({each.epoch for each in answers} - {None}) <= 1:  # None: an older broker's
+                return [(link, each.groups) for link, each in zip(links, answers, strict=True)]
+            unsure = CoordinatorNotAvailable("the brokers do not agree now which of them coordinates which groups")
+            said = next(iter(refusals), unsure)
+            pause = backoff.pause()
+            lost = isinstance(said, ConnectionLost | RequestTimeout)
+            if self.closed or not (lost or said.retriable) or self.runtime.now() + pause >= deadline:
+                raise said
+            await self.runtime.sleep(pause)
 
     async def coordinator(self, error: NotCoordinator, deadline: float) -> Link:
         """A link to the broker that a refusal names as the coordinator. Raises the refusal if nobody knows it,

@@ -95,6 +95,7 @@ class ClientSecurity:
             except (OSError, ValueError) as error:
                 raise ConfigError(f"ca={ca!s}, cert={cert!s}: {error}") from None
         self.user, self.mechanism = user, mechanism
+        self.is_broker = False  # a broker asks for its own clients
         self._password, self._token = password, token
 
     @property

@@ -258,7 +258,7 @@ class Sending:
 
     def _expire(self) -> None:
         with self._lock:
-            self._accumulator.expire(self._runtime.now())
+            self._accumulator.expire(self._runtime.now(), self._link.broken or self.trouble)
         self._tell()
 
     def _answered(self, batch: LaneBatch, route: Route, result: Any) -> None:

@@ -21,6 +21,7 @@ from krappy.errors import (
     NotLeader,
     PolicyViolation,
     ProtocolError,
+    RecordTooLarge,
 )
 from krappy.partitioner import partition_for
 from krappy.types import Entry, Headers
@@ -30,6 +31,7 @@ _entry: Any = partial(tuple.__new__, Entry)  # faster: Entry's own `__new__` che
 PAGE_ENTRIES = 4_000
 PAGE_BYTES = 1 << 20
 MOST_KEYS = 10_000  # keys in one request
+EVERYWHERE = 500  # keys that are looked up in all partitions at once
 KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at most 1 MiB of small values at once
 
 
@@ -221,6 +223,26 @@ async def _get_some(
         )
         return [lookups.newest_of(key, found) for key, *found in zip(keys, *everywhere, strict=True)]
     return _in_rows(keys, parts, None)
+
+
+async def get_everywhere(router: Router, topic: str, keys: Sequence[bytes]) -> list[tuple[Entry | None, ...]]:
+    """For each key what each of the topic's partitions has of it. Of different keys as of different times."""
+    found: list[tuple[Entry | None, ...]] = []
+    step = max(1, min(EVERYWHERE, KEY_BYTES // (max(map(len, keys), default=0) + 5)))
+    for first in range(0, len(keys), step):
+        some = list(keys[first : first + step])
+        deadline = router.runtime.now() + router.timeout
+
+        async def ask(
+            at: int, among: int | None, some: list[bytes] = some, deadline: float = deadline
+        ) -> list[Entry | None]:
+            try:
+                return await _get_some(router, topic, some, at, deadline, among)
+            except RecordTooLarge:  # all of them together
+                return [await _get(router, topic, key, at, None, deadline, among) for key in some]
+
+        found += zip(*await lookups.everywhere(router, topic, deadline, ask), strict=True)
+    return found
 
 
 def _in_rows(

@@ -8,6 +8,9 @@ leader has a part, of the partitions that it leads. When a part ends, because it
 another leader now, its partitions are without a part until their leaders are known; then they go on where they were, in
 new parts. The changes of parts whose snapshot is complete wait until those of all are: then the snapshot ends.
 
+While the topic may have strays, an event of one part may be older than what another part has told of its key: see
+newest_changes.py.
+
 Each part has its own connection, which is not read while the caller is behind. Then the broker holds back, so no buffer
 grows without bound.
 """
@@ -20,9 +23,10 @@ from functools import partial
 from typing import Any
 
 from krappy.clients.link import Link
+from krappy.clients.newest_changes import judged
 from krappy.clients.router import SURPRISES, Router
 from krappy.clients.scattering import check_in_place
-from krappy.clients.tables import KeyRangeChoice
+from krappy.clients.tables import KeyRangeChoice, entries
 from krappy.clients.values import Address
 from krappy.clients.watch_progress import Piece, Progress, SnapshotEnd
 from krappy.errors import (
@@ -119,6 +123,8 @@ class Watching:
         self._refresh = 0.0
         self._closed = False
         self._topic_id: str | None = None  # None: not known yet
+        self._scattered = False  # whether the topic may have strays; it stays so
+        self._whole = partitions is None  # whether all partitions are watched that the topic had at the beginning
 
     def _tell(self) -> None:
         self._news.set()
@@ -193,10 +199,13 @@ class Watching:
             if isinstance(arrived, messages.Watched):
                 self._backoff.reset()
                 self._check_topic(arrived.topic_id)
+                instead = await self._judged(arrived)
                 new: list[Entry] | SnapshotEnd = part.progress.take(arrived) if arrived.more else []
                 if isinstance(new, SnapshotEnd):
                     self.items = iter(self._end_of_snapshot())
                 else:
+                    if instead:
+                        new = [each for entry in new if (each := instead.get(entry.offset, entry)) is not None]
                     self.items = iter(new)
                 del part.arrived[0]
                 if new and (self._told or not isinstance(new, SnapshotEnd)):
@@ -205,6 +214,14 @@ class Watching:
             del part.arrived[0]
             part.asked = False  # before the first wait, in which the caller may be cancelled
             await self._ended(part, arrived)
+
+    async def _judged(self, arrived: messages.Watched) -> dict[int, Entry | None]:
+        """By offset, what is handed out for each event of an answer (newest_changes.py); empty: the events."""
+        self._scattered = self._scattered or arrived.scattered
+        if not (self._scattered and self._spread and self._whole):
+            return {}
+        found = entries(arrived.partition, arrived.entries)
+        return await judged(self._router, self._topic, found, self.offsets or {}, self._some)
 
     def _next(self) -> WatchPart | None:
         """A part whose answer is to be taken: before the end of the snapshot none with changes; then in turns."""
@@ -270,6 +287,7 @@ class Watching:
         await check_in_place(self._router, self._topic, deadline)  # so it is known how many partitions there are
         count = len((await self._router.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
+        self._whole = len(set(every)) == count
         self._refresh = self._runtime.now() + REFRESH
         if not self._parts and not self._without:
             begins = self._begins
@@ -339,6 +357,7 @@ class Watching:
         there = self.offsets or {}
         for index in range(0 if found is None else len(found.partitions)):
             if index not in there:
+                self._scattered = True
                 self._without[index] = Piece(0)
 
     def abandon(self) -> None:

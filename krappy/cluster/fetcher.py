@@ -260,6 +260,8 @@ class LeaderFetch:
             most = settings.max_bytes
             if share is not None and each.port.is_throttled:
                 most = min(most, share)
+            if each.doubts:
+                most = 1  # the leader gives a whole batch at least
             partition = {
                 "partition": index,
                 "current_leader_epoch": each.epoch,

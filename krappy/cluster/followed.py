@@ -57,6 +57,7 @@ class FollowedPartition:
         self.unfinished = True  # events may not be on disk yet, and what was told may not be in force
         self._ended = False
         self.start = 0  # of its log, as the leader was told last
+        self.doubts = False  # what came was damaged: a leader that reads a single batch looks at it, and finds that out
         self._longest_s, self._report = pause_s, report
         self._pause = 0.0
         self._failed = False  # the failure has been reported
@@ -103,7 +104,7 @@ class FollowedPartition:
             due = self.due
             await self._guarded(self._take, asked, answer)
             if self.due == due:
-                self._pause, self._failed = 0.0, False
+                self._pause, self._failed, self.doubts = 0.0, False, False
 
     async def finish(self) -> None:
         """Takes up what was left undone: by a failure, or before the partition followed this leader. To be called
@@ -161,6 +162,7 @@ class FollowedPartition:
             with trio.CancelScope(shield=True):
                 await work(*args)
         except KrappyError as error:
+            self.doubts = isinstance(error, CorruptBatch)
             self._fail(error)
         except Exception:
             self._report("internal_error", task=f"following {self}", exc_info=True)

@@ -34,11 +34,14 @@ READ_COMMITTED = 1
 LARGEST_ANSWER = 8 << 20  # bytes of a Fetch, or one batch that is larger
 TOPIC_IDS_SINCE = 13  # of Fetch
 ISOLATION_SINCE = 2  # of ListOffsets
+CURRENT_EPOCH_SINCE = 2  # of OffsetForLeaderEpoch
 REFUSALS: dict[int, type[KrappyError]] = {
     Code.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
     Code.NOT_LEADER_OR_FOLLOWER: NotLeader,
     Code.UNKNOWN_TOPIC_OR_PARTITION: NotLeader,  # it does not know yet what it leads, or that it leads it no more
     Code.UNKNOWN_TOPIC_ID: NotLeader,
+    Code.FENCED_LEADER_EPOCH: NotLeader,
+    Code.UNKNOWN_LEADER_EPOCH: NotLeader,
 }
 STAGED_PATIENCE_S = 20.0  # for a batch of a staged job: an error makes the whole job be published anew
 
@@ -104,6 +107,15 @@ class LogPeers(TransactionPeers, SharePeers):
             at: _refusal(broker, at, row["error_code"]) if row["error_code"] else int(row["offset"])
             for at, row in found.items()
         }
+
+    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
+        asked = {"partition": at.partition, "current_leader_epoch": epoch, "leader_epoch": epoch - 1}
+        body = {"replica_id": CONSUMER, "topics": [{"topic": at.topic, "partitions": [asked]}]}
+        answer = await self._reads.to(broker).ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, body, least=CURRENT_EPOCH_SINCE)
+        [row] = (row for topic in answer["topics"] for row in topic["partitions"])
+        if row["error_code"]:
+            raise _refusal(broker, at, row["error_code"])
+        return row["end_offset"] if row["end_offset"] >= 0 else None
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)

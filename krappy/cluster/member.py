@@ -7,7 +7,7 @@ whose answer was lost is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import trio
@@ -16,6 +16,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
+from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti, Znode
 from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import Signal, wait_any
@@ -23,6 +24,11 @@ from krappy.waiting import Signal, wait_any
 RETRY_S = 0.2  # after a step that was refused, or whose answer was lost
 UNREGISTERED = -1
 Report = Callable[..., None]
+NewStart = Callable[[str], Awaitable[tuple[str, bool]]]
+
+
+async def _no_start(registered: str) -> tuple[str, bool]:
+    return "", True
 
 
 class ClusterMember:
@@ -38,16 +44,18 @@ class ClusterMember:
         rack: str | None = None,
         boot: str = "",
         *,
-        has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        has_lost: Callable[[TopicImage, int], Loss | None] = lambda topic, index: None,
         seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
         told: Callable[[], None] = lambda: None,
+        new_start: NewStart = _no_start,
         report: Report = lambda event, **facts: None,
         now_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`directory`: the id of the data folder, whose lock this process holds. `boot`: of the machine, if the folder
         loses events with the machine's memory; else "". `endpoints`: host and port by the listener's name.
-        `has_lost(topic, index)`: whether this folder may have lost events of a partition that others count on; `told()`
-        is called once nobody counts on them any more, and the broker is registered. `seen_epoch(topic, index)`: the
+        `has_lost(topic, index)`: what this folder may have lost of a partition that others count on; `told()` is called
+        once nobody counts on it any more, and the broker is registered. `new_start`: as `LocalReplicas.new_start`, in a
+        thread; by default there are no ids. `seen_epoch(topic, index)`: the
         last leader epoch of a partition that this broker knows; -1: none. `now_ms()`: the time of day; people are shown
         since when a broker is registered."""
         self.epoch = UNREGISTERED
@@ -58,7 +66,7 @@ class ClusterMember:
         self._directory = directory
         self._endpoints, self._rack, self._boot = endpoints, rack, boot
         self._has_lost, self._told, self._report, self._now_ms = has_lost, told, report, now_ms
-        self._seen_epoch = seen_epoch
+        self._seen_epoch, self._new_start = seen_epoch, new_start
 
     async def run(self) -> None:
         """Until cancelled. `mirror` must be running; when its session is over, this ends."""
@@ -89,11 +97,15 @@ class ClusterMember:
         await store.multi(registration.bump(broker, before))
         data = b"{}" if before is None else before.data
         await self._pass_epochs()
-        await self._exclude(emptied=self._is_elsewhere(data), shortened=self._is_rebooted(data))
+        start, is_latest = await self._new_start(znodes.start(data))
+        elsewhere = self._is_elsewhere(data)
+        if not (is_latest or elsewhere):
+            self._report("old_folder", broker=broker)
+        await self._exclude(emptied=elsewhere, shortened=not is_latest or self._is_rebooted(data))
         await self._make_way()
         found = await store.read(paths.epoch(broker))
         epoch, operations = registration.enter(
-            *(broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot),
+            *(broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot, start),
             now_ms=self._now_ms(),
         )
         await store.multi(operations)
@@ -117,9 +129,9 @@ class ClusterMember:
             changes: list[list[Operation]] = []
             for topic in self._mirror.image.topics.values():
                 for index in range(len(topic.partitions)):
-                    lost = emptied or self._has_lost(topic, index)
+                    lost = Loss.ALL if emptied else self._has_lost(topic, index)
                     if lost or shortened:
-                        changes.append(registration.exclude(topic, index, self._broker, emptied=lost))
+                        changes.append(registration.exclude(topic, index, self._broker, emptied=lost is Loss.ALL))
             if not await self._write(changes):
                 return
 

@@ -6,7 +6,7 @@ read or changed in the tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -16,6 +16,7 @@ from krappy.cluster.member import UNREGISTERED, ClusterMember, make_roots
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.tree import Operation, Znode
 from krappy.errors import ConnectionLost, StorageError
 from krappy.waiting import Signal, wait_any
@@ -108,9 +109,10 @@ class ClusterMembership:
         directory: str,
         boot: str,
         endpoints: Mapping[str, tuple[str, int]],
-        has_lost: Callable[[TopicImage, int], bool],
+        has_lost: Callable[[TopicImage, int], Loss | None],
         seen_epoch: Callable[[TopicImage, int], int],
         told: Callable[[], None],
+        new_start: Callable[[str], Awaitable[tuple[str, bool]]],
     ) -> None:
         def make(mirror: Mirror) -> ClusterMember:
             return ClusterMember(
@@ -118,6 +120,7 @@ class ClusterMembership:
                 has_lost=has_lost,
                 seen_epoch=seen_epoch,
                 told=told,
+                new_start=new_start,
                 report=self._report,
                 now_ms=self._now_ms,
             )

@@ -174,6 +174,11 @@ class Call:
         """Who asks."""
         return principal_of(self.request.scope)
 
+    def stands(self) -> bool:
+        """Whether who asks would still be let in: the session, the password or the token may be over."""
+        found: Callable[[], bool] | None = self.request.scope.get("stands")
+        return found is None or found()
+
     @property
     def cookies(self) -> Mapping[str, str]:
         return read_cookies(self.request.headers, self.request.url.scheme)

@@ -39,14 +39,14 @@ from krappy.console import (
 from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
 from krappy.console.history import FigureHistory
-from krappy.console.live import EventStream, Pacer
+from krappy.console.live import OVER, EventStream, Pacer
 from krappy.console.oidc import ProviderLogins
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import CHANGED, CONSOLE, HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
-from krappy.core.security.operations import CLUSTER_NAME, Grant, Resource
-from krappy.core.security.principal import ANONYMOUS
+from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
+from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, GatewayPort, LookoutPort, ServerPort
 from krappy.ports.audit import ASKED, AskedFor
@@ -177,7 +177,12 @@ class PathOperations:
                 if operation.path not in SMALL:
                     await call.room()
                 async with nullcontext() if operation.path in SMALL else self._console.turns:
+                    if not call.stands():  # the peer may have taken its time
+                        raise HttpError(401, "NOT_LOGGED_IN", OVER)
+                    version = call.access.version
                     found = await call.payer.timed(operation.handler(call, **arguments))
+                    if call.access.version != version:  # it may have waited, and read what came then
+                        _check_reads(call, operation, arguments)
             finally:
                 call.release()
             if not operation.live:
@@ -207,21 +212,8 @@ class PathOperations:
         if user is not None:
             console.live_of[user] += 1
         try:
-            guard, headers = console.guard, call.request.headers
-            cookies, stamp = call.cookies, guard.stamp(who)
-
-            def allowed() -> bool:
-                now = console.broker.clock.steady_ms()
-                is_over = who.expires_ms is not None and console.broker.now_ms() >= who.expires_ms
-                if is_over or not guard.is_session(headers, cookies, now):
-                    return False
-                if guard.stamp(who) != stamp:
-                    console.broker.audit.ended(who, CHANGED)
-                    return False
-                return True
-
             hold = partial(call.access.hold, grants)
-            stream = EventStream(found, console.pacer, allowed, hold, call.payer.pause, binary=call.binary)
+            stream = EventStream(found, console.pacer, call.stands, hold, call.payer.pause, binary=call.binary)
             await stream(scope, receive, send)
         finally:
             console.live -= 1
@@ -235,6 +227,13 @@ def _grants(operation: ApiOperation, arguments: Mapping[str, Any]) -> list[Grant
     return [Grant(need.resource, name, need.op) for need in operation.needs if (name := named.get(need.resource))]
 
 
+def _check_reads(call: Call, operation: ApiOperation, arguments: Mapping[str, Any]) -> None:
+    """Raises AuthorizationFailed unless what an operation has read may be read now."""
+    for grant in _grants(operation, arguments):
+        if grant.op is Op.READ:
+            call.access.check(*grant)
+
+
 class App:
     """The ASGI application: `await app(scope, receive, send)` for each request."""
 
@@ -243,7 +242,7 @@ class App:
         paths: dict[str, dict[str, ApiOperation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, {})[operation.method] = operation
-        document = encode(openapi.document(OPERATIONS, console.broker.version), binary=False)
+        document = encode(openapi.document(OPERATIONS), binary=False)
         self._router = Router(
             [
                 Route("/api/v1/openapi.json", _Paid(console, _Fixed(document, "application/json"))),
@@ -305,10 +304,27 @@ class App:
                 who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
-            if "authorization" in request.headers:
+            scope["stands"] = self._standing(scope["principal"], request.headers, cookies)
+            if request.headers.get("authorization"):
                 self._console.broker.audit.authenticated(scope["principal"])
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
+
+    def _standing(self, who: Principal, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Callable[[], bool]:
+        """Tells later whether this peer, who has just been let in, still would be."""
+        broker, guard = self._console.broker, self._console.guard
+        stamp = guard.stamp(who)
+
+        def stands() -> bool:
+            is_over = who.expires_ms is not None and broker.now_ms() >= who.expires_ms
+            if is_over or not guard.is_session(headers, cookies, broker.clock.steady_ms()):
+                return False
+            if guard.stamp(who) != stamp:
+                broker.audit.ended(who, CHANGED)
+                return False
+            return True
+
+        return stands
 
     def _problem(self, error: Exception) -> tuple[Problem, dict[str, str]]:
         if isinstance(error, HttpError):

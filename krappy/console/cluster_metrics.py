@@ -23,6 +23,7 @@ P = "krappy_"
 
 class ClusterNumbers(NamedTuple):
     """`led`: of the partitions that this broker leads. `offline`: of all, if this broker is the controller, else 0.
+    `spoiled`: how many of this broker's replicas are damaged, or have lost events; `rebuilt`: it has made anew.
     `lags`: by follower, the events that it lacks of the partitions that this broker leads; `most`: of the partition
     where it lacks most."""
 
@@ -31,6 +32,8 @@ class ClusterNumbers(NamedTuple):
     led: HealthCounts
     offline: int
     replicas: int
+    spoiled: int
+    rebuilt: int
     lags: dict[int, int]
     most: dict[int, int]
     shrinks: int
@@ -61,6 +64,8 @@ async def gather_cluster(broker: BrokerPort, access: AccessPort, lookout: Lookou
         led,
         offline,
         sum(len(each.local) for each in found),
+        sum(bool(partition.spoiled) for each in found for partition in each.local.values()),
+        broker.measures.rebuilt_replicas,
         dict(lags),
         most,
         lookout.shrinks,
@@ -86,12 +91,14 @@ def cluster_families(numbers: ClusterNumbers) -> Iterator[Metric]:
             "Led partitions with fewer replicas in sync than min.insync.replicas",
             n.led.under_min_isr,
         ),
+        ("spoiled_replicas", "Replicas here that are damaged or have lost events, and are not copied anew", n.spoiled),
         ("offline_partitions", "Partitions of the cluster that nobody leads, told by the controller", n.offline),
     ):
         yield GaugeMetricFamily(P + name, about, value)
     for name, about, value in (
         ("isr_shrinks", "Times that replicas left the ISR of a led partition", n.shrinks),
         ("isr_expands", "Times that replicas came back into the ISR of a led partition", n.expands),
+        ("replicas_rebuilt", "Times that a damaged replica of this broker was emptied, to be copied anew", n.rebuilt),
         ("leader_elections", "Leaders that were elected while this broker was the controller", n.elections),
     ):
         yield CounterMetricFamily(P + name, about, value)

@@ -19,7 +19,7 @@ from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, NotLeader, RequestTimeout
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_of
 from krappy.ports import TopicPort
 from krappy.types import ABSENT, Record
 
@@ -253,7 +253,7 @@ async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
     if body.partition is not None:
         index = body.partition
     elif key is not None:
-        index = partition_for(key, count) if count > 1 else 0
+        index = home_of(key, count)
     else:
         index = next(_turns) % count
     expect = ABSENT if body.expect == "absent" else body.expect

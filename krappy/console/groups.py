@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
+from krappy.console.elsewhere import ToldGroups
 from krappy.console.events import Offset, Partition
 from krappy.console.slices import in_slices
 from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
 from krappy.errors import InvalidRequest, NotCoordinator
-from krappy.ports import GatewayGroupsPort, GroupFacts, GroupsPort
+from krappy.ports import GroupFacts, GroupsPort
 
 routes = Routes("groups")
 
@@ -194,12 +195,13 @@ async def delete_group(call: Call, group: str, query: DeleteQuery) -> Deleted:
     return Deleted(group)
 
 
-async def _coordinator(call: Call, group: str, op: Op) -> tuple[GroupsPort | GatewayGroupsPort, set[str]]:
+async def _coordinator(call: Call, group: str, op: Op) -> tuple[GroupsPort | ToldGroups, set[str]]:
     """(whoever coordinates the group, the topics in which it has positions). Raises UnknownGroup."""
     try:
         here = call.access.group(group, op)
     except NotCoordinator:
         if call.gateway is None:
             raise
-        return call.gateway.groups, set((await call.gateway.groups.describe(group))["topics"])
+        there = call.gateway.groups
+        return ToldGroups(call.broker.audit, there), set((await there.describe(group))["topics"])
     return here, {each[0] for each in here.positions(group)}

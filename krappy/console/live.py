@@ -19,6 +19,7 @@ from krappy.errors import AuthorizationFailed, KrappyError
 
 Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
 KEEP_ALIVE_SECONDS = 15.0
+OVER = "the session has ended: log in again"
 SHARE = 0.04  # of the event loop's time
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
@@ -112,7 +113,7 @@ class EventStream:
         while True:
             await trio.sleep(KEEP_ALIVE_SECONDS)
             if not self._allowed():
-                await push("problem", HttpError(401, "NOT_LOGGED_IN", "the session has ended: log in again").problem)
+                await push("problem", HttpError(401, "NOT_LOGGED_IN", OVER).problem)
                 scope.cancel()
             async with self._turn:
                 alive = _packed("alive", None, None) if self._binary else b":\n\n"

@@ -11,6 +11,7 @@ from krappy.console.api import JSON, MSGPACK, ApiOperation
 from krappy.console.problems import Problem
 
 REF = "#/components/schemas/{name}"
+VERSION = "1"  # of the API; the broker's own is told by /overview, to those who have logged in
 ABOUT = (
     "Keys and values are bytes. In JSON they are text, JSON or base64, in msgpack (Accept: application/msgpack) they "
     "are bytes. Errors are problem details (RFC 9457). A request that changes something needs the header "
@@ -18,8 +19,8 @@ ABOUT = (
 )
 
 
-def document(operations: Iterable[ApiOperation], version: str) -> dict[str, Any]:
-    """The document, ready for JSON. `version`: the broker's."""
+def document(operations: Iterable[ApiOperation]) -> dict[str, Any]:
+    """The document, ready for JSON. Anybody may read it, so it tells nothing of this broker."""
     operations = list(operations)
     types: list[Any] = [Problem]
     for each in operations:
@@ -30,7 +31,7 @@ def document(operations: Iterable[ApiOperation], version: str) -> dict[str, Any]
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Krappy console", "version": version, "description": ABOUT},
+        "info": {"title": "Krappy console", "version": VERSION, "description": ABOUT},
         "paths": paths,
         "components": {
             "schemas": components,

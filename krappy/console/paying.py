@@ -65,9 +65,9 @@ class HttpPayer:
             self._lent = 0.0
 
     def wrote(self, size: int) -> None:
-        """Counts the bytes of a request."""
-        if self._writes and self._quotas.on:
-            self._quotas.spend(QuotaKey.PRODUCE, self._payer, size)
+        """Counts the bytes of a request. Raises HttpError (429): others have written since `check`."""
+        if self._writes and self._quotas.on and self._quotas.place(QuotaKey.PRODUCE, self._payer, size, 0.0) is None:
+            raise _refusal(QuotaKey.PRODUCE, self._quotas.wait(QuotaKey.PRODUCE, self._payer))
 
     def read(self, size: int) -> None:
         """Counts the bytes of an answer, or of a part of a live view."""

@@ -172,7 +172,7 @@ class Guard:
             if who is None and self._session(cookies, now) is None:
                 what = "the console's token" if self._users is None else "a user and a password"
                 raise _not_logged_in(f"{what} is needed: in the header Authorization, or POST it to /api/v1/login")
-            if "authorization" in headers:
+            if headers.get("authorization"):
                 return
         if method not in SAFE and HEADER not in headers:
             raise HttpError(
@@ -184,7 +184,7 @@ class Guard:
 
     def is_session(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> bool:
         """Whether a request that was let in still would be: its session may have ended. Arguments as of `check`."""
-        return not self.asks or "authorization" in headers or self._session(cookies, now) is not None
+        return not self.asks or bool(headers.get("authorization")) or self._session(cookies, now) is not None
 
     @staticmethod
     def _check_host(host: str | None) -> None:

@@ -17,7 +17,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.entries.entry import is_tombstone, key_of_bin, pack_entry, unpack_entry
 from krappy.errors import InvalidRequest, NotLeader, OffsetOutOfRange, RecordTooLarge
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_of
 from krappy.ports import GatewayPort, PartitionPort, ScanPort, TopicPort
 from krappy.types import Entry
 
@@ -137,7 +137,7 @@ def _index(topic: TopicPort, key: bytes, index: int | None) -> int:
     """The partition that is asked for a key: `index`, or the one that murmur2 gives it."""
     if index is not None:
         return index
-    return partition_for(key, topic.count) if topic.count > 1 else 0
+    return home_of(key, topic.count)
 
 
 def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
+from krappy.console.elsewhere import delete_elsewhere
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
@@ -152,7 +153,7 @@ def row_of(partition: PartitionPort) -> PartitionDescribed:
         partition.size,
         partition.segments,
         None if partition.view_failed is None else str(partition.view_failed),
-        partition.offline or partition.log_failed or None,
+        partition.spoiled or partition.log_failed or None,
     )
 
 
@@ -280,7 +281,7 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
         partition.check_deletable(before)
     start = {}
     if away and call.gateway is not None:
-        starts = await call.gateway.delete_records(topic, away)
+        starts = await delete_elsewhere(call, call.gateway, topic, away)
         start = {str(index): offset for index, offset in starts.items()}
     for partition, before in wanted:
         start[str(partition.index)] = await call.access.delete_records(partition, before)

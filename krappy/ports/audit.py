@@ -32,9 +32,11 @@ Position = tuple[str, int, int]  # topic, partition, offset
 
 
 class Change:
-    """What is being changed. `after`: what is told of a name in place of a look at it; `made`: False: nothing was."""
+    """What is being changed. `before`, `after`: what is told of a name in place of looks at it; `made`: False: nothing
+    was."""
 
     def __init__(self) -> None:
+        self.before: dict[str, Any] = {}
         self.after: dict[str, Any] = {}
         self.made = True
 
@@ -61,10 +63,11 @@ class AuditPort(Protocol):
         """Somebody has changed something: what it was and what it is, None where it was not or is not there."""
 
     def change(
-        self, kind: str, names: Sequence[str], look: Callable[[str], Any] = ...
+        self, kind: str, names: Sequence[str], look: Callable[[str], Any] = ..., *, elsewhere: bool = False
     ) -> AbstractContextManager[Change]:
         """Around a change of what has these names, which is told when it was made, or may have been: the two are one
-        step, which no cancellation ends. `look`: gives what there is now of a name."""
+        step, which no cancellation ends. `look`: gives what there is now of a name. `elsewhere`: other brokers make it,
+        who are only told that this one asks; what is afterwards as it was before is left out."""
 
     def moved(self, group: str, before: Iterable[Position], after: Iterable[Position], *, often: bool = False) -> None:
         """Somebody has moved a group's positions: those that it had, and those that it has; no `after`: they were

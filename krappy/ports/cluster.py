@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.registration import Loss
 from krappy.core.throttle import ReplicationQuota
 from krappy.errors import KrappyError
 from krappy.ports.partitions import TransactionEnd
@@ -37,9 +38,10 @@ class MembershipPort(Store, Protocol):
         directory: str,
         boot: str,
         endpoints: Mapping[str, tuple[str, int]],
-        has_lost: Callable[[TopicImage, int], bool],
+        has_lost: Callable[[TopicImage, int], Loss | None],
         seen_epoch: Callable[[TopicImage, int], int],
         told: Callable[[], None],
+        new_start: Callable[[str], Awaitable[tuple[str, bool]]],
     ) -> None:
         """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""
 
@@ -92,6 +94,10 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
     ) -> Mapping[TopicPartition, int | KrappyError]:
         """ListOffsets: in each of these the offset of the first event at or after a time (ms), -1 if there is none;
         for the time -1 the last stable offset."""
+
+    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
+        """OffsetForLeaderEpoch: where the events begin that this leader has taken in its epoch; None: it does not know.
+        Raises NotLeader, BrokerError."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""

@@ -152,6 +152,10 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
     def view_failed(self) -> Exception | None: ...
     @property
     def log_failed(self) -> str: ...
+    @property
+    def spoiled(self) -> str:
+        """Why its log is not what other replicas have, or can't be read as a whole; empty: nothing is known of that."""
+
     def publish(
         self,
         data: bytes | memoryview,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from krappy.core.security.quota import Payer
+from krappy.core.security.quota import Payer, QuotaPlace
 from krappy.core.security.quota_entities import QuotaEntity, QuotaFilter, QuotaKey, Rates
 from krappy.waiting import Signal
 
@@ -29,6 +29,10 @@ class UsePort(Protocol):
 
     def spend(self, key: QuotaKey, payer: Payer, amount: float) -> float:
         """Notes that so much was used. Returns for how many seconds the client is to be silent."""
+
+    def place(self, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
+        """As `spend`, for what has to wait while others are over the quota. None: for more than `most` seconds; then
+        nothing was noted."""
 
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         """For how many seconds the client is over this quota."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 from krappy.core.security.operations import Grant
 from krappy.core.security.principal import Principal
 from krappy.core.security.quota import Payer
-from krappy.errors import AuthorizationFailed
+from krappy.errors import AuthorizationFailed, KrappyError
 from krappy.measures import Histogram
 from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
@@ -107,6 +107,7 @@ class SessionPort(PacedPort, Protocol):
     principal: Principal  # who the peer is; `access` is for it
     login: LoginPort | None  # None: nobody logs in at this listener
     access: AccessPort  # to whatever has a name
+    says_broker: bool  # that it is another broker, which no quota limits
 
     @property
     def payer(self) -> Payer:
@@ -118,6 +119,10 @@ class SessionPort(PacedPort, Protocol):
         """A handle for a registration, which is closed with the connection, or when one of the `grants` that it stands
         on is not allowed any more. `kept`: about how many bytes of memory it keeps, if it may be many. Raises
         Overloaded, having closed it."""
+
+    def standing_on(self, grants: Sequence[Grant]) -> AbstractContextManager[None]:
+        """Around a wait: it ends when one of the grants is not allowed any more. Raises AuthorizationFailed then, also
+        if it was over."""
 
     def registration(self, handle: int) -> Registered:
         """Raises UnknownHandle."""
@@ -194,6 +199,7 @@ class KafkaSessionPort(PacedPort, Protocol):
     on_close: list[Callable[[], None]]  # called once when it ends
     knows_quotas: bool  # the answer that is being made may refuse a change of topics because of a quota
     is_broker: bool  # it is another broker, which no quota limits
+    refusal: KrappyError | None  # what a Produce is answered with, because of a quota. Valid until the handler returns
 
     @property
     def broker(self) -> BrokerPort: ...

@@ -188,6 +188,12 @@ def stamp(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
     return _STAMP.pack(base_offset, header.length, leader_epoch)
 
 
+def read_stamp(buf: Buffer) -> tuple[int, int]:
+    """(base offset, leader epoch) of the batch at the head of `buf`, of STAMPED bytes or more. Verifies nothing."""
+    base_offset, _, leader_epoch = _STAMP.unpack_from(buf)
+    return base_offset, leader_epoch
+
+
 def split(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Each whole batch in `buf`, checked. One that is cut at the end is ignored. Raises CorruptBatch."""
     view = memoryview(buf)

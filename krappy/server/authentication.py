@@ -31,7 +31,7 @@ from krappy.ports.audit import AuditPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
-from krappy.server.tls import PeerCertificate
+from krappy.server.tls import NOBODY, PeerCertificate
 from krappy.settings.security import SecuritySettings
 from krappy.tls import TlsSocket
 
@@ -42,6 +42,7 @@ LOCKED_FRAME = 64 << 10  # bytes of a request before its peer has logged in
 MAX_STEPS = 8  # messages of one attempt
 HOUR_MS = 3_600_000  # after which one with a token logs in again, unless the settings say something else
 LONGEST_MS = 2**53  # of a session
+DISTRUSTED = "the authority of the certificate is trusted no more"
 Report = Callable[..., None]
 
 
@@ -213,6 +214,7 @@ class Entrance:
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
     _endless = False  # its requests may last for ever
+    _stands_on = NOBODY  # the authorities by which its peer's certificate is good
 
     def _stop_reading(self) -> None:
         raise NotImplementedError
@@ -253,13 +255,17 @@ class Entrance:
 
     def _take_certificate(self, sock: TlsSocket) -> bool:
         """Lets the peer be who its certificate says, unless it has to log in. False: it may not come in."""
+        tls = self._server.tls
+        if tls is not None:
+            self._stands_on = tls.stands_on(sock)
+            if not tls.trusts(self._stands_on):  # it was taken away during the handshake
+                self._refused(DISTRUSTED)
+                return False
         if self._admission.rules is None or self._locked or (shown := PeerCertificate.of(sock)) is None:
             return True
         name = self._admission.rules.name_of(shown.subject)
         if name is None:
-            why = f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}"
-            self._server.report("authentication_failed", client=self.client, mechanism="SSL", user="", reason=why)
-            self._server.broker.audit.failed("SSL", self._peer.principal.host, "", why)
+            self._refused(f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}")
             return False
         self._until = trio.current_time() + shown.expires - time.time()
         self._peer.principal = replace(
@@ -267,6 +273,19 @@ class Entrance:
         )
         self._server.broker.audit.authenticated(self._peer.principal)
         return True
+
+    def _look_at_authorities(self) -> None:
+        """Ends the connection if an authority that it stands on is there no more. What had ended is left alone."""
+        tls = self._server.tls
+        if tls is not None and not tls.trusts(self._stands_on):
+            self._stands_on, self._until = NOBODY, math.inf
+            self._tell_ended(DISTRUSTED)
+            self._end_waiting(f"the connection ends: {DISTRUSTED}")
+
+    def _refused(self, why: str) -> None:
+        """Notes that the peer's certificate does not let it in, or that it has shown none."""
+        self._server.report("authentication_failed", client=self.client, mechanism="SSL", user="", reason=why)
+        self._server.broker.audit.failed("SSL", self._peer.principal.host, "", why)
 
     def _time_is_over(self) -> None:
         """Called when `_until` has come."""

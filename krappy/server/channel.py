@@ -30,7 +30,7 @@ from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import PROOF, SMALL, TURN
+from krappy.server.pace import LITTLE, PROOF, SMALL, TURN
 from krappy.server.sockets import has_left, readable
 from krappy.server.throttled import Throttled
 from krappy.tls import TlsSocket
@@ -163,7 +163,7 @@ class Channel(DescribedConnection, Throttled):
     async def _greet(self, sock: TlsSocket) -> bool:
         """The handshake of TLS; whether it was done."""
         with self._life:
-            greeted = await self._server.handshakes.greet(sock, self.client, self._checked)
+            greeted = await self._server.handshakes.greet(sock, self.client, self._checked, self._refused)
             return greeted and self._take_certificate(sock)
         return False
 
@@ -187,8 +187,11 @@ class Channel(DescribedConnection, Throttled):
 
     async def _read(self) -> None:
         sock, scratch, turns, budget = self._sock, self._server.scratch, self._server.turns, self._server.budget
+        stillness = self._server.broker.stillness
         its_turn = False
         while not self._finishing:
+            if stillness.was:
+                await stillness.until_told()
             large = self._large
             count = 0
             if not self._held_back:
@@ -224,9 +227,10 @@ class Channel(DescribedConnection, Throttled):
             self._reading = True
             fresh = large is None and not self._turn_over
             begun, waiting = self._since if fresh else perf_counter(), self._outbox.size
+            contended = not its_turn and turns.contended
             try:
                 if large is None:
-                    self._take(scratch[:count], TURN if its_turn or not turns.contended else 0)
+                    self._take(scratch[:count], turns.until if contended else begun + TURN, contended)
                 else:
                     self._fill(large, count)
             finally:
@@ -237,15 +241,13 @@ class Channel(DescribedConnection, Throttled):
                 self._times.observe_each(self._answered_at_once, perf_counter() - self._since)
                 self._answered_at_once.clear()
             # After little input it is not the peer's fault if this took long: the system ran other programs.
-            its_turn = self._turn_over or (much and perf_counter() - begun > TURN)
-            self._quick = -PROOF if its_turn else self._quick + 1
+            took = perf_counter() - begun
+            its_turn = self._turn_over or (much and took > TURN)
+            self._quick = -PROOF if its_turn and took > LITTLE else self._quick + 1
             if its_turn:
                 await turns.next()
             if self._wanted and self._large is None:
                 await self._make_room()
-            elif count <= SMALL and not its_turn and not self._held_back and self._may_read():
-                await self._bytes_come()  # likely nothing more has come yet: to look would cost as much as this wait
-                continue
             await self._room(self._may_begin if self._held_back else self._may_read)
 
     async def _bytes_come(self) -> None:
@@ -261,6 +263,8 @@ class Channel(DescribedConnection, Throttled):
         is not read from has left. The server calls it regularly: that costs less than a timeout around each wait."""
         if self._until <= now:
             self._time_is_over()
+        if self._stands_on:
+            self._look_at_authorities()
         if self._blocked_since < now and not self._left and has_left(self._sock):
             self._leave()
         if self._left and self._leaves_silently(now):
@@ -342,10 +346,10 @@ class Channel(DescribedConnection, Throttled):
         (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
         self._kept = count
 
-    def _take(self, chunk: memoryview, seconds: float) -> None:
-        """Dispatches the whole frames of a chunk, for `seconds` at most, and keeps the rest. Sets `_wanted` when a
-        large frame begins there. With 0 seconds, it dispatches one small request, if the peer asked for little before.
-        """
+    def _take(self, chunk: memoryview, until: float, contended: bool) -> None:
+        """Dispatches the whole frames of a chunk, until this time (perf_counter) but at least one, and keeps the rest.
+        Sets `_wanted` when a large frame begins there. `contended`: others wait for their turns; then it begins only
+        small requests, and those only if the peer asked for little before."""
         self._held_back = self._turn_over = False
         begun = bool(self._rest)
         if begun:
@@ -356,7 +360,7 @@ class Channel(DescribedConnection, Throttled):
         position, held, quotas = 0, len(data), self._quotas
         least, limit = self._least, self._limit()
         large = FAIR if self._server.budget.spent else LARGE
-        turn = perf_counter() + seconds
+        waits = contended and self._quick < 0
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not least <= size <= limit:
@@ -367,8 +371,7 @@ class Channel(DescribedConnection, Throttled):
                 self._wanted = size if size > large else 0
                 break
             self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
-            waits = position > 0 or (not seconds and (size > SMALL or self._quick < 0))
-            over = waits and perf_counter() >= turn
+            over = waits or (contended and size > SMALL) or (position > 0 and perf_counter() >= until)
             if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
                 self._turn_over, self._held_back = over, True
                 break

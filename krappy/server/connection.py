@@ -213,11 +213,15 @@ class Connection(Channel):
 
     def _reply(self, answer: Answer, id: int) -> None:
         frame = answer.frame(id)
-        if self._quotas.on and answer.kind in self._speech.reads:
+        if self._quotas.on and answer.kind in self._speech.reads and not self._exempt:
             self._spend(QuotaKey.CONSUME, self._payer(), len(frame))
         self._send(frame)
 
     # --- quotas
+
+    @property
+    def _exempt(self) -> bool:
+        return self.session.is_broker
 
     def _payer(self, frame: memoryview = NO_FRAME) -> Payer:
         principal = self.session.principal
@@ -230,12 +234,15 @@ class Connection(Channel):
         return QuotaKey.PRODUCE if kind in self._speech.writes else None
 
     def _metered(self, frame: memoryview, size: int, lent: bool) -> None:
-        if self._limit_of(frame) is QuotaKey.CONSUME and (wait := self._quotas.wait(QuotaKey.CONSUME, self._payer())):
-            self._refuse(frame, over_quota(wait))  # it was held for long enough
+        wait = 0.0
+        if self._limit_of(frame) is QuotaKey.CONSUME and not self._exempt:
+            wait = self._quotas.wait(QuotaKey.CONSUME, self._payer())
+        if wait:
+            self._refuse(frame, size, lent, over_quota(QuotaKey.CONSUME, wait))  # it was held for long enough
         else:
             super()._metered(frame, size, lent)
 
-    def _refuse(self, frame: memoryview, error: KrappyError) -> None:
+    def _refuse(self, frame: memoryview, size: int, lent: bool, error: KrappyError) -> None:
         self.requests += 1
         try:
             id = take_id(unpack_request(frame[4:]))
@@ -246,11 +253,11 @@ class Connection(Channel):
     @property
     def ready(self) -> bool:
         """Not while its client is over a quota: polls wait, and so do streams."""
-        return not (self._throttled_until and self._silence() < math.inf) and super().ready
+        return not (self._streams_until and self._silence_of_streams() < math.inf) and super().ready
 
     async def writable(self) -> None:
         signals = [self.changed, self._server.budget.freed, self._quotas.changed]
-        while not await wait_any(signals, lambda: self.ready, self._silence()):
+        while not await wait_any(signals, lambda: self.ready, self._silence_of_streams()):
             pass
 
 

@@ -150,6 +150,8 @@ class HttpConnection:
         """Answers one request. Every HTTP request passes here, and nowhere else."""
         self.requests += 1
         self._active = True
+        if self._server.broker.stillness.was:
+            await self._server.broker.stillness.until_told()
         pages = self._server.pages
         reckoned = 0
 

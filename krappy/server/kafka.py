@@ -319,6 +319,14 @@ class KafkaConnection(Channel):
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
         return QuotaKey.PRODUCE if frame[:2] == PRODUCE else None
 
+    def _refuse(self, frame: memoryview, size: int, lent: bool, error: KrappyError) -> None:
+        # Not its own code: producers that do not know that for a Produce give up.
+        self.session.refusal = RequestTimeout(error.text)
+        try:
+            self._dispatch(frame, size, lent)
+        finally:
+            self.session.refusal = None
+
     def _pass_on(self) -> None:
         """Sends the answers at the head of `_slots` that are done."""
         slots = self._slots

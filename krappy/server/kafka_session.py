@@ -8,8 +8,10 @@ from typing import Any, TypeVar, cast
 import trio
 
 from krappy.core.cluster.image import Registration
+from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.security.quota import Payer
 from krappy.core.security.quota_entities import QuotaKey
+from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, NodeInfo, PacedPort, SessionFacts
 from krappy.server.session import Identified
 from krappy.server.throttled import HELD
@@ -36,11 +38,21 @@ class KafkaSession(Identified):
         self.on_close: list[Callable[[], None]] = []
         self.closed = False
         self.knows_quotas = True
-        self.is_broker = False
+        self._says_broker = False
+        self.refusal: KrappyError | None = None
 
     @property
     def payer(self) -> Payer:
         return Payer(self.principal.name, self.client_id or "")
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is another broker, which no quota limits: it has asked as one, and still may."""
+        return self._says_broker and self.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+
+    @is_broker.setter
+    def is_broker(self, says_broker: bool) -> None:
+        self._says_broker = says_broker
 
     def mutate(self, partitions: int) -> None:
         self._mutate(partitions, strict=self.knows_quotas)

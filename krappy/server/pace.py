@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 OUTBOX = 1 << 20  # while more bytes of answers wait to be sent, no request is read and no answer made
 TURN = 0.005  # seconds for which one connection's requests are begun in one turn
+LITTLE = 0.0005  # seconds: a peer whose requests take longer in a contended round did not ask for little
 PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
 SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
 
@@ -27,6 +29,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._queue = trio.Lock()  # its holder goes on in the next round, and releases it at once
+        self.until = 0.0  # when the time is over (perf_counter) that all small requests of this round have together
 
     @property
     def contended(self) -> bool:
@@ -37,6 +40,7 @@ class Turns:
         """Returns when all that came before have had their turns."""
         async with self._queue:
             pass
+        self.until = perf_counter() + TURN
 
 
 class Pace:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 import trio
 
-from krappy.core.security.operations import Grant
+from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.core.security.quota import Payer
 from krappy.errors import AuthorizationFailed, Overloaded, UnknownHandle
@@ -129,7 +130,17 @@ class Session(Identified):
         self.handles: dict[int, Registered] = {}
         self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False
+        self.says_broker = False
         self._next = 1
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it is another broker, which no quota limits."""
+        return (
+            self.says_broker
+            and self.broker.in_cluster
+            and self.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)
+        )
 
     def add(self, registration: Registered, grants: Sequence[Grant], kept: int = 0) -> int:
         if self.closed:
@@ -157,6 +168,28 @@ class Session(Identified):
     def _hold(self, handle: int, grants: Sequence[Grant]) -> None:
         if (release := self.access.hold(grants, partial(self._revoke, handle))) is not None:
             self._releases[handle], self._grants[handle] = release, grants
+
+    @contextmanager
+    def standing_on(self, grants: Sequence[Grant]) -> Iterator[None]:
+        denied: AuthorizationFailed | None = None
+        access = self.access
+
+        def end(error: AuthorizationFailed) -> None:
+            nonlocal denied
+            denied = error
+            scope.cancel()
+
+        with trio.CancelScope() as scope:
+            release = access.hold(grants, end)
+            try:
+                yield
+            finally:
+                if release is not None:
+                    release()
+        if denied is not None:
+            raise denied
+        for each in grants if self.access is not access else ():  # the peer has logged in anew meanwhile
+            self.access.check(*each)
 
     def _look_again(self) -> None:
         for handle, grants in list(self._grants.items()):

@@ -5,10 +5,15 @@ Rules, kept here (KIP-219):
 - Who is over a quota is answered at once, and told for how long; the broker then reads no further request of that
   connection until that time is over. It still sees a peer that leaves.
 - Requests that a quota counts wait as well while what other connections did is over it, for `HELD` seconds at most:
-  nobody gains by having many connections. Then a write begins all the same, and a read is refused: its client asks
-  again. A Fetch is not held, but answered empty.
+  nobody gains by having many connections, or new ones. A write takes its place in line when it comes; one that would
+  wait for longer is refused at once, and its connection is silent for so long. A read is refused after so long. Clients
+  ask again. A Fetch is not held, but answered empty.
 - What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
   ahead (`reading`).
+- For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
+  its requests, whoever has used it, and whatever its streams use meanwhile: in Kafka that is the quota's window
+  (KIP-124). For what it has read or written a native one is silent for `_longest`. Its streams, whose parts nobody asks
+  for one by one, wait each time anew (`_streams_until`).
 - When a quota changes, nobody is silent any longer for what was before.
 - Without quotas all of this is one look at `_quotas.on` for each request.
 """
@@ -19,13 +24,13 @@ import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import trio
 
-from krappy.core.security.quota import Payer
+from krappy.core.security.quota import LEAST_WAIT, Payer
 from krappy.core.security.quota_entities import QuotaKey
-from krappy.errors import Overloaded
+from krappy.errors import KrappyError, Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
@@ -43,15 +48,29 @@ LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it h
 T = TypeVar("T")
 
 
+class WriteTurn(NamedTuple):
+    """When the write at the head of a connection begins (on trio's clock), and for how long the connection is silent
+    then. `version`: of the quotas. `refused`: it is refused then."""
+
+    at: float
+    silence: float
+    version: int
+    refused: bool
+
+
 class Throttled(Entrance, Pace):
     _server: Server
     _quotas: UsePort
     _throttled_until = 0.0  # until then no further request begins, on trio's clock
+    _streams_until = 0.0  # the same for the next part of an answer that is a stream
     _throttled_by = 0  # the version of the quotas that it is for
+    _throttled_since = 0.0  # when it was silenced first after its last request began; 0: it was not
     _held_since = 0.0  # when the next request began to wait for what others did; 0: it does not wait
+    _write_turn: WriteTurn | None = None  # of the next request, once it is known
     _paying: Payer | None = None  # who pays for the request that is being dispatched; None: nobody
     _counted_at = 0.0  # up to when its time is paid, on perf_counter
     _blocked_since: float
+    _silent_since: float
     _frame_since: float
     _finishing: bool
     _left: bool
@@ -75,6 +94,10 @@ class Throttled(Entrance, Pace):
         raise NotImplementedError
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
+        raise NotImplementedError
+
+    def _refuse(self, frame: memoryview, size: int, lent: bool, error: KrappyError) -> None:
+        """As `_dispatch`, for a request that is answered with this error."""
         raise NotImplementedError
 
     # --- when a request may begin
@@ -116,30 +139,52 @@ class Throttled(Entrance, Pace):
             self._throttled_until = 0.0
         return left if self._throttled_until else math.inf
 
+    def _silence_of_streams(self) -> float:
+        """The same for the next part of a stream."""
+        left = self._streams_until - trio.current_time()
+        if left <= 0 or self._throttled_by != self._quotas.version:
+            self._streams_until = 0.0
+        return left if self._streams_until else math.inf
+
     def _leaves_silently(self, now: float) -> bool:
         """Whether a peer that has left would be silent for too long to be kept."""
         return self._throttled_until - now > LEFT
 
     def throttle(self, seconds: float) -> None:
         """Begins no further request for so long."""
-        now, seconds = trio.current_time(), min(seconds, self._longest)
-        if now + seconds > self._throttled_until:
-            self.throttled += now + seconds - max(now, self._throttled_until)
-            self._throttled_until, self._throttled_by = now + seconds, self._quotas.version
+        self._silence_for(seconds, self._longest)
+
+    def _silence_for(self, seconds: float, most: float) -> None:
+        """`most`: seconds after which the next request may begin, since it was silenced first."""
+        now = trio.current_time()
+        if self._silent_since < math.inf and now >= self._throttled_until:  # it waits for the peer, not the peer for it
+            self._throttled_since = 0.0
+        if self._throttled_by != self._quotas.version:
+            self._throttled_by = self._quotas.version
+            self._throttled_until = self._streams_until = self._throttled_since = 0.0
+        self._throttled_since = self._throttled_since or now
+        self._streams_until = max(self._streams_until, now + min(seconds, most))
+        until = min(now + seconds, self._throttled_since + most)
+        if until > max(now, self._throttled_until):
+            self.throttled += until - max(now, self._throttled_until)
+            self._throttled_until = until
 
     # --- reads
 
     @property
     def read_bytes(self) -> int:
-        rate = self._quotas.rate(QuotaKey.CONSUME, self._peer.payer) if self._quotas.on else math.inf
-        return self.answer_bytes if rate == math.inf else max(1, min(self.answer_bytes, int(rate)))
+        most = self._server.budget.answer_bytes
+        if not self._quotas.on or self._exempt:
+            return most
+        rate = self._quotas.rate(QuotaKey.CONSUME, self._peer.payer)
+        return most if rate == math.inf else max(1, min(most, int(rate)))
 
     @asynccontextmanager
     async def reading(self, limit: int) -> AsyncIterator[None]:
         quotas, payer, lent = self._quotas, self._peer.payer, 0.0
         if quotas.on and not self._exempt:
             if not await quotas.within(QuotaKey.CONSUME, payer, HELD):
-                raise over_quota(quotas.wait(QuotaKey.CONSUME, payer))
+                raise over_quota(QuotaKey.CONSUME, quotas.wait(QuotaKey.CONSUME, payer))
             lent = quotas.lend(QuotaKey.CONSUME, payer, limit)
         try:
             yield
@@ -149,7 +194,7 @@ class Throttled(Entrance, Pace):
 
     async def affordable(self) -> None:
         await self.writable()
-        while self._quotas.on and self._quotas.wait(QuotaKey.CONSUME, self._peer.payer):
+        while self._quotas.on and not self._exempt and self._quotas.wait(QuotaKey.CONSUME, self._peer.payer):
             await self._quotas.within(QuotaKey.CONSUME, self._peer.payer)
             await self.writable()
 
@@ -159,31 +204,56 @@ class Throttled(Entrance, Pace):
         """Whether a request waits, because its sender is over a quota by what was done on other connections."""
         if self._exempt:
             return False
-        payer, quotas = self._payer(frame), self._quotas
-        wait = min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST) if quotas.timed else 0.0
-        if (key := self._limit_of(frame)) is not None:
+        payer, quotas, key, now = self._payer(frame), self._quotas, self._limit_of(frame), trio.current_time()
+        if self._finishing:
+            return False
+        if key is QuotaKey.PRODUCE and (wait := self._turn_to_write(payer, len(frame) + 4).at - now) >= LEAST_WAIT:
+            self._silence_for(wait, math.inf)
+            return True
+        wait = min(quotas.wait(QuotaKey.REQUEST, payer), self._left_of_window(now)) if quotas.timed else 0.0
+        if key is QuotaKey.CONSUME:
             wait = max(wait, quotas.wait(key, payer))
-        now = trio.current_time()
-        if not wait or self._finishing or (self._held_since and now - self._held_since >= HELD):
+        if wait < LEAST_WAIT or (self._held_since and now - self._held_since >= HELD):
             self._held_since = 0.0
             return False
         self._held_since = self._held_since or now
         if key is QuotaKey.CONSUME:  # some of it may be counted ahead, and be given back
             wait = max(AGAIN, wait / 4)
-        self.throttle(min(wait, self._held_since + HELD - now))
+        self._silence_for(min(wait, self._held_since + HELD - now), math.inf)
         return True
+
+    def _left_of_window(self, now: float) -> float:
+        """For how many seconds request_percentage may keep the next request from beginning."""
+        return MOST_REQUEST if not self._throttled_since else self._throttled_since + MOST_REQUEST - now
+
+    def _turn_to_write(self, payer: Payer, size: int) -> WriteTurn:
+        quotas, turn = self._quotas, self._write_turn
+        if turn is None or turn.version != quotas.version:
+            now, place = trio.current_time(), quotas.place(QuotaKey.PRODUCE, payer, size, HELD)
+            if place is None:
+                turn = WriteTurn(now, HELD, quotas.version, True)
+            else:
+                turn = WriteTurn(now + place.wait, place.silence, quotas.version, False)
+            self._write_turn = turn
+        return turn
 
     def _metered(self, frame: memoryview, size: int, lent: bool) -> None:
         """Dispatches a request while there are quotas."""
         if self._exempt:
             self._dispatch(frame, size, lent)
             return
-        payer = self._payer(frame)
+        payer, refused, self._throttled_since = self._payer(frame), False, 0.0
         if self._limit_of(frame) is QuotaKey.PRODUCE:
-            self._spend(QuotaKey.PRODUCE, payer, size)
+            turn, self._write_turn = self._turn_to_write(payer, size), None
+            refused = turn.refused
+            if turn.silence:
+                self.throttle(turn.silence)
         self._paying, self._counted_at = payer, perf_counter()
         try:
-            self._dispatch(frame, size, lent)
+            if refused:
+                self._refuse(frame, size, lent, over_quota(QuotaKey.PRODUCE, HELD))
+            else:
+                self._dispatch(frame, size, lent)
         finally:
             self._spend_time()
             self._paying = None
@@ -202,7 +272,7 @@ class Throttled(Entrance, Pace):
     def _took(self, payer: Payer, seconds: float) -> None:
         """Counts time on the event loop."""
         if wait := self._quotas.spend(QuotaKey.REQUEST, payer, 100 * seconds):
-            self.throttle(min(wait, MOST_REQUEST))
+            self._silence_for(wait, MOST_REQUEST)
 
     def _checked(self, seconds: float) -> None:
         if self._quotas.timed:
@@ -216,6 +286,6 @@ class Throttled(Entrance, Pace):
         return timed(work, perf_counter, lambda seconds: self._took(payer, seconds))
 
 
-def over_quota(seconds: float) -> Overloaded:
-    text = f"the throttling quota has been exceeded: {QuotaKey.CONSUME}; try again in {seconds:.1f} s"
+def over_quota(key: QuotaKey, seconds: float) -> Overloaded:
+    text = f"the throttling quota has been exceeded: {key}; try again in {seconds:.1f} s"
     return Overloaded(text, seconds=seconds)

@@ -3,7 +3,10 @@
 Rules, kept here:
 
 - Files that have changed make a new context, which takes the place of the old one once it has proved good. A
-  certificate without its key, or one that is not valid now, never does: the old one stays, and the log says so.
+  certificate without its key, or one that is not valid now, does not: the old one stays, and the log says so. They are
+  looked at again until they are good.
+- Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
+  files without it are taken, the connection ends.
 - A handshake has `SECONDS`. When more than `MOST` wait for their peers, the one that has waited longest gives way: not
   one whose peer is quick. The steps of handshakes, of up to some ms each, are made in turns; while as many wait for
   that, listeners with TLS accept nobody.
@@ -12,6 +15,7 @@ Rules, kept here:
 
 from __future__ import annotations
 
+import hashlib
 import os
 import ssl
 import stat
@@ -20,10 +24,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import trio
 
-from krappy.core.security.certificates import distinguished_name, validity
+from krappy.core.security.certificates import certificates, distinguished_name, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
 from krappy.ports.users import Took, untold
@@ -39,22 +44,33 @@ MOST = 256  # handshakes that wait for their peers
 TURN = 0.005  # seconds for which steps of handshakes are made in a round of the event loop
 LOOK_SECONDS = 10.0  # between two looks at the files
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
+NO_PROOF = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE")  # OpenSSL's reasons; the second: it is another's
 DEMANDS = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}  # names of ssl.VerifyMode
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
 CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
 Report = Callable[..., None]
+Authorities = frozenset[bytes]
+NOBODY: Authorities = frozenset()
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 class Contexts(NamedTuple):
     """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `brokers`:
-    with which this broker connects to others of its cluster. `expires`: when the certificate does, in seconds since the
-    epoch."""
+    with which this broker connects to others of its cluster. `begins`, `expires`: from when until when the certificate
+    is valid, in seconds since the epoch. `authorities`: hashes of those that vouch for clients."""
 
     clients: ssl.SSLContext
     browsers: ssl.SSLContext
     brokers: ssl.SSLContext | None
+    begins: float
     expires: float
+    authorities: Authorities = NOBODY
+
+    def not_now(self, now: float) -> str:
+        """Why the certificate is not valid now; empty: it is."""
+        if now < self.begins:
+            return f"is not valid before {_shown(self.begins)}"
+        return "" if now < self.expires else "has expired"
 
 
 class ServerTls:
@@ -65,8 +81,10 @@ class ServerTls:
         self._report = report
         self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
         self._seen = self._look()
+        self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
         self.rules = _rules(settings)
         self.contexts = self._load()
+        self._failed = ""  # why the files were not taken when they were read last
         if self.contexts.expires < time.time():
             report("tls_certificate_expired", file=settings.tls_certificate)
 
@@ -80,6 +98,18 @@ class ServerTls:
     def for_browsers(self) -> ssl.SSLContext:
         return self.contexts.browsers
 
+    def stands_on(self, sock: TlsSocket) -> Authorities:
+        """The authorities by which a client's certificate was found good; of several that may be, all. Nobody: it has
+        shown none."""
+        known = self._known.get(sock.context, NOBODY)  # which may be of the files before
+        if not known or not sock.getpeercert(binary=True):
+            return NOBODY
+        return known.intersection(map(_hash, sock.proof())) or known
+
+    def trusts(self, authorities: Authorities) -> bool:
+        """Whether all of these are still in the file."""
+        return authorities <= self.contexts.authorities
+
     async def watch(self) -> None:
         """Takes files that have changed. Until cancelled."""
         while True:
@@ -87,17 +117,21 @@ class ServerTls:
             await trio.to_thread.run_sync(self.look)
 
     def look(self) -> None:
-        """Takes the files if they have changed since the last look."""
+        """Takes the files if they have changed since the last look. What was not good may be good now, though nothing
+        has changed that a look sees: who may read it, or the time."""
         found = self._look()  # first: what changes while they are read is seen by the next look
-        if found == self._seen:
+        if found == self._seen and not self._failed:
             return
+        was, self._failed = self._failed if found == self._seen else "", ""
         self._seen = found
         try:
             contexts = self._load()
-            if not contexts.expires > time.time():
-                raise ConfigError(f"tls_certificate: the certificate in {self._settings.tls_certificate} has expired")
+            if why := contexts.not_now(time.time()):
+                raise ConfigError(f"tls_certificate: the certificate in {self._settings.tls_certificate} {why}")
         except ConfigError as error:
-            self._report("tls_reload_failed", error=error.text)
+            self._failed = error.text
+            if self._failed != was:
+                self._report("tls_reload_failed", error=error.text)
             return
         self.contexts = contexts
         self._report("tls_reloaded", expires=_shown(contexts.expires))
@@ -119,9 +153,12 @@ class ServerTls:
                 "authorities whose certificates clients may show",
                 setting="tls_client_ca",
             )
-        expires = _checked(settings.tls_certificate, settings.tls_key)
+        begins, expires = _checked(settings.tls_certificate, settings.tls_key)
         clients, browsers = self._context(settings.ssl_client_auth), self._context("none")
-        return Contexts(clients, browsers, self._outgoing() if settings.zookeeper_connect else None, expires)
+        authorities = NOBODY if settings.ssl_client_auth == "none" else _authorities(settings.tls_client_ca, clients)
+        self._known[clients] = authorities
+        outgoing = self._outgoing() if settings.zookeeper_connect else None
+        return Contexts(clients, browsers, outgoing, begins, expires, authorities)
 
     def _outgoing(self) -> ssl.SSLContext:
         """It trusts the authorities of clients' certificates, which are those of brokers, too; else the system's."""
@@ -223,8 +260,15 @@ class Handshakes:
         if len(self._steps) >= MOST:
             await wait_any([self._changed], lambda: len(self._steps) < MOST)
 
-    async def greet(self, sock: TlsSocket, client: str, took: Took = untold) -> bool:
-        """Whether the handshake was done. `took`: is told of the time of its steps."""
+    async def greet(
+        self,
+        sock: TlsSocket,
+        client: str,
+        took: Took = untold,
+        refused: Callable[[str], None] | None = None,
+    ) -> bool:
+        """Whether the handshake was done. `took`: is told of the time of its steps; `refused`: why the peer's
+        certificate was not good, or that it has shown none."""
         why = f"it was not done within {SECONDS:g} s, or gave way to others"
         with trio.move_on_after(SECONDS) as scope:
             try:
@@ -233,6 +277,8 @@ class Handshakes:
             except (OSError, ValueError) as error:
                 why = _reason(error)
                 sock.reject(TLS_ALERT)
+                if refused is not None and _of_certificate(error):
+                    refused(why)
         self.failed += 1
         self._report("tls_handshake_failed", client=client, reason=why)
         return False
@@ -279,8 +325,9 @@ def _rules(settings: SecuritySettings) -> NameRules:
         raise ConfigError(text, setting="ssl_principal_mapping_rules") from None
 
 
-def _checked(certificate: str, key: str) -> float:
-    """When the certificate expires. Raises ConfigError when the files can't be used, or others may read the key."""
+def _checked(certificate: str, key: str) -> tuple[float, float]:
+    """From when until when the certificate is valid. Raises ConfigError when the files can't be used, or others may
+    read the key."""
     try:
         with open(certificate, "rb") as file:
             pem = file.read()
@@ -297,9 +344,24 @@ def _checked(certificate: str, key: str) -> float:
             setting="tls_certificate",
         )
     try:
-        return validity(pem)[1]
+        return validity(pem)
     except ValueError as error:
         raise ConfigError(f"tls_certificate: {certificate}: {error}", setting="tls_certificate") from None
+
+
+def _authorities(file: str, context: ssl.SSLContext) -> Authorities:
+    """Those that a context made of the file trusts: it knows them, but does not tell of such as may sign no others,
+    which may vouch for themselves."""
+    told = context.get_ca_certs(binary_form=True)
+    try:
+        with open(file, "rb") as opened:
+            return frozenset(map(_hash, [*told, *certificates(opened.read())]))
+    except OSError:
+        return frozenset(map(_hash, told))
+
+
+def _hash(certificate: bytes) -> bytes:
+    return hashlib.sha256(certificate).digest()
 
 
 def _no_password() -> str:
@@ -313,6 +375,13 @@ def _signature(file: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _of_certificate(error: Exception) -> bool:
+    """Whether a handshake has failed because of the peer's certificate."""
+    return isinstance(error, ssl.SSLCertVerificationError) or (
+        isinstance(error, ssl.SSLError) and error.reason in NO_PROOF
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 import msgpack
@@ -161,6 +162,8 @@ def _named(value: Any) -> bool:
 
 
 _pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
+_name = cache(_pack)  # of a field, of which there are few
+_MAP_HEADERS = [bytes((0x80 | count,)) for count in range(16)]
 
 
 class _WhenUsed:
@@ -221,7 +224,7 @@ class Base:
         rest = fields.pop(last)
         head = _pack(fields)
         # The map's header counts one field more than `head` has. It has room for 15; no message comes near.
-        found = [bytes((head[0] + 1,)), head[1:], _pack(last)]
+        found = [_MAP_HEADERS[head[0] + 1 - 0x80], head[1:], _name(last)]
         if self.raw is None:
             return [*found, _bin_header(len(rest)), rest]
         return [*found, _array_header(len(rest)), *rest]
@@ -245,6 +248,7 @@ def _bin_header(size: int) -> bytes:
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
 
 
+@lru_cache(256)
 def _array_header(count: int) -> bytes:
     """The header of a msgpack array of `count` elements. (A Packer would allocate a buffer for it.)"""
     if count < 1 << 4:

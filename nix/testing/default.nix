@@ -67,6 +67,15 @@ let
     $out/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash -s $out -p / $out/lib/python3.11
   '';
 
+  # What installs the others, unpacked and compiled once.
+  tools = build "tools" { } ''
+    mkdir $out
+    for wheel in ${wheels}/pip-*.whl ${wheels}/setuptools-*.whl ${wheels}/wheel-*.whl ${wheels}/packaging-*.whl; do
+      ${interpreter}/bin/python3 -m zipfile -e "$wheel" $out
+    done
+    ${interpreter}/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash -s $out -p / $out
+  '';
+
   # Installs a wheel or a source tree without its dependencies: the set has all of them.
   installed =
     name: what: attrs:
@@ -78,12 +87,7 @@ let
         target=${what}
       fi
       export HOME=$PWD TMPDIR=$PWD
-      pip=$(echo ${wheels}/pip-*.whl)
-      mkdir build && ${interpreter}/bin/python3 -m zipfile -e "$pip" build
-      for wheel in ${wheels}/setuptools-*.whl ${wheels}/wheel-*.whl ${wheels}/packaging-*.whl; do
-        ${interpreter}/bin/python3 -m zipfile -e "$wheel" build
-      done
-      export PYTHONPATH=$PWD/build
+      export PYTHONPATH=${tools}
       ${interpreter}/bin/python3 -m pip install --quiet --no-index --no-deps --no-build-isolation --no-compile \
         --no-warn-script-location --disable-pip-version-check --root-user-action ignore --target made "$target"
       site=$out/lib/python3.11/site-packages

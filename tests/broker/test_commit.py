@@ -139,7 +139,10 @@ async def test_a_write_that_a_sync_has_covered_before_it_is_back_is_acknowledged
         sent = batch.encode([b"k"], [b"x" * 400_000], timestamps=1)
         first = partition.publish(sent)
         await until(lambda: partition.log.end_offset == 1)
-        second = partition.publish(producer.batch([b"k"], [b"y"]) if transactional else sent)
+        if transactional:
+            second = partition.publish(producer.batch([b"k"], [b"y"]), sender=producer.sender)
+        else:
+            second = partition.publish(sent)
         with trio.fail_after(30):
             assert [(await each.wait()).offset for each in (first, second)] == [0, 1]
         assert committed[0] == 1

@@ -17,6 +17,7 @@ from krappy.broker.partition import partition as partitions
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
 from krappy.errors import OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic
+from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.settings.topic import TopicConfig
 from krappy.types import Span, TopicPartition
@@ -24,6 +25,7 @@ from tests.broker.engine import as_killed, publish, read_all, running
 
 SMALL = {"segment.bytes": 200}
 KEYS = [b"k%d" % number for number in range(10)]
+MOVER = TransactionalSender("mover", False)
 
 
 async def made(broker: LocalBroker, **config: object) -> Partition:
@@ -60,7 +62,7 @@ async def begin(broker: LocalBroker, partition: Partition) -> Callable[[], Await
     coordinator = broker.transactions
     producer, epoch = await coordinator.init_producer("mover", 60_000)
     await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-    await partition.publish(transactional(producer, epoch, 0)).wait()
+    await partition.publish(transactional(producer, epoch, 0), sender=MOVER).wait()
     return partial(coordinator.end, "mover", producer, epoch, commit=True)
 
 
@@ -216,7 +218,7 @@ async def test_an_open_transaction_holds_up_no_deletion(tmp_path: Path) -> None:
             base_sequence=0,
             transactional=True,
         )
-        await partition.publish(data).wait()
+        await partition.publish(data, sender=MOVER).wait()
         assert (partition.last_stable_offset, partition.high_watermark) == (10, 20)
         with trio.fail_after(30):
             assert await partition.delete_records(15) == 15
@@ -241,7 +243,7 @@ async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
 
         async def transact(sequence: int, commit: bool) -> None:
             await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-            await partition.publish(transactional(producer, epoch, sequence)).wait()
+            await partition.publish(transactional(producer, epoch, sequence), sender=MOVER).wait()
             await coordinator.end("mover", producer, epoch, commit)
 
         await transact(0, commit=False)
@@ -314,7 +316,7 @@ async def test_the_start_moves_into_a_batch_beside_an_open_transaction(tmp_path:
         coordinator = broker.transactions
         producer, epoch = await coordinator.init_producer("mover", 60_000)
         await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-        await partition.publish(transactional(producer, epoch, 0)).wait()
+        await partition.publish(transactional(producer, epoch, 0), sender=MOVER).wait()
         first = await publish(partition, 10, KEYS)
         await partition.delete_records(first + 5)
         for _ in range(5):

@@ -12,12 +12,17 @@ from trio.testing import trio_test
 
 from krappy.broker.partition import doubles as module
 from krappy.broker.partition.doubles import doubles
+from krappy.broker.partition.follower import Follower
 from krappy.broker.tables import newest_rows
 from krappy.broker.tables.newest_rows import NewestRows
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import PartitionState
 from krappy.entries.entry import pack_entry
 from krappy.records import batch
 from krappy.store.views import Views
 from tests.broker.engine import running
+
+SELF, OTHER = 1, 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -82,3 +87,30 @@ async def test_one_pass_serves_all_who_began_before_it(tmp_path: Path, monkeypat
         await find()
         assert not found[-1].single, "what was written since counts"
         assert passes == 2
+
+
+@trio_test
+async def test_keys_that_came_in_place_of_lost_ones_are_found(tmp_path: Path) -> None:
+    """An unclean election has taken an event, and the partition is as long as before when another one has come."""
+    async with running(tmp_path) as broker:
+        topic = (await broker.create_topic("t", 2, {}))[0]
+        cut = topic.led(1)
+
+        async def write(partition: int, key: bytes) -> None:
+            await topic.led(partition).publish(batch.encode([key], [b"v"], timestamps=1)).wait()
+            assert await topic.led(partition).view_wait(None, 60)
+
+        async def single() -> bool:
+            newest = NewestRows(broker.views.snapshot(), cut.strays)
+            await newest.find_doubles(broker.views)
+            return newest.single
+
+        for partition, key in ((0, b"a"), (1, b"b"), (1, b"lost")):
+            await write(partition, key)
+        assert await single()
+        epoch = cut.epoch
+        await cut.take(PartitionState(OTHER, epoch + 1), 2, Role.FOLLOWER, SELF)
+        await Follower(cut, topic.id, lambda start: cut.log, SELF).diverged(epoch + 1, (epoch, 1))
+        await cut.take(PartitionState(SELF, epoch + 2, isr=(SELF,), min_isr=1), 3, Role.LEADER, SELF)
+        await write(1, b"a")
+        assert not await single()

@@ -4,8 +4,10 @@ who waits for a view that never will catch up is told so."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +19,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.upkeep import housekeeping
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
 from krappy.records import batch
+from krappy.store.log import Log
 from krappy.types import Span
 from tests.broker import engine
 
@@ -150,6 +153,15 @@ FULL = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms
 Work = Callable[[LocalBroker, Partition], Awaitable[object]]
 
 
+async def filled(broker: LocalBroker, config: Mapping[str, Any] = FULL) -> Partition:
+    """Of a new topic, with several segments."""
+    topic, _ = await broker.create_topic("t", 1, config)
+    partition = topic.led(0)
+    for _ in range(40):
+        await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
+    return partition
+
+
 async def retain(broker: LocalBroker, partition: Partition) -> None:
     await broker.housekeeper.retain(partition)
 
@@ -202,10 +214,7 @@ def test_nobody_waits_for_a_view_that_has_ended(
 
     async def main() -> None:
         async with engine.running(tmp_path, **NEVER) as broker:
-            topic, _ = await broker.create_topic("t", 1, FULL)
-            partition = topic.led(0)
-            for _ in range(40):
-                await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
+            partition = await filled(broker)
             assert await partition.view_wait(None, 60)
             broker.views.busy = lambda: True  # type: ignore[method-assign]  # as when flushes find no room
             await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
@@ -217,9 +226,10 @@ def test_nobody_waits_for_a_view_that_has_ended(
                 except KrappyError as error:
                     ended.append(error)
 
+            assert not partition.applier.moved.is_heard
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                await trio.testing.wait_all_tasks_blocked()
+                await engine.until(lambda: partition.applier.moved.is_heard)  # it may work in a thread before
                 assert not ended
                 with trio.fail_after(30):
                     await end(broker)
@@ -227,6 +237,98 @@ def test_nobody_waits_for_a_view_that_has_ended(
 
     trio.run(main)
     assert type(ended[0]) is told or (work is compact and end is delete and ended == [None])
+
+
+@pytest.mark.parametrize("work", [retain, delete_records])
+def test_a_topic_is_deleted_while_its_log_is_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work
+) -> None:
+    """A thread works at the log when it is deleted: what it finds is no trouble of the disk."""
+    began, deleted = threading.Event(), threading.Event()
+    roll, destroy = Log.roll, Log.destroy
+
+    def roll_later(log: Log) -> None:
+        began.set()
+        assert deleted.wait(30)
+        roll(log)
+
+    def destroy_now(log: Log) -> None:
+        destroy(log)
+        deleted.set()
+
+    async def main() -> None:
+        async with engine.running(tmp_path, **NEVER) as broker:
+            partition = await filled(broker)
+            monkeypatch.setattr(Log, "roll", roll_later)
+            monkeypatch.setattr(Log, "destroy", destroy_now)
+
+            async def refused() -> None:
+                with pytest.raises(UnknownTopic):
+                    await work(broker, partition)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refused)
+                with trio.fail_after(30):
+                    await engine.until(began.is_set)
+                    await broker.delete_topic("t")
+
+    trio.run(main)
+
+
+def test_a_topic_is_deleted_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is where a thread waits for the disk."""
+    deleted = threading.Event()
+    read_span, find_timestamp, find_latest, destroy = Log.read_span, Log.find_timestamp, Log.find_latest, Log.destroy
+
+    def read_later(log: Log, *given: Any, **named: Any) -> Span:
+        if named.get("nowait"):
+            raise BlockingIOError
+        assert deleted.wait(30)
+        return read_span(log, *given, **named)
+
+    def find_later(log: Log, *given: Any) -> tuple[int, int] | None:
+        assert deleted.wait(30)
+        return find_timestamp(log, *given)
+
+    def find_latest_later(log: Log, *given: Any) -> tuple[int, int] | None:
+        assert deleted.wait(30)
+        return find_latest(log, *given)
+
+    def destroy_now(log: Log) -> None:
+        destroy(log)
+        deleted.set()
+
+    async def main() -> None:
+        async with engine.running(tmp_path, **NEVER) as broker:
+            partition = await filled(broker, {"segment.bytes": 2000})
+            assert await partition.view_wait(None, 60)
+            for name, later in (
+                ("read_span", read_later),
+                ("find_timestamp", find_later),
+                ("find_latest", find_latest_later),
+                ("destroy", destroy_now),
+            ):
+                monkeypatch.setattr(Log, name, later)
+
+            async def refused(work: Awaitable[object]) -> None:
+                with pytest.raises(UnknownTopic):
+                    await work
+
+            async with trio.open_nursery() as nursery:
+                for work in (
+                    partition.read(0, 1000),
+                    partition.fetch(0, 1000, 400),
+                    partition.fetch_all(0, 1000),
+                    partition.find_time(500, 400),
+                    partition.find_latest_time(400),
+                    partition.offset_at(500),
+                ):
+                    nursery.start_soon(refused, work)
+                await trio.testing.wait_all_tasks_blocked()  # each has its thread
+                with trio.fail_after(30):
+                    await broker.delete_topic("t")
+
+    trio.run(main)
 
 
 def test_a_condition_costs_nobody_else_their_write(tmp_path: Path) -> None:

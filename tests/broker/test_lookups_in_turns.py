@@ -6,7 +6,7 @@ What they can't know any more they do not call absent.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trio.testing import trio_test
 from krappy import arrow_layout
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.viewed import Viewed
+from krappy.core.security.operations import Grant
 from krappy.errors import KrappyError, RecordTooLarge, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
@@ -78,6 +79,9 @@ class Session:
         await self.pause()
 
     def reading(self, limit: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def standing_on(self, grants: Sequence[Grant]) -> AbstractContextManager[None]:
         return nullcontext()
 
     @asynccontextmanager

@@ -9,14 +9,16 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
-from trio.testing import trio_test
+from trio.testing import MockClock, trio_test
 
+from krappy.broker.stillness import PATIENCE_S, STILL_S, Stillness
 from krappy.broker.topics.scattered import HOLD_S, ScatteredMark
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.presence import LEASE_MS
+from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import Create, Plan, Tree
-from krappy.errors import ConnectionLost, NotLeader, OutOfOrderSequence, RequestTimeout
+from krappy.errors import ConnectionLost, NotLeader, OutOfOrderSequence, PolicyViolation, RequestTimeout
 from krappy.partitioner import partition_for
 from krappy.records import batch
 from krappy.types import ABSENT
@@ -31,6 +33,8 @@ class FakeMark:
     def __init__(self) -> None:
         self.is_set = self.is_known = False
         self.is_new = False
+        self.is_split = True
+        self.is_there: bool | None = True
         self.asked = self.wanted = 0
         self.go_on = trio.Event()
         self.error: Exception | None = None
@@ -102,6 +106,57 @@ async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Pat
 
 
 @trio_test
+async def test_the_only_replica_writes_nothing_before_it_knows_of_its_topic(tmp_path: Path) -> None:
+    """Its broker stood still: the topic may have been deleted, and made anew on another one."""
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        key = keys_of(0, 1)[0]
+        with trio.fail_after(20):
+            mark.is_there = None
+            later = send(partition, key)
+            with trio.move_on_after(0.2):
+                await later.wait()
+            assert not later.done
+            mark.is_there = True
+            await later.wait()
+            mark.is_there = False
+            with pytest.raises(NotLeader):
+                await send(partition, key).wait()
+            assert partition.end_offset == 1
+
+
+def test_who_stood_still_knows_nothing_before_it_is_told() -> None:
+    clock = MockClock(autojump_threshold=0)
+
+    async def main() -> None:
+        told, stillness = False, Stillness()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stillness.run, lambda: told)
+            await trio.sleep(5)
+            assert not stillness.was
+            clock.jump(STILL_S + 0.01)
+            assert stillness.was  # before its task had its turn
+            begun = trio.current_time()
+            await stillness.until_told()
+            await stillness.until_told()  # while ZooKeeper is away, not each request waits so long
+            assert trio.current_time() - begun == pytest.approx(PATIENCE_S)
+            assert stillness.was
+            told = True
+            await trio.sleep(1)
+            assert not stillness.was
+            told = False
+            clock.jump(STILL_S + 0.01)
+            assert stillness.was
+            begun, told = trio.current_time(), True
+            await stillness.until_told()
+            assert trio.current_time() - begun < 1
+            assert not stillness.was
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
+
+
+@trio_test
 async def test_a_condition_that_looks_everywhere_marks_nothing(tmp_path: Path) -> None:
     """A leader may not know yet whether there are strays, as after its start. If it marked the topic then, its table
     would be refused for good once several brokers lead it."""
@@ -125,6 +180,35 @@ async def test_a_condition_that_looks_everywhere_marks_nothing(tmp_path: Path) -
             await partition.applier.caught_up()
             assert partition.views.strays(partition.number) == (2, False)
         assert (mark.wanted, mark.asked) == (0, 0)
+
+
+@trio_test
+async def test_a_condition_is_asked_again_of_a_leader_that_does_not_know_yet(tmp_path: Path) -> None:
+    """It may not know whether there are strays, as after its start, and another broker leads the other partition."""
+    async with running(tmp_path) as broker:
+        partition, mark = await marked(broker)
+        strays, key = partition.applier.strays, keys_of(0, 1)[0]
+        with trio.fail_after(20):
+            await send(partition, keys_of(0, 2)[1]).wait()
+            partition.strays.partitions[1].role = Role.FOLLOWER
+            partition.strays.partitions[1].applier.strays.tell()
+            strays._some, strays._counting = None, True  # the view is being read through
+            strays.tell()
+            data = batch.encode([key], [b"v"], timestamps=1_000)
+            with pytest.raises(NotLeader) as refused:
+                await partition.publish(data, expect=[(0, ABSENT)]).wait()
+            assert refused.value.retriable
+            strays._counting = False
+            strays.tend()
+            while partition.strays:
+                await trio.sleep(0.01)
+            await partition.publish(data, expect=[(0, ABSENT)]).wait()
+            mark.is_set = True
+            with pytest.raises(PolicyViolation):
+                await partition.publish(data, expect=[(0, 1)]).wait()
+            mark.is_split = False  # the other one has died, and this one is about to lead its partition
+            with pytest.raises(NotLeader):
+                await partition.publish(data, expect=[(0, 1)]).wait()
 
 
 @trio_test

@@ -29,14 +29,14 @@ async def test_sessions_and_their_partitions_are_bounded() -> None:
     keeper = SimpleNamespace(held_positions=0, check_share_room=lambda: None)
     shares = SharePartitions(*cast(Any, (runtime, keeper, None)))
     shares.rules_of = lambda name: ShareRules()
-    _, session = shares.begin("g", "one")
+    _, session = shares.begin("g", "one", "ada")
     room = (1 << 20) // MEMORY_SHARE // EACH
     session.parts = {(b"", index): None for index in range(room - 5)}
     shares.check_parts(5)
     with pytest.raises(Refused):
         shares.check_parts(6)
     with pytest.raises(Refused):
-        shares.begin("g", "two")
+        shares.begin("g", "two", "ada")
 
 
 class Sharing:
@@ -53,7 +53,7 @@ class Sharing:
         await self.broker.groups.states.begin("g")
         self.id = PartitionId(topic.id, 0)
         connection = self.shares.connect()
-        self.group, self.session = connection.session("g", "m", 0)
+        self.group, self.session = connection.session("g", "m", 0, "ada")
         leased = (await connection.open(self.group, {self.id: self.partition}))[self.id]
         assert isinstance(leased, LeasedPartition)
         self.session.parts[self.id] = self.leased = leased
@@ -78,7 +78,7 @@ async def test_what_is_lost_while_others_have_their_turn_is_not_acknowledged(tmp
         if lost == "lock ended":
             leased.leases.expire(10**15)
         elif lost == "began anew":
-            group.open_session("m")
+            group.open_session("m", "ada")
         else:
             group.lose(leased, leased.partition.deposed())
         with pytest.raises((Refused, NotLeader)):

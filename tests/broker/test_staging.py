@@ -10,6 +10,7 @@ from trio.testing import trio_test
 
 from krappy.core.staging import Job, JobState
 from krappy.errors import InvalidRequest, StagingCommitted, StagingFenced, UnknownStaging
+from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.types import TopicPartition
 from tests.broker.engine import publish, read_all, running, until
@@ -289,7 +290,7 @@ async def test_a_transaction_of_a_client_and_a_job_in_one_partition(tmp_path: Pa
             base_sequence=0,
             transactional=True,
         )
-        await partition.publish(data).wait()
+        await partition.publish(data, sender=TransactionalSender("x", False)).wait()
         await commit(broker, "j", await staged(broker, "j", "b"))
         assert partition.last_stable_offset == 0
         await broker.transactions.end("x", producer, epoch, commit=False)

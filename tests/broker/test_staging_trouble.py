@@ -30,6 +30,7 @@ from krappy.errors import (
     UnknownStaging,
     UnknownTopic,
 )
+from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.store.disk import Disk, File
 from tests.broker.engine import publish, running, until
@@ -271,7 +272,7 @@ async def test_nobody_else_writes_under_the_producer_id_of_a_publication(tmp_pat
                 transactional=transactional,
             )
             with pytest.raises(InvalidTransaction, match="the broker's own"):
-                await partition.publish(stranger).wait()
+                await partition.publish(stranger, sender=TransactionalSender("x", False)).wait()
 
 
 @trio_test

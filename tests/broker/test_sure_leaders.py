@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from trio.testing import trio_test
 
 from krappy.broker.replication.replication import Replication
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.state import PartitionState
+from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange
+from tests.broker.engine import publish, running
 
 SELF, OTHER = 1, 2
 
@@ -53,3 +57,18 @@ def test_a_replica_in_sync_knows_its_topic(id: bytes, count: int, isr: tuple[int
     nothing: Any = MagicMock()
     topic: Any = SimpleNamespace(name="t", id=b"t" * 16, count=1)
     assert Replication(runtime, nothing, cluster, nothing).in_sync(topic, 0) is may
+
+
+@trio_test
+@pytest.mark.parametrize(("sure", "error"), [(True, OffsetOutOfRange), (False, NotLeader)])
+async def test_what_is_behind_the_end_of_a_deposed_leader_may_be_at_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sure: bool, error: type[KrappyError]
+) -> None:
+    """A reader that has been there comes back to one that was stopped, and does not know yet. Its position is right."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        await publish(partition, 3)
+        monkeypatch.setattr(partition._lent, "may_read", lambda *_: sure)
+        partition.check_readable(3)
+        with pytest.raises(error):
+            partition.check_readable(4)

@@ -17,6 +17,7 @@ from trio.testing import trio_test
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset, is_tombstone
+from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.types import TopicPartition
 from tests.broker.engine import as_killed, running
@@ -88,7 +89,8 @@ class Life:
     async def _publish(self, keys: list[bytes | None], **more: Any) -> list[int]:
         chance = self.random.random
         values = [None if key is not None and chance() < 0.25 else b"%d" % self.random.getrandbits(20) for key in keys]
-        stored = await self.partition.publish(batch.encode(keys, values, timestamps=1_000, **more)).wait()
+        data, sender = batch.encode(keys, values, timestamps=1_000, **more), TransactionalSender("id", False)
+        stored = await self.partition.publish(data, sender=sender).wait()
         offsets = list(range(stored.offset, stored.offset + len(keys)))
         self.model.events.update(zip(offsets, zip(keys, values, strict=True), strict=True))
         return offsets

@@ -19,6 +19,7 @@ from krappy.errors import (
     ProducerFenced,
     TransactionFenced,
     TransactionPending,
+    UnknownProducer,
     UnknownProducerMapping,
 )
 from krappy.ports import GroupMember, Position
@@ -104,30 +105,32 @@ async def test_a_batch_goes_only_where_its_transaction_was_announced(tmp_path: P
         partition = await made(broker)
         producer = await Producer(broker, "p").init()
         with pytest.raises(InvalidTransaction):
-            await partition.publish(producer.batch([b"a"], [b"1"])).wait()
+            await partition.publish(producer.batch([b"a"], [b"1"]), sender=producer.sender).wait()
         producer.sequence = 0
         await producer.add(TopicPartition("t", 7))
         with pytest.raises(InvalidTransaction):
-            await partition.publish(producer.batch([b"a"], [b"1"])).wait()
+            await partition.publish(producer.batch([b"a"], [b"1"]), sender=producer.sender).wait()
         producer.sequence = 0
         await producer.write((b"a", b"1"))
         await producer.end(commit=True)
         with pytest.raises(InvalidTransaction):
-            await partition.publish(producer.batch([b"a"], [b"2"])).wait()
+            await partition.publish(producer.batch([b"a"], [b"2"]), sender=producer.sender).wait()
         assert await value(partition, b"a") == b"1"
 
 
 @trio_test
-async def test_a_retry_after_the_end_is_answered_as_what_it_is(tmp_path: Path) -> None:
+async def test_a_batch_of_an_ended_transaction_does_not_come_again(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
         producer = await Producer(broker, "p").init()
         await producer.add()
         data = producer.batch([b"a"], [b"1"])
-        first = await partition.publish(data).wait()
-        await producer.end(commit=True)
-        again = await partition.publish(data).wait()
+        first = await partition.publish(data, sender=producer.sender).wait()
+        again = await partition.publish(data, sender=producer.sender).wait()
         assert (again.offset, again.duplicate) == (first.offset, True)
+        await producer.end(commit=True)
+        with pytest.raises(UnknownProducer):
+            await partition.publish(data, sender=producer.sender).wait()
 
 
 @trio_test
@@ -140,7 +143,7 @@ async def test_a_new_producer_fences_the_one_before_and_aborts_its_transaction(t
         assert new.id == old.id
         assert new.epoch > old.epoch
         with pytest.raises(ProducerFenced):
-            await partition.publish(old.batch([b"a"], [b"late"])).wait()
+            await partition.publish(old.batch([b"a"], [b"late"]), sender=old.sender).wait()
         with pytest.raises(TransactionFenced):
             await old.end(commit=True)
         await new.write((b"a", b"new"))
@@ -296,7 +299,7 @@ async def test_conditions_in_the_same_write_as_a_transaction(tmp_path: Path) -> 
         partition = await made(broker)
         producer = await Producer(broker, "p").init()
         await producer.add()
-        inside = partition.publish(producer.batch([b"a"], [b"1"]))
+        inside = partition.publish(producer.batch([b"a"], [b"1"]), sender=producer.sender)
         data = batch.encode([b"a"], [b"x"], timestamps=1_000)
         behind = partition.publish(data, [(0, ABSENT)])  # goes with the other: nothing has run in between
         assert (await inside.wait()).offset == 0

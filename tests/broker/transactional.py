@@ -8,6 +8,7 @@ from typing import Any
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import unpack_entry
+from krappy.ports import TransactionalSender
 from krappy.records import batch
 from krappy.types import TopicPartition
 
@@ -23,6 +24,7 @@ class Producer:
         self.name = name
         self.id = self.epoch = -1
         self.sequence = 0
+        self.sender = TransactionalSender(name, False)
 
     async def init(self, timeout_ms: int = MINUTE) -> Producer:
         self.id, self.epoch = await self.broker.transactions.init_producer(self.name, timeout_ms)
@@ -49,7 +51,7 @@ class Producer:
         await self.add(at)
         partition = self.broker.topic(at.topic).led(at.partition)
         keys, values = zip(*pairs, strict=True)
-        return (await partition.publish(self.batch(keys, values)).wait()).offset
+        return (await partition.publish(self.batch(keys, values), sender=self.sender).wait()).offset
 
     async def end(self, commit: bool) -> None:
         await self.broker.transactions.end(self.name, self.id, self.epoch, commit)

@@ -1,4 +1,4 @@
-"""Members of groups that read everything together: a native group in the order of keys, and Kafka's two kinds.
+"""Members of groups that read everything together: a native group in the order of keys, and two kinds of Kafka's.
 
 A member leaves and joins again all the time, so that what it was told before must be known to whoever coordinates then.
 """
@@ -30,6 +30,8 @@ AGAIN_SECONDS = 0.9  # librdkafka sends no request again earlier: a heartbeat th
 class Member:
     """In a thread of its own, until `stop`."""
 
+    seconds = SESSION_SECONDS
+
     def __init__(self, history: GroupHistory, topic: str, random: Random) -> None:
         self.history, self._topic, self._random = history, topic, random
         self.troubles: list[str] = []
@@ -50,10 +52,10 @@ class Member:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            until = time.monotonic() + self._random.uniform(*SESSION_SECONDS)
+            until = time.monotonic() + self._random.uniform(*self.seconds)
             try:
                 self._session(self.history.begin(), until)
-            except (KafkaException, KrappyError) as error:
+            except (KafkaException, KrappyError, OSError, EOFError) as error:
                 self.troubles.append(str(error))
                 self._stopped.wait(0.3)
 
@@ -61,7 +63,7 @@ class Member:
         return self._stopped.is_set() or time.monotonic() > until
 
     def _session(self, number: int, until: float) -> None:
-        """From joining until leaving. Raises KafkaException, KrappyError."""
+        """From joining until leaving. Raises KafkaException, KrappyError, OSError, EOFError."""
         raise NotImplementedError
 
 

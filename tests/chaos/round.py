@@ -15,6 +15,7 @@ from tests.chaos.checker import Violation
 from tests.chaos.faults import anew
 from tests.chaos.faults.base import TOPICS, plan
 from tests.chaos.faults.moves import reassign_home
+from tests.chaos.jobs import PUBLISHED
 from tests.chaos.machines import Shims
 from tests.chaos.networks import Network
 from tests.chaos.replicas import check_views, replicas
@@ -139,6 +140,8 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "transfers": workload.transfers.mover.done,
         "groups": {each.group: [len(each.began), len(each.deliveries)] for each in workload.groups},
         "members_troubles": {each.history.group: each.troubles[-3:] for each in workload.members if each.troubles},
+        "jobs": {each.name: each.done for each in workload.jobs},
+        "jobs_troubles": {each.name: each.troubles[-3:] for each in workload.jobs if each.troubles},
         "mover_troubles": workload.transfers.mover.failed[-3:],
         "watches": workload.watcher.begun,
         "consumers_that_did_not_close": workload.left,
@@ -168,7 +171,7 @@ def _judge(made: World, workload: Workload, order: Order, folder: Path) -> Seque
     folders = {id: machine.process.data for id, machine in made.machines.items()}
     logs, found = replicas(folders, EVENTS, TOPICS[EVENTS])
     found += checker.check(workload.history, logs)
-    for topic in (REGISTERS, ORDERS, ACCOUNTS):
+    for topic in (REGISTERS, ORDERS, ACCOUNTS, PUBLISHED):
         logs, missing = replicas(folders, topic, TOPICS[topic])
         found += missing + checker.check_equal(logs)
     if made.anew.number:

@@ -9,7 +9,8 @@ lost, there twice, out of order or unseen; replicas are equal; tables are the fo
 compare-and-sets of tables are linearizable. Nothing runs as it did before only because the seed is the same: it decides
 the faults and their times, not what threads and disks do.
 
-A round is a process of its own, so what a client of one leaves behind ends with it.
+A round is a process of its own, so what a client of one leaves behind ends with it. One that stands still is ended, and
+counts as wrong; the stacks of its threads are told.
 
 Exit status: 0 all is well, 1 something is wrong (the folder of the round is kept), 2 it can't run here.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import shutil
@@ -36,6 +38,7 @@ from tests.cluster.zookeeper import Missing, jars
 from tests.power.record import build
 
 ROUND_SECONDS = 90.0
+STANDS_STILL_S = 600  # beyond its trouble: a round that takes longer is ended
 CANT = 2  # exit status
 CLIENTS_LOG = "clients.log"  # in the folder of a round: what librdkafka tells of its consumers
 POWER_SHARE = 0.5  # of the rounds that record disks, so that power can be lost; such brokers are slower
@@ -124,7 +127,9 @@ class Round:
         self.say(f"seed {options.seed}: {order.zookeepers} ZooKeepers, disks {recorded}, {self._folder}")
         with (self._folder / CLIENTS_LOG).open("wb") as log:
             os.dup2(log.fileno(), 2)  # librdkafka writes there, also what a client that hangs never asks for
+        faulthandler.dump_traceback_later(options.seconds + STANDS_STILL_S, file=self._terminal)
         outcome = run(order, self._folder, self._network, lambda text: self.say(f"  {text}"))
+        faulthandler.cancel_dump_traceback_later()
         self._tell(outcome)
         if not outcome.violations and not options.keep:
             shutil.rmtree(self._folder)
@@ -151,7 +156,12 @@ def _rounds(options: argparse.Namespace) -> int:
         if rounds and not options.rounds and time.monotonic() - began > options.minutes * 60:
             break
         one = ["--of-many", "--seed", str(seed + rounds), "--folder", str(folder)]
-        ended = subprocess.run([sys.executable, "-m", "tests.chaos.run", *sys.argv[1:], *one], check=False).returncode
+        command = [sys.executable, "-m", "tests.chaos.run", *sys.argv[1:], *one]
+        try:
+            ended = subprocess.run(command, check=False, timeout=options.seconds + STANDS_STILL_S + 10).returncode
+        except subprocess.TimeoutExpired:
+            ended = 1
+            _tell_still(seed + rounds, options.json)
         status = max(status, abs(ended))
         if ended == CANT:
             break
@@ -160,6 +170,19 @@ def _rounds(options: argparse.Namespace) -> int:
     with contextlib.suppress(OSError):  # rounds that went wrong are kept
         folder.rmdir()
     return status
+
+
+def _tell_still(seed: int, json_too: bool) -> None:
+    """Of a round that was ended because it did not end. Nobody knows whether it went well, so it did not."""
+    why = (
+        f"no end {STANDS_STILL_S} s after its trouble; the stacks of its threads are above. A thread that waits in"
+        " librdkafka and keeps the interpreter's lock is the client's fault (librdkafka's issue 5476: a lost broker"
+        " while a consumer asks for an epoch's end)"
+    )
+    sys.stderr.write(f"seed {seed}: WRONG: {why}\n")
+    if json_too:
+        sys.stdout.write(json.dumps({"seed": seed, "violations": [why], "ok": False}) + "\n")
+        sys.stdout.flush()
 
 
 def _download() -> None:

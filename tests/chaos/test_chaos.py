@@ -83,4 +83,6 @@ def test_a_short_run(tmp_path: Path) -> None:
     assert told["faults"]["kill"] >= 1
     assert told["acked"] > 100
     assert told["register_operations"]["read ok"] > 10
+    assert sum(each.get("committed", 0) for each in told["jobs"].values()) > 1
+    assert all(deliveries > 100 for _, deliveries in told["groups"].values()), told["groups"]
     assert not list((tmp_path / "run").glob("round-*"))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import os
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,21 +22,26 @@ from tests.chaos.checker import Violation
 from tests.chaos.faults.base import TOPICS
 from tests.chaos.groups import GroupHistory, check_group
 from tests.chaos.histories import History, Operation
+from tests.chaos.jobs import PUBLISHED, JobDriver
 from tests.chaos.members import KafkaMember, Member, NativeMember
 from tests.chaos.readers import NativeReader, RdkafkaReader, Reader
 from tests.chaos.registers import RegisterClient
+from tests.chaos.sharing import ShareMember, configure
 from tests.chaos.transfers import Transfers
 from tests.chaos.watchers import Watcher
 from tests.chaos.world import Patience, World
 from tests.chaos.writers import NativeWriter, RdkafkaWriter, TransactionalWriter, Writer
 from tests.cluster.transfers import ACCOUNTS, ORDERS
+from tests.process import wait_until
 
 EVENTS, REGISTERS, *_ = TOPICS
 RATE = 60.0  # events a second of each writer
 KEYS = [f"k{number}" for number in range(6)]
 REGISTER_CLIENTS = 5
 MEMBERS = 2  # of each group
+DRIVERS = 2  # of staged jobs
 PROGRESS_SECONDS = 40.0
+STACKS_SECONDS = 60.0
 FOR_EVER = str(2**63 - 1)
 
 
@@ -57,11 +68,13 @@ class Workload:
         ]
         self.watcher = Watcher(world.native, REGISTERS)
         self.transfers = Transfers(world)
-        self.groups = [GroupHistory(name) for name in ("shared", "classic", "consumer")]
-        shared, *kafka = self.groups
+        self.jobs = [JobDriver(f"job{number}", world.native, self._chance(random)) for number in range(DRIVERS)]
+        self.groups = [GroupHistory(name) for name in ("shared", "share", "classic", "consumer")]
+        shared, share, *kafka = self.groups
         self.members: list[Member] = [
             NativeMember(world.native, shared, EVENTS, self._chance(random)) for _ in range(MEMBERS)
         ]
+        self.members += [ShareMember(world.kafka, share, EVENTS, self._chance(random)) for _ in range(MEMBERS)]
         for group in kafka:
             self.members += [
                 KafkaMember(world.kafka, group.group, group, EVENTS, self._chance(random)) for _ in range(MEMBERS)
@@ -77,7 +90,7 @@ class Workload:
         made = [
             NewTopic(EVENTS, TOPICS[EVENTS], 3, config=config),
             NewTopic(REGISTERS, TOPICS[REGISTERS], 3, config={**config, "cleanup.policy": "compact"}),
-            *(NewTopic(name, TOPICS[name], 3, config=config) for name in (ORDERS, ACCOUNTS)),
+            *(NewTopic(name, TOPICS[name], 3, config=config) for name in (ORDERS, ACCOUNTS, PUBLISHED)),
         ]
         until = time.monotonic() + PROGRESS_SECONDS
         for topic in made:
@@ -91,6 +104,7 @@ class Workload:
                     if time.monotonic() > until:
                         raise
                     time.sleep(0.2)
+        wait_until(lambda: configure(self.world, "share"), "the share group has its settings", PROGRESS_SECONDS)
 
     def start(self) -> None:
         for writer in self.writers:
@@ -103,6 +117,8 @@ class Workload:
             member.start()
         self.watcher.start()
         self.transfers.start()
+        for driver in self.jobs:
+            driver.start()
 
     def progress(self) -> list[Violation]:
         """After the trouble: each writer, and each client of the registers, gets on."""
@@ -119,12 +135,16 @@ class Workload:
 
         while waiting() and not patience.is_over:
             time.sleep(0.1)
+        if waiting():
+            tell_stacks(self.world.folder / "stacks.log")
         told = f"for {patience.passed:.0f} s of peace, {patience.kept_off:.0f} s of which a broker had no processor"
         return [Violation("stuck", f"{name} got no answer {told}") for name in waiting()]
 
     def finish(self) -> list[Violation]:
         """Ends who writes, then who reads and must have everything first."""
-        found = _ended([*self.writers, *self.registers])
+        found = _ended([*self.writers, *self.registers, *self.jobs])
+        for driver in self.jobs:
+            found += driver.finish(self._patience())
         found += self.watcher.finish(self._patience())
         try:
             self.transfers.stop()
@@ -182,7 +202,19 @@ class Workload:
         }
 
 
-def _ended(actors: Sequence[Writer | RegisterClient | Member]) -> list[Violation]:
+def tell_stacks(file: Path) -> None:
+    """Where all threads of the clients are: Python's, and librdkafka's if there is a gdb."""
+    with file.open("ab") as log:
+        faulthandler.dump_traceback(log, all_threads=True)
+        if gdb := shutil.which("gdb"):
+            command = [gdb, "-p", str(os.getpid()), "-batch", "-ex", "thread apply all bt 20"]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=STACKS_SECONDS, check=False
+                )
+
+
+def _ended(actors: Sequence[Writer | RegisterClient | Member | JobDriver]) -> list[Violation]:
     """Ends them all; a violation for each that does not end."""
     found = []
     for each in actors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,8 +14,11 @@ import trio
 
 import krappy
 from krappy import blocking
+from krappy.broker.kafka_groups.admin import Admin
 from krappy.clients import sending
-from krappy.errors import PolicyViolation, UnknownProducer
+from krappy.errors import CoordinatorNotAvailable, PolicyViolation, UnknownProducer
+from krappy.partitioner import partition_for
+from krappy.types import TopicPartition
 from tests.clients.several import Cluster, cluster
 
 pytestmark = pytest.mark.anyio
@@ -282,6 +286,87 @@ async def test_a_watch_follows_the_leaders(several: Cluster) -> None:
             assert sum(watch.offsets.values()) == 500
 
 
+def differs(key: bytes) -> int:
+    """A partition of three that is not the key's own."""
+    return (partition_for(key, 3) + 1) % 3
+
+
+async def test_what_a_watch_tells_last_of_a_stray_is_what_the_table_has(several: Cluster) -> None:
+    """Another leader has the newer event of the key, and tells of it first."""
+    several.create("t", 3)
+    keys = [b"k%d" % n for n in range(20)]
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
+        table: dict[bytes, bytes | None] = {}
+        told = 0
+        async with client.table("t").watch() as watch:
+
+            async def until(key: bytes, value: bytes) -> None:
+                nonlocal told
+                with anyio.fail_after(20):
+                    while table.get(key) != value:
+                        item = await anext(watch)
+                        if not isinstance(item, krappy.SnapshotEnd):
+                            table[item.key] = item.value
+                            told += 1
+
+            for key in keys:
+                await producer.send(b"first", key=key, timestamp=1000)
+                await until(key, b"first")
+            for key in keys:
+                await producer.send(b"new", key=key, partition=differs(key), timestamp=3000)
+                await until(key, b"new")
+                await producer.send(b"old", key=key, timestamp=2000)
+            for partition in range(3):
+                await producer.send(b"end", key=b"end %d" % partition, partition=partition, timestamp=4000)
+            for partition in range(3):
+                await until(b"end %d" % partition, b"end")
+            found = await client.table("t").get_many(keys)
+            assert {table[key] for key in keys} == {each and each.value for each in found} == {b"new"}
+            # The newer event is not the newest any more: its partition gets an older one of the key.
+            key = keys[0]
+            await producer.send(b"newest of its partition", key=key, partition=differs(key), timestamp=1500)
+            await until(key, b"old")
+            assert await client.table("t").get(key) != found[0]
+            large = b"x" * 900_000
+            for key in keys:
+                await producer.send(large, key=key, partition=differs(key), timestamp=5000)
+                await until(key, large)
+            assert told < 200
+
+
+async def test_a_watch_tells_of_added_partitions_what_the_table_has(
+    several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns of both at the same time, and the first one's events are older."""
+    monkeypatch.setattr("krappy.clients.watching.REFRESH", 0.0)
+    several.create("t", 2)
+    keys = [b"k%d" % n for n in range(50)]
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
+        table: dict[bytes, bytes | None] = {}
+        async with client.table("t").watch() as watch:
+            for key in keys:
+                await producer.send(b"0", key=key, timestamp=1000)
+            while len(table) < len(keys):
+                item = await anext(watch)
+                if not isinstance(item, krappy.SnapshotEnd):
+                    table[item.key] = item.value
+            several.add_partition("t", 3)
+            several.add_partition("t", 2)
+            async with krappy.connect(several.addresses, timeout=20) as other, other.producer("t") as writer:
+                for partition, time in ((2, 3000), (3, 2000)):
+                    for key in keys:
+                        await writer.send(b"%d" % partition, key=key, partition=partition, timestamp=time)
+                await writer.send(b"end", key=b"end", partition=3, timestamp=4000)
+                found = {each.key: each.value for each in await other.table("t").get_many(keys) if each is not None}
+            assert set(found.values()) == {b"2"}
+            with anyio.fail_after(20):
+                while table.get(b"end") is None or {table[key] for key in keys} != {b"2"}:
+                    item = await anext(watch)
+                    assert not isinstance(item, krappy.SnapshotEnd)
+                    assert (table.get(item.key), item.value) not in ((b"2", b"3"), (b"2", b"0"))
+                    table[item.key] = item.value
+
+
 # --- a leader that hangs: a process that was stopped, or a machine that was unplugged
 
 
@@ -401,3 +486,24 @@ async def test_a_producer_gets_a_new_id_while_it_reaches_all_leaders(
             await producer.send(b"1", partition=0)
         receipt = await producer.send(b"2", partition=0)
         assert receipt.offset == 1
+
+
+async def test_a_list_of_groups_is_asked_for_until_the_brokers_agree_who_coordinates_them(
+    several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that another broker coordinates meanwhile was listed twice, or not at all."""
+    several.create("t", 3)
+    async with krappy.connect(several.addresses[1], timeout=5) as client:
+        await client.commit("moved", {TopicPartition("t", 1): 0})
+        epochs = itertools.count(1)  # each broker knows of another election
+
+        def differs(_: object) -> int:
+            return next(epochs)
+
+        monkeypatch.setattr(Admin, "epoch", differs)
+        with pytest.raises(CoordinatorNotAvailable):
+            await client.groups()
+        agreed = threading.Timer(1, lambda: monkeypatch.setattr(Admin, "epoch", lambda _: 7))
+        agreed.start()
+        assert [each.group for each in await client.groups()] == ["moved"]
+        agreed.join()

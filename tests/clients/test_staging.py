@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import krappy
 from krappy import blocking
+from krappy.broker.staging.publishing import LocalPublisher
 from krappy.clients.staging import StagedCommit
 from krappy.errors import (
     ConfigError,
     InvalidRecord,
     InvalidRequest,
     KrappyError,
+    NotLeader,
     RecordTooLarge,
     RequestTimeout,
     StagingCommitted,
@@ -254,3 +258,24 @@ async def test_cancelling_a_commit_does_not_stop_it(address: str, topic: str) ->
         with anyio.move_on_after(0):
             await client.commit_staged(topic, [token])
         assert (await client.commit_staged(topic, [token])).records == len(KEYS)
+
+
+def test_a_commit_waits_while_another_broker_leads_a_partition_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator is told so while the leader changes, and tries again. It is still the one to be asked."""
+    carry_out, tries = LocalPublisher.carry_out, count()
+
+    async def moving(publisher: LocalPublisher, *given: Any) -> None:
+        if next(tries) < 3:
+            raise NotLeader("t-0: broker 3 leads it", topic="t", partition=0, leader=3, leader_epoch=2)
+        await carry_out(publisher, *given)
+
+    monkeypatch.setattr(LocalPublisher, "carry_out", moving)
+    with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address, timeout=5) as client:
+        client.create_topic("t", 1)
+        with client.stage("t", job="j", task=0, attempt=0) as stage:
+            stage.send(b"x")
+            token = stage.seal()
+        assert client.commit_staged("j", [token]).records == 1  # by several requests, each of which waits a little
+        assert next(tries) == 4

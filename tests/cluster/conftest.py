@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from krappy import blocking
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.zookeeper import Missing, ZooKeeperServer, zookeepers
 from tests.process import forked
 
+LONG = 120.0
 _numbers = count(1)
 
 
@@ -32,6 +34,20 @@ def shared_processes(shared_zookeeper: ZooKeeperServer) -> SharedProcesses:
 def cluster(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
     """Three brokers of this test alone."""
     with brokers(tmp_path, shared=shared_processes) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    """Three brokers for all tests of a file, which takes them as its `cluster`. What a test kills, it starts again."""
+    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    """It waits through a failover."""
+    with blocking.connect(cluster.native, timeout=LONG) as made:
         yield made
 
 

@@ -252,6 +252,7 @@ class MemoryBroker:
     def access(self, principal: Principal, payer: object = None) -> Any:
         by_name = {each.name: each for each in self.topics.values()}
         return SimpleNamespace(
+            version=0,
             followed_topic=lambda name, id, op: by_name.get(name) if id is None else self.topics.get(id),
             check=lambda resource, name, op: None,
         )

@@ -1,4 +1,4 @@
-"""A broker that stops itself at a step of a transaction, or of a staged job.
+"""A broker that stops itself at a step of a transaction, of a staged job, or of a share group's acknowledgement.
 
 What `stepping` starts is `krappy serve --data FOLDER …`, until its test writes into the file FOLDER.step at which step,
 the how manyth time, by which signal.
@@ -20,6 +20,12 @@ What the coordinator of a staged job does, beside markers, and what a leader doe
     appends batch                    at the leader; also when that is the coordinator itself
     puts Marking, put Marking        committed
     ends Committed, ended Committed  committed
+
+What the leader of a share group's partition does, and what the broker that keeps the group's states does:
+    takes acks, took acks            in memory
+    sends state, sent state          it is answered: the other broker has it, committed
+    keeps state, kept state          in its own log, or its own database
+    committed state                  and on the disk; it answers then
 """
 
 from __future__ import annotations
@@ -59,6 +65,9 @@ def stopping_at(
     wait_until(lambda: not file.exists(), f"it comes to '{step}'")
     if by is signal.SIGKILL:
         assert broker.ended(PATIENCE) == -signal.SIGKILL
+    if by is signal.SIGSTOP:  # or it might stop itself after somebody has continued it
+        stat = Path(f"/proc/{broker.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
 
 
 def reached(step: str) -> None:
@@ -96,6 +105,9 @@ def _around(cls: Any, name: str, before: Callable[..., None], after: Callable[..
 
 
 def _add_steps() -> None:
+    from krappy.broker.groups.share_group import ShareLeases
+    from krappy.broker.groups.share_keepers import ShareKeepers
+    from krappy.broker.groups.share_states import ShareStates
     from krappy.broker.partition.partition import Partition
     from krappy.broker.staging.replicated import JobTable, RowData
     from krappy.broker.transactions.ending import TransactionEnds
@@ -121,6 +133,21 @@ def _add_steps() -> None:
     _around(RowData, "append", lambda *_: reached("stages row"), lambda *_: reached("staged row"))
     _around(LogPeers, "append_staged", lambda *_: reached("sends batch"), lambda *_: reached("sent batch"))
     _around(Partition, "publish_own", lambda *_: reached("appends batch"))
+
+    def committed(refused: Any) -> Any:
+        reached("committed state")
+        return refused
+
+    def write(self: Any, *given: Any) -> Later[Any]:
+        reached("keeps state")
+        written: Later[Any] = write_state(self, *given)
+        reached("kept state")
+        return written.map(committed)
+
+    write_state = ShareStates.write
+    cast("Any", ShareStates).write = write
+    _around(ShareLeases, "_settle", lambda *_: reached("takes acks"), lambda *_: reached("took acks"))
+    _around(ShareKeepers, "write", lambda *_: reached("sends state"), lambda *_: reached("sent state"))
 
     def end(self: Any, *given: Any) -> Later[None]:
         reached("takes marker")

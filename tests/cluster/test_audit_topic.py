@@ -48,9 +48,9 @@ def test_all_write_to_it_and_it_goes_on_without_its_leader(cluster: ClusterProce
         change(cluster, id, f"by-{id}")
     wait_until(lambda: cluster.topic(TOPIC) is not None, "there is the topic")
     wait_until(lambda: set(told(cluster)) == {"by-1", "by-2", "by-3"}, "each has written")
-    partition = cluster.partitions(TOPIC)[0]
-    assert sorted(partition.replicas) == [1, 2, 3]
+    wait_until(lambda: sorted(cluster.partitions(TOPIC)[0].replicas) == [1, 2, 3], "it is kept three times")
     cluster.until_in_sync(TOPIC)
+    partition = cluster.partitions(TOPIC)[0]
     cluster.brokers[partition.leader].kill()
     survivors = cluster.running
     for id in survivors:
@@ -62,6 +62,25 @@ def test_all_write_to_it_and_it_goes_on_without_its_leader(cluster: ClusterProce
     change(cluster, partition.leader, "back")
     wait_until(lambda: "back" in told(cluster), "it goes on, too")
     assert {f"by-{id}" for id in cluster.brokers} <= set(told(cluster))
+
+
+def test_it_gets_its_replicas_although_one_broker_made_it(tmp_path: Path, shared_processes: SharedProcesses) -> None:
+    shared = shared_processes
+    cluster = ClusterProcesses(tmp_path, shared.zookeeper, 3, shared.launch, audit_log=f"topic:{TOPIC}")
+    try:
+        cluster.brokers[1].begin()
+        cluster.brokers[1].ready()
+        wait_until(lambda: cluster.topic(TOPIC) is not None, "the first broker makes it")
+        assert {tuple(each.replicas) for each in cluster.partitions(TOPIC).values()} == {(1,)}
+        for id in (2, 3):
+            cluster.brokers[id].begin()
+        wait_until(
+            lambda: all(sorted(each.replicas) == [1, 2, 3] for each in cluster.partitions(TOPIC).values()),
+            "the others have it, too",
+        )
+        cluster.until_in_sync(TOPIC)
+    finally:
+        cluster.kill()
 
 
 def test_nobody_else_changes_it_at_any_broker(cluster: ClusterProcesses) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
 from krappy.errors import OffsetOutOfRange, SnapshotGone, UnknownPartition, UnknownTopic
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.process import wait_until
 
 PARTITIONS = 6
@@ -20,15 +19,8 @@ KEYS: list[Any] = [b"%05d" % number for number in range(COUNT)]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path_factory.mktemp("blocks"), shared=shared_processes) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=60) as found:
-        yield found
+def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
+    return lasting
 
 
 def topic_of(cluster: ClusterProcesses, client: blocking.Client, name: str) -> str:

@@ -20,6 +20,7 @@ from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 AT_ONCE = 5  # events of a partition: as many events in fewer requests
+PACE = 0.02  # seconds between two such rounds while nobody waits for more events
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -32,7 +33,11 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 
 
 class Writer:
-    """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition."""
+    """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
+
+    It writes as fast as it can up to `aim` acknowledged events, and 1,500 a second beyond. For most of the time a test
+    waits for an election, and each event more would be read and compared at the end.
+    """
 
     def __init__(self, cluster: ClusterProcesses, topic: str, **options: Any) -> None:
         settings = {"bootstrap.servers": cluster.kafka, "enable.idempotence": True, "linger.ms": 5}
@@ -42,6 +47,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         # (number, offset), by partition; whole from the start, since it is read while another thread adds to it
         self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
+        self.aim = 0
         self.failed: list[str] = []
 
     def __enter__(self) -> Writer:
@@ -73,6 +79,8 @@ class Writer:
                 )
                 number += 1
             self._producer.poll(0.002)
+            if self.count >= self.aim:
+                self._stop.wait(PACE)
 
     def _told(self, error: Any, message: Any, number: int) -> None:
         if error is not None:
@@ -120,7 +128,7 @@ def check(cluster: ClusterProcesses, topic: str, writer: Writer) -> None:
 
 
 def until_acked(writer: Writer, more: int) -> None:
-    aim = writer.count + more
+    writer.aim = aim = writer.count + more
     wait_until(lambda: writer.count >= aim, f"{more} more events are acknowledged; failed: {writer.failed[:3]}")
 
 

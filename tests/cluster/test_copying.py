@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from krappy.app import Broker
+from krappy.broker.partition import applier
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
 from krappy.cluster.fetcher import Fetcher, FetchSettings
@@ -22,6 +23,7 @@ from krappy.core.cluster.image import Image, Registration
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.core.cluster.tree import Create
+from krappy.entries.entry import entry_offset
 from krappy.errors import NotEnoughReplicas, RequestTimeout, StorageError
 from krappy.records import batch
 from krappy.settings.listeners import parse_address
@@ -335,6 +337,74 @@ async def test_a_compacted_log_is_copied(tmp_path: Path) -> None:
         assert [it.copy.look_up(key) for key in _KEYS] == [it.leader.look_up(key) for key in _KEYS]
         assert _with_records(it.content(it.copy)) == _with_records(it.content(it.leader))
         assert not it.events
+
+
+async def answered(partition: Partition, least: int, end: int) -> list[int]:
+    """The offsets of k0 that the view shows to who asks for at least the offset `least`, while it is folded up to the
+    offset `end`; -1: the key is absent."""
+    found: list[int] = []
+    while partition.applied < end:
+        if partition.view_ready(least):
+            entry = partition.look_up(b"k0")
+            found.append(-1 if entry is None else entry_offset(entry))
+        await trio.lowlevel.checkpoint()
+    assert partition.view_ready(least)
+    return found
+
+
+@runs
+async def test_a_copy_of_a_compacted_log_shows_no_older_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a key's first event, and the last one; the one between was compacted away. Until its view has the last one
+    it does not answer who has seen the one between."""
+    monkeypatch.setattr(applier, "SLICE", 1)
+    async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
+        await it.publish(b"first")
+        await it.same()
+        it.fetcher.set([])
+        await it.leads(EPOCH + 1, isr=(LEADER,))
+        it.fetcher.set([])
+        between = await it.publish(b"between")
+        for number in range(100):
+            await it.leader.publish(batch.encode([b"other %d" % number], [b"x"], timestamps=1000)).wait()
+        last = await it.publish(b"last")
+        await it.leader.reshape(it.leader.log.roll)
+        await it.publish(b"", b"", b"in the active segment")
+        await it.leader.publish(batch.encode([b"k0"], [b"at the end"], timestamps=1000)).wait()
+        await _compact(it)
+        end = it.leader.end_offset
+        it.fetcher.set([it.follower])
+        found = await answered(it.copy, between, end)
+        assert all(each >= last for each in found), found
+        assert it.copy.log.gone_below > between
+        await it.same()
+        # So it is if the view is folded anew.
+        it.following.engine.views.drop(it.copy.number)
+        it.copy.fold_anew()
+        found = await answered(it.copy, between, end)
+        assert all(each >= last for each in found), found
+
+
+@runs
+async def test_a_view_that_is_folded_anew_shows_no_older_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own log was compacted. An open transaction is not waited for."""
+    monkeypatch.setattr(applier, "SLICE", 1)
+    async with copied(tmp_path, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}) as it:
+        first = await it.publish(b"first")
+        for number in range(100):
+            await it.leader.publish(batch.encode([b"other %d" % number], [b"x"], timestamps=1000)).wait()
+        last = await it.publish(b"last")
+        await it.same()
+        await _compact(it)
+        assert it.leader.log.clean_upto > last
+        end = it.leader.end_offset
+        producer = await Producer(it.leading.engine, "waits").init()
+        await producer.write((b"k0", b"undecided"))
+        await it.same()
+        it.leading.engine.views.drop(it.leader.number)
+        it.leader.fold_anew()
+        found = await answered(it.leader, first, end)
+        assert all(each >= last for each in found), found
+        assert it.leader.last_stable_offset < it.leader.high_watermark
 
 
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}

@@ -12,7 +12,7 @@ from krappy import blocking
 from krappy.broker.topics.scattered import HOLD_S
 from krappy.errors import NotLeader, PolicyViolation
 from krappy.wire import messages as m
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.peer import Peer
 
 KEYS = [f"k{number}" for number in range(60)]
@@ -20,15 +20,8 @@ LONG = 20.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as found:
-        yield found
+def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
+    return lasting
 
 
 @pytest.fixture

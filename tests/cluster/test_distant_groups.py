@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from krappy import blocking
@@ -17,12 +15,6 @@ from tests.cluster.test_native_groups import LONG, coordinator, fill, make_at
 from tests.process import wait_until
 
 SLOW = "20000"  # bytes a second
-
-
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as made:
-        yield made
 
 
 def coordinates(cluster: ClusterProcesses, client: blocking.Client, group: str) -> int:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from krappy.broker.topics.internal_topics import OFFSETS, settings_in_cluster
+from krappy import blocking, types
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS, settings_in_cluster
+from krappy.cli import main
+from krappy.core.cluster.coordinators import partition_of
+from krappy.core.cluster.state import NOBODY
 from krappy.core.kafka.faults import Fault
+from krappy.errors import CoordinatorNotAvailable, NotCoordinator, UnknownGroup
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, KnownTopic, brokers
 from tests.cluster.test_cluster import make_topic
@@ -24,6 +32,7 @@ from tests.cluster.test_groups import commit as commit_as_member
 from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
+from tests.peer import Peer
 from tests.process import PATIENCE, BrokerProcess, free_ports, wait_until
 
 AWAY = (Fault.COORDINATOR_NOT_AVAILABLE, Fault.NOT_COORDINATOR)
@@ -86,7 +95,7 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
                 cluster.brokers[id].kill()
             assert commit(raw, "g", 1, 9) == Fault.COORDINATOR_NOT_AVAILABLE
             listed = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
-            assert listed["error_code"] == Fault.COORDINATOR_NOT_AVAILABLE, "some are not loaded"
+            assert listed["error_code"] == Fault.COORDINATOR_LOAD_IN_PROGRESS
             time.sleep(2)  # it may load its groups meanwhile, if it does not wait for what is in the log
             for id in others:
                 cluster.brokers[id].begin()
@@ -98,6 +107,143 @@ def test_a_refused_commit_does_not_bring_a_deleted_group_back(tmp_path: Path) ->
             assert offsets(raw, "g") == {}
         cluster.brokers[at].kill()
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {}
+
+
+def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither that of the native protocol, at this broker or by a client, nor that of Kafka's tools."""
+    with (
+        cluster_of(tmp_path, min_insync_replicas=2) as cluster,
+        blocking.connect(cluster.native, timeout=PATIENCE) as client,
+    ):
+        at = cluster.partitions("t")[0].leader
+        client.commit("any", {types.TopicPartition("t", 0): 0})  # so that there is a topic for groups
+        led = [index for index, each in cluster.partitions(SHARES).items() if each.leader == at]
+        names = (f"n{number}" for number in range(10_000))
+        name = next(each for each in names if partition_of(each, len(cluster.partitions(SHARES))) in led)
+        client.commit(name, {types.TopicPartition("t", 0): 0})
+        cluster.until_in_sync(SHARES)
+        others = [id for id in cluster.brokers if id != at]
+        with Raw(kafka_of(cluster, at)) as raw, Peer(str(cluster.brokers[at].settings["listen_native"])) as peer:
+            assert [each["group"] for each in peer.ask(m.Groups(), m.GroupsFound).groups if each["group"] != "any"] == [
+                name
+            ]
+            for id in others:
+                cluster.brokers[id].kill()
+            with pytest.raises(NotCoordinator):  # any more: it is not committed, so all is loaded anew
+                peer.ask(m.Commit(name, [("t", 0, 0)]), m.Committed)
+            listed = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
+            assert listed["error_code"] == Fault.COORDINATOR_LOAD_IN_PROGRESS
+            with pytest.raises(CoordinatorNotAvailable):
+                peer.ask(m.Groups(), m.GroupsFound)
+            with (
+                blocking.connect(str(cluster.brokers[at].settings["listen_native"]), timeout=15) as hasty,
+                pytest.raises(CoordinatorNotAvailable),
+            ):
+                hasty.groups()
+            page = httpx.get(f"http://{cluster.brokers[at].http}/api/v1/groups", timeout=PATIENCE)
+            assert (page.status_code, page.json()["retriable"]) == (503, True), page.text
+            assert main.run(["group", "list", "--address", str(cluster.brokers[at].settings["listen_native"])]) != 0
+            assert f"broker {at} has not loaded" in capfd.readouterr().err
+            assert f"broker {at} has not loaded" in page.json()["detail"]
+        told: list[list[str]] = []
+        waiting = threading.Thread(target=lambda: told.append([each.group for each in client.groups()]))
+        waiting.start()
+        for id in others:
+            cluster.brokers[id].begin()
+        for id in others:
+            cluster.brokers[id].ready()
+        waiting.join(PATIENCE)
+        assert told == [sorted(["any", name])]
+
+
+def listed_at(raw: Raw) -> tuple[int, set[str]]:
+    told = raw.ask(ApiKey.LIST_GROUPS, {"states_filter": [], "types_filter": []}, 5)
+    return told["error_code"], {each["group_id"] for each in told["groups"]}
+
+
+def test_groups_that_nobody_coordinates_keep_no_broker_from_listing_its_own(tmp_path: Path) -> None:
+    """As in Kafka. Who is about to coordinate them says that it loads them, from when it knows that."""
+    with cluster_of(tmp_path, default_replication_factor=1) as cluster:
+        names = [f"g{number}" for number in range(12)]
+        at = {name: cluster.coordinator(name) for name in names}
+        assert set(at.values()) == set(cluster.brokers)
+        for name, id in at.items():
+            with Raw(kafka_of(cluster, id)) as raw:
+                wait_until(lambda: commit(raw, name, 0, 7) == Code.NONE, "the group is loaded")  # noqa: B023
+        cluster.brokers[1].kill()
+        partitions = [index for index, each in cluster.partitions(OFFSETS).items() if each.replicas == [1]]
+        wait_until(
+            lambda: all(cluster.partitions(OFFSETS)[index].leader == NOBODY for index in partitions),
+            "nobody leads them",
+        )
+        for id in (2, 3):
+            with Raw(kafka_of(cluster, id)) as raw:
+                assert listed_at(raw) == (0, {name for name in names if at[name] == id})
+        cluster.until_known()  # else librdkafka waits for the dead one, too
+        found, errors = consumer_groups(cluster)
+        assert (found, errors) == ({name for name in names if at[name] != 1}, [])
+        cluster.brokers[1].start()
+        mine = {name for name in names if at[name] == 1}
+        answers: list[tuple[int, set[str]]] = []
+        with Raw(kafka_of(cluster, 1)) as raw:
+            while not answers or answers[-1] != (0, mine):
+                if all(
+                    each.leader == 1 for index, each in cluster.partitions_at(1, OFFSETS).items() if index in partitions
+                ):
+                    answers.append(listed_at(raw))
+        assert all(each in ((0, mine), (Fault.COORDINATOR_LOAD_IN_PROGRESS, set())) for each in answers), answers
+
+
+def consumer_groups(cluster: ClusterProcesses) -> tuple[set[str], list[Any]]:
+    """As librdkafka lists them: their names, and the errors."""
+    told = cluster.admin.list_consumer_groups(request_timeout=30).result(60)
+    return {each.group_id for each in told.valid}, list(told.errors)
+
+
+def test_a_group_whose_coordinator_has_died_is_not_said_to_be_unknown(tmp_path: Path) -> None:
+    """One of Kafka's. The coordinator of native groups of its name knows that there is none; who else may have it is
+    away, or loads it."""
+    with (
+        cluster_of(tmp_path) as cluster,
+        blocking.connect(cluster.native, timeout=PATIENCE) as client,
+    ):
+        client.commit("any", {types.TopicPartition("t", 0): 0})  # so that there is a topic for groups
+        at = cluster.coordinator("g")
+        for topic in (OFFSETS, SHARES):
+            cluster.until_in_sync(topic)
+        with Raw(kafka_of(cluster, at)) as raw:
+            wait_until(lambda: commit(raw, "g", 0, 7) == Code.NONE, "the group is loaded")
+        native = cluster.partitions(SHARES)
+        keeper = native[partition_of("g", len(native))].leader
+        assert keeper != at
+        with blocking.connect(str(cluster.brokers[keeper].settings["listen_native"]), timeout=PATIENCE) as other:
+            assert other.group("g").kind == "classic"
+            with pytest.raises(UnknownGroup):
+                other.group("nobody")
+            cluster.brokers[at].kill()
+            assert other.group("g").kind == "classic"
+            assert other.positions("g") == {types.TopicPartition("t", 0): 7}
+            with pytest.raises(UnknownGroup):
+                other.group("nobody")
+
+
+def test_a_coordinator_starts_again_at_once(tmp_path: Path) -> None:
+    """It is dead so shortly that the cluster still has it as the leader of what it coordinates."""
+    with cluster_of(tmp_path) as cluster, blocking.connect(cluster.native, timeout=PATIENCE) as client:
+        producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "x"})
+        producer.init_transactions(PATIENCE)
+        client.commit("n", {types.TopicPartition("t", 0): 0})
+        for topic in (SHARES, TRANSACTIONS):
+            cluster.until_in_sync(topic)
+        parts = cluster.partitions(TRANSACTIONS)
+        at = parts[partition_of("x", len(parts))].leader
+        cluster.brokers[at].kill()
+        cluster.brokers[at].start()
+        wait_until(lambda: {each.group for each in client.groups()} == {"n"}, "its groups are listed again")
+        producer.begin_transaction()
+        producer.abort_transaction(PATIENCE)
 
 
 def test_a_coordinator_that_was_stopped_describes_no_group_that_is_deleted(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
+from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Create, Delete, Operation, Put
 from tests.cluster.proxy import Proxy
@@ -63,7 +64,7 @@ class Cluster:
         *,
         directory: str = "",
         server: tuple[str, int] | None = None,
-        has_lost: Callable[[TopicImage, int], bool] = lambda topic, index: False,
+        has_lost: Callable[[TopicImage, int], Loss | None] = lambda topic, index: None,
         seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
         session_ms: int = SESSION_MS,
         kind: type[Mirror] = Mirror,
@@ -227,7 +228,7 @@ async def test_who_has_lost_events_is_no_candidate_when_it_comes_back(
         await make_topic(one, [2, 1])
         await until(lambda: one.partition().state.isr == (2, 1))
         await other.kill()
-        back = await made.start(2, directory="a new disk", has_lost=lambda topic, index: True)
+        back = await made.start(2, directory="a new disk", has_lost=lambda topic, index: Loss.ALL)
         await until(lambda: back.member.epoch != UNREGISTERED)
         await until(lambda: one.partition().state.leader == 1)
         assert one.partition().state.isr == (1,)
@@ -281,9 +282,9 @@ async def test_who_takes_itself_out_changes_no_topic_that_was_made_anew(
 ) -> None:
     lost: list[bytes] = []
 
-    def has_lost(topic: TopicImage, index: int) -> bool:
+    def has_lost(topic: TopicImage, index: int) -> Loss | None:
         lost.append(topic.id)
-        return topic.id != b"j" * 16
+        return None if topic.id == b"j" * 16 else Loss.ALL
 
     async with cluster(shared_zookeeper, chroot) as made:
         one, other = await made.start(1), await made.start(2)

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -22,7 +21,7 @@ from krappy.errors import NotLeader, PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from krappy.wire import messages as m
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_groups import commit
 from tests.peer import Peer
 from tests.process import wait_until
@@ -32,15 +31,8 @@ LONG = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as found:
-        yield found
+def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
+    return lasting
 
 
 def until_all_are_back(cluster: ClusterProcesses, topic: str) -> None:

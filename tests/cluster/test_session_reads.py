@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,7 +14,7 @@ from krappy import blocking
 from krappy.errors import InvalidRequest, NotLeader, UnknownTopic
 from krappy.partitioner import partition_for
 from krappy.wire import messages as m
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses
 from tests.peer import Peer
 from tests.process import wait_until
 
@@ -25,15 +24,8 @@ LONG = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
-    with brokers(tmp_path_factory.mktemp("cluster"), shared=shared_processes) as made:
-        yield made
-
-
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as found:
-        yield found
+def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
+    return lasting
 
 
 def asked(cluster: ClusterProcesses, request: str) -> dict[int, int]:

@@ -24,6 +24,7 @@ from tests.kafka.raw import Raw
 from tests.kafka.shares import ACCEPT, RELEASE, Member, beat
 from tests.process import wait_until
 
+LATER = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
 LONG = 60.0
 MOVED = {Code.NOT_LEADER_OR_FOLLOWER, Code.INVALID_RECORD_STATE}
 _numbers = count(1)
@@ -63,7 +64,11 @@ class Scene:
     """A group and a topic of one partition. `others`: of the leader; a broker each for what the group needs, unless one
     broker is to have both."""
 
-    def __init__(self, cluster: ClusterProcesses, records: int = 10, *, keeper_leads: bool = False) -> None:
+    def __init__(
+        self, cluster: ClusterProcesses, records: int = 10, *, keeper_leads: bool = False, **config: str
+    ) -> None:
+        """`config`: of the topic, Kafka's settings with _ for their dots."""
+        config = {name.replace("_", "."): value for name, value in config.items()}
         self.cluster = cluster
         number = next(_numbers)
         self.topic = f"t{number}"
@@ -78,10 +83,11 @@ class Scene:
         third = next(id for id in cluster.brokers if id not in (self.keeper, self.coordinator))
         self.leader = self.keeper if keeper_leads else third
         replicas = [self.leader, *(id for id in cluster.brokers if id != self.leader)]
-        [made] = cluster.admin.create_topics([NewTopic(self.topic, 1, replica_assignment=[replicas])]).values()
-        made.result(30)
+        made = NewTopic(self.topic, 1, replica_assignment=[replicas], config=config)
+        cluster.admin.create_topics([made])[self.topic].result(30)
         wait_until(lambda: self.led_by() == self.leader, "the topic is led")
-        self.fill(records)
+        if records:
+            self.fill(records)
         with cluster.asked(self.coordinator) as raw:
             self.set(raw, share_auto_offset_reset="earliest")
 
@@ -104,10 +110,13 @@ class Scene:
     def joined(self, stack: ExitStack, name: str = "one") -> Member:
         """A member with a connection to the leader of now, once there is a coordinator that takes it."""
         raw = stack.enter_context(self.cluster.asked(self.led_by()))
+
+        def taken() -> bool:  # the coordinator may be another one by and by
+            with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as asked:
+                return bool(beat(asked, self.group, name, 0, [self.topic])["error_code"] == Code.NONE)
+
+        wait_until(taken, "it is a member", LONG)
         with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as coordinator:
-            wait_until(
-                lambda: beat(coordinator, self.group, name, 0, [self.topic])["error_code"] == 0, "it is a member", LONG
-            )
             # A leader leases nothing while its own lease has run out, as it may on a busy machine.
             return Member(raw, self.group, name, self.topic, coordinator=coordinator, wait_ms=30_000)
 
@@ -143,14 +152,22 @@ class Scene:
         return dict(row)
 
     def position(self) -> tuple[int, int]:
-        """(start offset, lag)."""
+        """(start offset, lag), once the brokers that know them tell: one of them may have been killed just now."""
+        found: list[tuple[int, int]] = []
         asked = {"group_id": self.group, "topics": [{"topic_name": self.topic, "partitions": [0]}]}
-        with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as raw:
-            (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
-        assert told["error_code"] == 0, told
-        (part,) = told["topics"][0]["partitions"]
-        assert part["error_code"] == 0, part
-        return part["start_offset"], part["lag"]
+
+        def look() -> bool:
+            with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as raw:
+                (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
+            assert told["error_code"] in (Code.NONE, *LATER), told
+            for part in told["topics"][0]["partitions"] if told["topics"] else ():
+                assert part["error_code"] in (Code.NONE, *LATER), part
+                if part["error_code"] == Code.NONE and part["lag"] >= 0:
+                    found.append((part["start_offset"], part["lag"]))
+            return bool(found)
+
+        wait_until(look, "the position is told", LONG)
+        return found[0]
 
     def restart(self, id: int) -> None:
         self.cluster.brokers[id].start()
@@ -360,3 +377,32 @@ def test_a_topic_that_is_made_anew_is_read_from_its_start(cluster: ClusterProces
         two = scene.joined(stack, "two")
         assert scene.acquire(two, 100) == [(0, 2, 1)]
         assert scene.position() == (0, 3)
+
+
+def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster: ClusterProcesses) -> None:
+    """The broker that keeps the states, and the leader of the new partition, are others."""
+    scene = Scene(cluster)
+    with cluster.asked(scene.coordinator) as raw:
+        scene.set(raw, share_auto_offset_reset="latest")
+    with ExitStack() as stack:
+        one = scene.joined(stack)
+        one.wait_ms = 0
+        assert one.acquired() == []
+        body = {"topics": [{"name": scene.topic, "count": 2, "assignments": [{"broker_ids": [scene.coordinator]}]}]}
+        with cluster.asked(1) as raw:
+            made = raw.ask(ApiKey.CREATE_PARTITIONS, {**body, "timeout_ms": 10_000, "validate_only": False})
+        assert made["results"][0]["error_code"] == 0, made
+
+        def leads() -> bool:
+            found = cluster.partitions(scene.topic)
+            return len(found) == 2 and found[1].leader == scene.coordinator
+
+        wait_until(leads, "the new partition is led")
+        with cluster.asked(scene.coordinator) as raw:
+            assert raw.produce(scene.topic, batch.encode([None] * 3, [b"x"] * 3, timestamps=1), 1)["error_code"] == 0
+            two = Member(raw, scene.group, "two", scene.topic, 1, wait_ms=1_000)
+            assert scene.acquire(two, 100) == [(0, 2, 1)]
+            assert two.acknowledge((0, 2, [ACCEPT])) == 0
+        one.wait_ms = 30_000
+        scene.fill(2)
+        assert one.acquired() == [(10, 11, 1)]

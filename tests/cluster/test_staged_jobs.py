@@ -48,12 +48,6 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
         yield made
 
 
-@pytest.fixture
-def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as made:
-        yield made
-
-
 def coordinator(cluster: ClusterProcesses, job: str) -> int:
     """The broker that coordinates a job, once there is one."""
     found: list[int] = []

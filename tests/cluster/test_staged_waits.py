@@ -15,12 +15,16 @@ from confluent_kafka.admin import NewTopic
 from krappy import blocking
 from krappy.broker.topics.internal_topics import JOBS
 from krappy.clients.staging import StagedCommit
-from krappy.errors import KrappyError
+from krappy.core.cluster.coordinators import partition_of
+from krappy.errors import KrappyError, NotLeader, UnknownStaging
+from krappy.store.staging import DATA, STAGING
+from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.scattered_transactions import leader_of
 from tests.cluster.test_staged_jobs import LONG, coordinator
 from tests.cluster.test_transactions import ends_at, values
 from tests.crash.tmpfs import Tmpfs
+from tests.peer import Peer
 from tests.process import wait_until
 
 WAITS_S = 2.0  # a request for a commit: a third of the client's timeout
@@ -99,6 +103,41 @@ def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProce
             else:
                 client.abort_staged(end)
     wait_until(lambda: {key[:3] for key in rows(cluster)} == {b"so/", b"se/"}, "only the outcomes are left", LONG)
+
+
+def _is_unsure(peer: Peer, job: str) -> bool:
+    """Whether a coordinator can't look up now how a job has ended that it does not know."""
+    try:
+        peer.ask(m.CommitStaged(job, [], 0), m.StagedCommitted)
+    except NotLeader:
+        return True
+    except UnknownStaging:
+        return False
+    return False
+
+
+def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_it_leads(tmp_path: Path) -> None:
+    """Without ZooKeeper it may end jobs, but can't look up what is to be removed: it does so once it can."""
+    with brokers(tmp_path) as cluster, blocking.connect(cluster.native, timeout=LONG) as client:
+        client.create_topic("t", 3)
+        with client.stage("t", job="j", task=0, attempt=0) as stage:
+            stage.send_columns(None, [b"x" * 1000] * 1000)
+            stage.seal()
+        at = cluster.brokers[coordinator(cluster, "j")]
+        parts = len(cluster.partitions(JOBS))
+        near = next(each for each in map(str, count()) if partition_of(each, parts) == partition_of("j", parts))
+        with Peer(str(at.settings["listen_native"])) as peer:
+            cluster.zookeeper.pause(True)
+            try:
+                wait_until(lambda: _is_unsure(peer, near), "it can't be sure")
+                peer.ask(m.AbortStaged("j"), m.StagedAborted)
+                assert _is_unsure(peer, near)  # so the removal, which has begun before, has met the same
+            finally:
+                cluster.zookeeper.pause(False)
+        wait_until(lambda: not any(key.startswith((DATA, STAGING)) for key in rows(cluster)), "all of it is removed")
+        for id in cluster.brokers:
+            assert not cluster.events(id, "internal_error"), cluster.brokers[id].last_words()
+            assert not cluster.events(id, "staged_file_not_removed")
 
 
 def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterProcesses) -> None:

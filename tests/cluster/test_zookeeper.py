@@ -125,7 +125,7 @@ async def test_a_session_survives_connections_and_ends_with_its_time(
             with pytest.raises(ConnectionLost):
                 await client.get("/mine")
             proxy.silent = False
-            await until(lambda: client.session.status == Status.UP)
+            await until(lambda: client.session.status == Status.UP and len(entered) > 1)
             assert entered == [True, False]
             found = await client.get("/mine")
             assert found is not None, "the session has survived"

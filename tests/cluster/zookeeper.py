@@ -63,16 +63,18 @@ def java() -> str:
 
 
 class SecuredBy(NamedTuple):
-    """How a server has TLS. `certificate`: PEM file of its certificate and key, whose key is of PKCS 8."""
+    """How a server has TLS. `certificate`: PEM file of its certificate and key, whose key is of PKCS 8.
+    `client_auth`: "need": clients have certificates, too; "none": they need not."""
 
     port: int
     certificate: str
     ca: str
+    client_auth: str = "need"
 
     def lines(self) -> str:
         return (
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
-            f"secureClientPort={self.port}\nssl.clientAuth=need\n"
+            f"secureClientPort={self.port}\nssl.clientAuth={self.client_auth}\n"
             f"ssl.keyStore.location={self.certificate}\nssl.keyStore.type=PEM\n"
             f"ssl.trustStore.location={self.ca}\nssl.trustStore.type=PEM\n"
         )

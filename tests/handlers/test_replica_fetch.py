@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from krappy.core.cluster.image import Image
-from krappy.errors import CorruptBatch, StorageError
+from krappy.errors import ClusterAuthorizationFailed, CorruptBatch, StorageError
 from krappy.handlers.kafka.fetch import fetch
 from krappy.records import batch
 from krappy.testing.sessions import kafka_session
@@ -343,6 +343,26 @@ async def test_events_and_a_high_watermark_and_another_epoch_end_the_wait() -> N
     assert (row["high_watermark"], len(row["records"])) == (1, 0)
     [row] = await after(lambda: asker.leader.lead(6), 1, 5)
     assert row["error_code"] == Code.FENCED_LEADER_EPOCH
+
+
+@runs
+async def test_who_is_no_broker_any_more_is_told_nothing_that_comes_while_he_waits() -> None:
+    def deny(*_: object) -> None:
+        raise ClusterAuthorizationFailed("no broker any more")
+
+    asker = Asker()
+    await asker.ask(at(0))
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def ask() -> None:
+            with pytest.raises(Refused) as refused:
+                await asker.ask(at(0), wait_ms=10_000)
+            assert refused.value.args == (Code.CLUSTER_AUTHORIZATION_FAILED,)
+
+        await trio.sleep(1)
+        asker.session.access.check, asker.session.access.version = deny, 1
+        asker.leader.produce(b"secret")
 
 
 @runs

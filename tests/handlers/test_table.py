@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from krappy import errors
+from krappy import arrow_layout, errors
+from krappy.partitioner import MOST_HASHED
 from krappy.testing.running import RunningBroker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw, read_all, records, scan
@@ -169,6 +170,24 @@ def test_an_error_does_not_repeat_a_long_name(raw: Raw) -> None:
     with pytest.raises(errors.UnknownTopic) as caught:
         raw.call(m.Get("t" * 100_000, b"k"))
     assert len(caught.value.text) + len(str(caught.value.details)) < 5000
+
+
+def test_a_key_that_takes_long_to_hash_is_refused_unless_its_partition_is_named(raw: Raw) -> None:
+    """It would hold up everybody."""
+    raw.call(m.CreateTopic("hashed", 3))
+    key = bytes(MOST_HASHED + 1)
+    column = arrow_layout.binary([key])
+    for request in (
+        m.Get("hashed", key),
+        m.History("hashed", key),
+        m.GetColumns("hashed", column.offsets, column.data),
+        m.Message(raw.producer("hashed").handle, b"v", key),
+    ):
+        with pytest.raises(errors.InvalidRequest, match="partition has to be named"):
+            raw.call(request)
+    assert raw.call(m.Get("hashed", key, partition=2)).entry == [None]
+    raw.call(m.CreateTopic("whole", 1))
+    assert raw.call(m.Get("whole", key)).entry == [None]
 
 
 @pytest.mark.parametrize("offsets", [None, []])

@@ -62,6 +62,7 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ),
     ("DescribeTopics", "topics"): lambda h: m.DescribeTopics(["t", *(f"m{at % 100}" for at in range(MOST - 1))]),
     ("Metadata", "topics"): lambda h: m.Metadata(["t", *(f"m{at}" for at in range(MOST - 1))]),
+    ("NoteEnds", "topics"): lambda h: m.NoteEnds(h.member, [f"m{at}" for at in range(MOST)]),
     ("DeleteRecords", "before"): lambda h: m.DeleteRecords("t", [(at, 0) for at in EVERY]),
     ("MultiGet", "keys"): lambda h: m.MultiGet("t", KEYS),
     ("MultiGet", "min_offsets"): lambda h: m.MultiGet("t", KEYS[:1], min_offsets=[(at, 0) for at in EVERY]),

@@ -65,20 +65,6 @@ def selected(text: str) -> list[promql_parser.VectorSelector]:
     return found
 
 
-OF_A_CLUSTER = {  # the manifests run one broker
-    "krappy_brokers",
-    "krappy_active_controller",
-    "krappy_leader",
-    "krappy_replica",
-    "krappy_under_replicated_partitions",
-    "krappy_under_min_isr_partitions",
-    "krappy_offline_partitions",
-    "krappy_isr_shrinks_total",
-    "krappy_isr_expands_total",
-    "krappy_leader_elections_total",
-}
-
-
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory) -> list[Metric]:
     """What a broker shows after a little work."""
@@ -141,7 +127,6 @@ def test_every_number_of_the_broker_has_a_panel_or_is_known_not_to(exposed: dict
         "krappy_throttled_total",  # as those want it who set quotas
         "krappy_throttled_seconds_total",
         "krappy_tls_handshakes_failed_total",  # anybody who looks for open ports makes it rise
-        *OF_A_CLUSTER,
     }
 
 

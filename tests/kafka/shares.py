@@ -1,4 +1,4 @@
-"""A member of a share group, message by message."""
+"""A member of a share group, message by message; and what a group reads, from where, and where it is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,29 @@ Batch = tuple[int, int, list[int]]  # first and last offset, acknowledge types
 def beat(raw: Raw, group: str, member: str, epoch: int = 0, topics: list[str] | None = None) -> dict[str, Any]:
     body = {"group_id": group, "member_id": member, "member_epoch": epoch, "subscribed_topic_names": topics}
     return raw.ask(ApiKey.SHARE_GROUP_HEARTBEAT, body)
+
+
+def fill(raw: Raw, topic: str, count: int, index: int = 0) -> None:
+    records = batch.encode([None] * count, [b"%d" % n for n in range(count)], timestamps=1_700_000_000_000)
+    assert raw.produce(topic, records, index)["error_code"] == 0
+
+
+def earliest(raw: Raw, group: str, **more: str) -> None:
+    settings = {"share.auto.offset.reset": "earliest"} | {name.replace("_", "."): value for name, value in more.items()}
+    configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
+    body = {"resources": [{"resource_type": 32, "resource_name": group, "configs": configs}]}
+    (told,) = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"]
+    assert told["error_code"] == 0, told
+
+
+def position(raw: Raw, group: str, topic: str, index: int = 0) -> tuple[int, int]:
+    """(start offset, lag)."""
+    asked = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [index]}]}
+    (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
+    assert told["error_code"] == 0, told
+    (part,) = told["topics"][0]["partitions"]
+    assert part["error_code"] == 0, part
+    return part["start_offset"], part["lag"]
 
 
 class Member:

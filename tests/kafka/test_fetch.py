@@ -28,7 +28,7 @@ def some(count: int, size: int = 1, first: int = 0) -> bytes:
 @pytest.mark.parametrize("version", range(4, 18))
 def test_every_version(raw: Raw, version: int) -> None:
     uuid = raw.make("versions")
-    if version == 4:
+    if raw.fetch("versions", 0)["high_watermark"] == 0:  # the first case of this process
         raw.produce("versions", some(3))
     answer = raw.ask(ApiKey.FETCH, fetch([(uuid if version >= 13 else "versions", 0, 1)]), version)
     assert (answer["error_code"], answer["session_id"]) == (0, 0)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Closed, Raw, create
-from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Batch, Member, beat
-from tests.kafka.test_share_groups import earliest, fill, position
+from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Batch, Member, beat, earliest, fill, position
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
 LOCK_S, LIMIT, COUNT, PARTITIONS, MEMBERS = 3.0, 4, 300, 2, 6

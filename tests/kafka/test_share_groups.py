@@ -12,7 +12,7 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create
-from tests.kafka.shares import ACCEPT, REJECT, RELEASE, RENEW, Member, beat
+from tests.kafka.shares import ACCEPT, REJECT, RELEASE, RENEW, Member, beat, earliest, fill, position
 from tests.kafka.transactional import Transactional
 from tests.peer import Peer
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
@@ -27,19 +27,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Iter
         assert running.stop() == 0
 
 
-def fill(raw: Raw, topic: str, count: int, index: int = 0) -> None:
-    records = batch.encode([None] * count, [b"%d" % n for n in range(count)], timestamps=1_700_000_000_000)
-    assert raw.produce(topic, records, index)["error_code"] == 0
-
-
-def earliest(raw: Raw, group: str, **more: str) -> None:
-    settings = {"share.auto.offset.reset": "earliest"} | {name.replace("_", "."): value for name, value in more.items()}
-    configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
-    body = {"resources": [{"resource_type": 32, "resource_name": group, "configs": configs}]}
-    (told,) = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"]
-    assert told["error_code"] == 0, told
-
-
 def test_a_member_acquires_and_acknowledges(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "t1")
     earliest(raw, "g1")
@@ -50,16 +37,6 @@ def test_a_member_acquires_and_acknowledges(raw: Raw, broker: BrokerProcess) -> 
     assert one.acknowledge((2, 2, [ACCEPT]), (4, 6, [ACCEPT])) == 0
     assert one.acquired() == [(7, 9, 1)]
     assert position(raw, "g1", "t1") == (7, 3)
-
-
-def position(raw: Raw, group: str, topic: str, index: int = 0) -> tuple[int, int]:
-    """(start offset, lag)."""
-    asked = {"group_id": group, "topics": [{"topic_name": topic, "partitions": [index]}]}
-    (told,) = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
-    assert told["error_code"] == 0, told
-    (part,) = told["topics"][0]["partitions"]
-    assert part["error_code"] == 0, part
-    return part["start_offset"], part["lag"]
 
 
 def test_two_members_share_a_partition(raw: Raw, broker: BrokerProcess) -> None:

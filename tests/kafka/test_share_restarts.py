@@ -6,8 +6,7 @@ from pathlib import Path
 
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw, create
-from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Member, beat
-from tests.kafka.test_share_groups import earliest, fill, position
+from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Member, beat, earliest, fill, position
 from tests.process import Launcher, broker_process
 
 

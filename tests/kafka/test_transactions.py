@@ -145,6 +145,28 @@ def test_a_producer_goes_on_with_the_next_epoch(raw: Raw, topic: str) -> None:
     assert ours.end(commit=True) is Code.NONE
 
 
+@pytest.mark.parametrize("commit", [False, True])
+def test_what_an_ended_transaction_wrote_is_no_answer_to_the_next_one(raw: Raw, topic: str, commit: bool) -> None:
+    """A client gave up a batch whose answer was lost, and sends other events with its sequence: librdkafka does."""
+    ours = Transactional(raw).init()
+    assert ours.add((topic, 0)) == [Code.NONE]
+    assert ours.write(topic, b"given up") is Code.NONE
+    ours.sequences[topic] = 0
+    assert ours.write(topic, b"given up") is Code.NONE  # once more, in the same transaction
+    assert ours.end(commit) is Code.NONE
+    assert ours.add((topic, 0)) == [Code.NONE]
+    ours.sequences[topic] = 0
+    assert ours.write(topic, b"another") is Code.UNKNOWN_PRODUCER_ID
+    again = ours.init(producer_id=ours.id, producer_epoch=ours.epoch)
+    assert again.add((topic, 0)) == [Code.NONE]
+    assert again.write(topic, b"another") is Code.NONE
+    assert again.end(commit=True) is Code.NONE
+    seen = fetch(raw, topic, committed=False)
+    headers = [header for header, _ in batch.split(seen["records"])]
+    written = [each.base_offset for each in headers if not each.is_control]
+    assert [values_of(seen["records"])[offset] for offset in written] == [b"given up", b"another"]
+
+
 def test_what_is_wrong_with_a_request(raw: Raw, topic: str) -> None:
     assert Transactional(raw).ask_init(transactional_id="")["error_code"] == Code.INVALID_REQUEST
     for timeout in (0, -1, 900_001):

@@ -135,12 +135,18 @@ async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, An
         session.close()
 
 
+@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "denied"])
 @pytest.mark.parametrize(("key", "path"), ARRAYS, ids=lambda part: getattr(part, "name", None) or ".".join(part))
-def test_a_full_array_is_served_in_short_turns(tmp_path: Path, key: ApiKey, path: tuple[str, ...]) -> None:
+def test_a_full_array_is_served_in_short_turns(
+    tmp_path: Path, key: ApiKey, path: tuple[str, ...], allowed: bool
+) -> None:
+    """Also to one who may do nothing: what he is denied is told in the audit log."""
+    guarded = {} if allowed else {"authorizer": "acl", "audit_log": f"file:{tmp_path}/audit"}
+
     async def main() -> None:
         turns = Turns()
         trio.lowlevel.add_instrument(turns)
-        async with running(tmp_path, auto_create_topics=False) as broker:
+        async with running(tmp_path / "data", auto_create_topics=False, **guarded) as broker:
             await broker.create_topic("t", PARTITIONS, {})
             low, high = RANGES[key]
             for version in {low, high}:

@@ -7,6 +7,7 @@ page cache, since the events were just written. Kafka's heap is bounded to 1 GiB
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,7 +161,13 @@ def run(names: list[str], measures: list[str], rounds: int, scale: float, folder
 def main(arguments: list[str] | None = None) -> int:
     arguing = parser("peers", __doc__, KINDS, "of the number of events; 1.0: 10 M for bootstrap")
     arguing.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
+    arguing.add_argument("--ahead", action="store_true", help="ahead of this machine's other programs (needs root)")
     asked = arguing.parse_args(arguments)
+    if asked.ahead:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # servers and load inherit it
+        except PermissionError:
+            arguing.error("--ahead needs root, or CAP_SYS_NICE")
     return compare(asked, build, lambda folder: run(asked.servers, asked.measures, asked.rounds, asked.scale, folder))
 
 

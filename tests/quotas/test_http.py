@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from krappy.console.paying import HttpPayer
+from krappy.server import throttled
 from krappy.testing.running import RunningBroker
+from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 
 KB = 1000
@@ -105,7 +108,36 @@ def test_many_at_once_read_no_more_than_one_after_the_other(
     assert sorted(each.status_code for each in answers) == [200] + [429] * 7
 
 
-def test_other_paths_count_as_well(broker: RunningBroker, quotas: Quotas) -> None:
+def test_many_at_once_write_no_more_than_one_after_the_other(
+    broker: RunningBroker, web: httpx.Client, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their bodies come slowly: each has begun before another one is whole."""
+    check, begun = HttpPayer.check, []
+
+    def checked(payer: HttpPayer) -> None:
+        check(payer)
+        begun.append(payer)
+
+    monkeypatch.setattr(HttpPayer, "check", checked)
+    with broker.connect() as client:
+        client.create_topic("h-at-once")
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0)  # of which one takes more than this test
+
+    def write_slowly(_: int) -> int:
+        def body() -> Iterator[bytes]:
+            yield b'{"value": "'
+            wait_until(lambda: len(begun) >= 8, "all have begun")
+            yield b"x" * 20 * KB + b'"}'
+
+        headers = {"Krappy-Request": "1", "Content-Type": "application/json"}
+        return web.post("/topics/h-at-once/events", content=body(), headers=headers).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(write_slowly, range(8))) == [201] + [429] * 7
+
+
+def test_other_paths_count_as_well(monkeypatch: pytest.MonkeyPatch, broker: RunningBroker, quotas: Quotas) -> None:
+    monkeypatch.setattr(throttled, "HELD", 0.2)  # who sets the quotas, and takes them away at the end, is the same user
     for path in ("/metrics", "/api/v1/openapi.json", "/"):
         quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
         quotas.set({"user": "ANONYMOUS"}, request_percentage=0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from krappy.server import throttled
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey, Code
 from tests.batches import Row, encode_rows
@@ -242,20 +243,60 @@ def test_changes_by_others_are_done_and_then_not_read(broker: RunningBroker, quo
 # --- who would evade them
 
 
-def test_many_connections_and_client_ids_are_one_user(broker: RunningBroker, quotas: Quotas) -> None:
-    """Thirty connections, each with a client id of its own: together they write at the rate."""
+def test_many_connections_and_client_ids_are_one_user(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty connections, each with a client id of its own: together they write at the rate, however long they wait.
+    Whose turn does not come soon is refused, and told to be silent; it is an error after which producers try again."""
+    monkeypatch.setattr(throttled, "HELD", 1.2)
     with Raw(broker.kafka_address) as raw:
         raw.make("evaded")
     quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
-    connections = [Raw(broker.kafka_address, client_id=f"evader-{number}") for number in range(30)]
-    began, done = time.monotonic(), 0
-    waiting = {raw.socket for raw in connections}
-    for raw in connections:
+    connections = {raw.socket: raw for raw in (Raw(broker.kafka_address, client_id=f"e-{n}") for n in range(30))}
+    codes: list[int] = []
+    began = time.monotonic()
+    for raw in connections.values():
         raw.send(ApiKey.PRODUCE, produce("evaded", batch_of(bytes(50 * KB))), NAMED)
-    while (taken := time.monotonic() - began) < 1.5:
-        answered, _, _ = select.select(waiting, [], [], 1.5 - taken)
+    waiting = set(connections)
+    while (taken := time.monotonic() - began) < 3.0:
+        answered, _, _ = select.select(waiting, [], [], 3.0 - taken)
         waiting -= set(answered)
-        done += len(answered)
-    for raw in connections:
+        for each in answered:
+            answer = connections[each].receive()
+            [code] = [each["error_code"] for topic in answer["responses"] for each in topic["partition_responses"]]
+            codes.append(code)
+            assert code == 0 or answer["throttle_time_ms"] > 1000
+    for raw in connections.values():
         raw.close()
-    assert 2 <= done <= 2 + taken * 2 + 1  # 50 KB each: two at once, and two a second
+    assert len(codes) == 30
+    assert 4 <= codes.count(0) <= 2 + 1.2 * 2 + 1  # 50 KB each: two at once, and two a second
+    assert set(codes) == {0, Code.REQUEST_TIMED_OUT}
+
+
+def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, each with one write, also of many partitions; nothing of what is refused is written."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    with broker.connect() as client:
+        client.create_topic("anew", partitions=300)
+    with Raw(broker.kafka_address) as raw:
+        quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
+        large = batch_of(bytes(50 * KB))
+        assert raw.ask(ApiKey.PRODUCE, produce("anew", large), NAMED)["throttle_time_ms"] > 3000
+    for parts in (
+        [{"index": 0, "records": large}],
+        [{"index": index, "records": batch_of(b"v")} for index in range(300)],
+    ):
+        with Raw(broker.kafka_address) as raw:
+            asked = {"acks": -1, "timeout_ms": 9000, "topic_data": [{"name": "anew", "partition_data": parts}]}
+            before = time.monotonic()
+            [topic] = raw.ask(ApiKey.PRODUCE, asked, NAMED)["responses"]
+            assert time.monotonic() - before < 2
+        assert {each["error_code"] for each in topic["partition_responses"]} == {Code.REQUEST_TIMED_OUT}
+        assert "producer_byte_rate" in topic["partition_responses"][0]["error_message"]
+    with Raw(broker.kafka_address) as raw:
+        raw.send(ApiKey.PRODUCE, produce("anew", batch_of(b"v"), acks=0), NAMED)
+        raw._asked.clear()
+        assert raw.closed()  # there is no answer to tell it
+    quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
+    with Raw(broker.kafka_address) as raw:
+        assert len(raw.values("anew")) == 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from krappy.server import throttled
 from krappy.testing.running import RunningBroker
 from tests.quotas.quotas import Quotas
 
@@ -51,6 +52,32 @@ def test_a_producer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> 
     assert done == pytest.approx(rate * SECONDS, rel=0.1)
     told = [node["throttle"]["max"] for each in stats for node in each["brokers"].values() if node["throttle"]["cnt"]]
     assert any(told), "it was not told of it"
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_producers_that_are_refused_write_all(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch, idempotent: bool
+) -> None:
+    """Six that share a quota, and have more to write than comes to its turn soon: none of them is told of an error."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    rate, topic, each = 200 * KB, f"refused-{idempotent}", 20
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=float(rate))
+    errors: list[Any] = []
+    settings = {"bootstrap.servers": broker.kafka_address, "enable.idempotence": idempotent, "batch.size": 10 * KB}
+    producers = [ck.Producer({**settings, "client.id": f"sharer-{number}", "max.in.flight": 1}) for number in range(6)]
+    began = time.monotonic()
+    for number in range(each):
+        for writer, producer in enumerate(producers):
+            value = b"%d-%d-" % (writer, number) + bytes(5 * KB)
+            producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+    for producer in producers:
+        assert producer.flush(60) == 0
+    assert errors == [None] * 6 * each
+    assert time.monotonic() - began > 6 * each * 5 * KB / rate - 1.5
+    with broker.connect() as client, client.consumer(topic, end="now") as consumer:
+        found = [tuple(map(int, (event.value or b"").split(b"-")[:2])) for event in consumer]
+    for writer in range(6):
+        assert [number for by, number in found if by == writer] == list(range(each))
 
 
 def test_a_consumer_keeps_to_its_rate(broker: RunningBroker, quotas: Quotas) -> None:

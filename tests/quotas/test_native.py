@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,12 @@ from krappy import errors
 from krappy.cli.main import run
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from tests.kafka.raw import Raw, produce
 from tests.peer import Peer
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
+from tests.quotas.test_kafka import NAMED, batch_of
 
 KB = 1000
 
@@ -86,6 +92,61 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
         assert time.monotonic() - before < 0.4
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
         assert 0.4 < time.monotonic() - before < 1.5
+
+
+LONG = 8.0  # seconds: much more than the second for which request_percentage may silence
+
+
+def slowest(ask: Callable[[], object], times: int = 4) -> float:
+    found = []
+    for _ in range(times):
+        begun = time.monotonic()
+        ask()
+        found.append(time.monotonic() - begun)
+    return max(found)
+
+
+def test_time_silences_for_a_second_at_most(broker: RunningBroker, quotas: Quotas) -> None:
+    """Kafka's quota window: others who share the quota would be taken for dead, too."""
+    quotas.set({"user": "ANONYMOUS"}, request_percentage=0.0001)
+    with Peer(broker.address) as peer, Raw(broker.kafka_address) as kafka:
+        assert slowest(lambda: peer.ask(m.Ping(), m.Pong)) < LONG
+        assert slowest(lambda: kafka.ask(ApiKey.DESCRIBE_CLUSTER)) < LONG
+        with Peer(broker.address) as other:
+            assert slowest(lambda: other.ask(m.Ping(), m.Pong), 1) < LONG
+        assert peer.ask(m.Ping(), m.Pong).throttled > 100
+
+
+def busy(broker: RunningBroker, topic: str, done: threading.Event) -> None:
+    """Writes until it is done, over connections of its own."""
+    with ExitStack() as open_now:
+        raws = [open_now.enter_context(Raw(broker.kafka_address)) for _ in range(8)]
+        while not done.is_set():
+            for raw in raws:
+                raw.ask(ApiKey.PRODUCE, produce(topic, batch_of(bytes(2 * KB))), NAMED)
+
+
+def test_what_streams_use_does_not_silence_for_ever(broker: RunningBroker, quotas: Quotas) -> None:
+    """They go on, and use more, while the next request waits: it would never begin."""
+    topic, done = "n-streams", threading.Event()
+    with broker.connect() as client:
+        client.create_topic(topic)
+    writer = threading.Thread(target=busy, args=(broker, topic, done))
+    with Peer(broker.address, timeout=60) as peer:
+        peer.send(*[m.Watch(topic)] * 30)
+        writer.start()
+        try:
+            quotas.set({"user": "ANONYMOUS"}, request_percentage=0.001)
+            for _ in range(4):
+                [id] = peer.send(m.Ping())
+                begun = time.monotonic()
+                while peer.receive()[0] != id:
+                    pass
+                assert time.monotonic() - begun < LONG
+        finally:
+            done.set()
+            quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
+            writer.join(60)
 
 
 def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:

@@ -28,7 +28,7 @@ TOPIC = "again"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def topic(broker: RunningBroker) -> None:
+def topics(broker: RunningBroker) -> None:
     with broker.connect() as client:
         client.create_topic(TOPIC)
         client.create_topic("scattered", partitions=2)
@@ -116,6 +116,53 @@ def test_a_poll_brings_what_is_allowed_in_a_second(broker: RunningBroker, quotas
             assert 0 < sum(len(part[4]) for part in polled.parts) < 300_000
         quotas.alter({"user": "ANONYMOUS"}, consumer_byte_rate=None)
         quotas.alter({"user": "ANONYMOUS"}, consumer_byte_rate=150_000.0)
+
+
+WRITES: dict[str, Callable[[Native], object]] = {
+    "Batch": lambda raw: raw.call(m.Batch(raw.producer(TOPIC).handle, 0, records((b"new", b"v")))),
+    "Message": lambda raw: raw.call(m.Message(raw.producer(TOPIC).handle, b"v", b"new")),
+    "Stage": lambda raw: raw.call(m.Stage(TOPIC, "j", "0", "0")),
+}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_new_connection_writes_no_more(
+    broker: RunningBroker, quotas: Quotas, write: Callable[[Native], object]
+) -> None:
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=RATE)
+    with Native(broker.address) as raw:
+        raw.call(m.Batch(raw.producer(TOPIC).handle, 0, records((b"k", bytes(VALUE)))))
+    with Native(broker.address) as raw, pytest.raises(errors.Overloaded, match="producer_byte_rate"):
+        write(raw)
+    with broker.connect() as client:
+        quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
+        assert client.table(TOPIC).get("new") is None
+
+
+def test_producers_that_are_refused_write_all_as_slowly_as_they_may(
+    broker: RunningBroker, quotas: Quotas, impatient: None
+) -> None:
+    """Eight at once, each event once and in its order: they try again by themselves."""
+    topic, writers, size = "refused", 8, 20_000
+    with broker.connect() as client:
+        client.create_topic(topic)
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=500_000.0)
+
+    def write(writer: int) -> None:
+        with broker.connect(timeout=120) as client, client.producer(topic) as producer:
+            for receipt in [producer.send(b"%d-%d-" % (writer, each) + bytes(size)) for each in range(10)]:
+                receipt.result()
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(write, range(writers)))
+    took = time.monotonic() - began
+    with broker.connect() as client, client.consumer(topic, end="now") as consumer:
+        found = [tuple(map(int, (event.value or b"").split(b"-")[:2])) for event in consumer]
+    for writer in range(writers):
+        assert [each for by, each in found if by == writer] == list(range(10))
+    assert took > (writers * 10 * size) / 500_000 - 1.5
 
 
 def test_another_client_of_the_user_is_silent_for_a_bounded_time(broker: RunningBroker, poor: Quotas) -> None:

@@ -29,18 +29,19 @@ class Authority:
         self,
         *names: str,
         seconds: float = 86_400.0,
+        since: float = -86_400.0,
         subject: str | None = None,
         pkcs8: bool = False,
         key: KeyType = KeyType.ECDSA,
     ) -> str:
-        """A PEM file of a certificate with its key, for these hosts or addresses; valid from a day ago on. `subject`:
-        its common name. `pkcs8`: the key is in the format that Java reads."""
+        """A PEM file of a certificate with its key, for these hosts or addresses; valid from `since` on, for
+        `seconds` from now. `subject`: its common name. `pkcs8`: the key is in the format that Java reads."""
         self._number += 1
         issued = self._made.issue_cert(
             *names,
             common_name=subject,
             organization_name="Acme",
-            not_before=datetime.now(UTC) - timedelta(days=1),
+            not_before=datetime.now(UTC) + timedelta(seconds=since),
             not_after=datetime.now(UTC) + timedelta(seconds=seconds),
             key_type=key,
         )

@@ -90,6 +90,13 @@ def logged_in(broker: RunningBroker, user: str, password: str = SECRET, client_i
     return raw
 
 
+@contextlib.contextmanager
+def logged_in_natively(broker: RunningBroker, user: str) -> Iterator[Native]:
+    with Native(broker.address) as raw:
+        assert raw.call(m.Authenticate("PLAIN", f"\0{user}\0{SECRET}".encode())).done
+        yield raw
+
+
 def test_who_logs_in_and_who_fails(audited: Audited) -> None:
     with logged_in(audited.broker, "ada"):
         found = audited.wait(lambda line: line["event"] == "authenticated" and line["listener"] == "SASL_PLAINTEXT")
@@ -208,6 +215,22 @@ def test_groups_that_are_moved_and_deleted_are_told(audited: Audited) -> None:
     assert not [line for line in audited.lines() if line.get("name") == "absent"]
 
 
+def test_an_aborted_job_is_told(audited: Audited) -> None:
+    with logged_in_natively(audited.broker, "admin") as raw:
+        stages = [raw.call(m.Stage("staged", "nightly", f"{task}", "0")).stage for task in range(2)]
+        for each in (stages[0], stages[0], None, None):  # the second of each finds nothing to abort
+            raw.call(m.AbortStaged("nightly", each))
+        raw.call(m.AbortStaged("not-begun"))
+    audited.wait(lambda line: line.get("name") == "not-begun")
+    found = [line for line in audited.lines() if line.get("kind") == "job"]
+    assert {(line["principal"], line["api"]) for line in found} == {("User:admin", "AbortStaged")}
+    assert [(line["name"], line.get("before"), line["after"]) for line in found] == [
+        ("nightly", {"state": "Open", "attempts": 2}, {"state": "Open", "attempts": 1}),
+        ("nightly", {"state": "Open", "attempts": 1}, {"state": "Aborted"}),
+        ("not-begun", None, {"state": "Aborted"}),  # so that it never begins
+    ]
+
+
 def test_what_is_revoked_while_it_is_open_is_told(audited: Audited) -> None:
     with audited.broker.connect(user="admin", password=SECRET) as admin:
         admin.create_topic("revoked")
@@ -265,8 +288,7 @@ def test_a_session_that_is_not_renewed_is_told(tmp_path: Path) -> None:
                 raw.ask(ApiKey.METADATA, {"topics": None})
         wait_until(lambda: ("ended", "User:ada") in said, "it is told")
         said.clear()
-        with Native(broker.address) as native:
-            assert native.call(m.Authenticate("PLAIN", b"\0ada\0" + SECRET.encode())).done
+        with logged_in_natively(broker, "ada"):
             wait_until(lambda: ("ended", "User:ada") in said, "it is told")
 
 

@@ -6,7 +6,7 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
+from krappy import errors
 from krappy.broker import audit as audit_module
 from krappy.broker import audit_backlog
+from krappy.broker.audit_topic import AuditTopic
 from krappy.console import sessions
 from krappy.core.security.audit import FAILED, USUAL
 from krappy.core.security.operations import Op, Resource
@@ -199,7 +201,7 @@ class FullDisk:
         self.room = 1 << 30
 
     def write(self, opened: int, data: Any) -> int:
-        if not self.room:
+        if self.room <= 0:  # below 0 if a write began when there was more
             raise OSError(errno.ENOSPC, "No space left on device")
         written = os.write(opened, bytes(data[: self.room]))
         self.room -= written
@@ -235,7 +237,7 @@ def test_a_full_disk_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         wait_until(lambda: '"t20"' in (tmp_path / "audit").read_text(), "there is room again")
     lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
     assert [line["name"] for line in lines] == [f"t{number}" for number in range(21)]
-    assert "audit_lost" not in said
+    assert "audit_unwritten" not in said
 
 
 def test_what_there_is_no_room_for_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,15 +306,62 @@ def test_a_file_that_can_not_be_turned_ends_no_other_file(tmp_path: Path, monkey
 def test_what_waits_for_a_topic_is_written_before_an_orderly_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also the first ones: the topic is made before they come."""
+    held, write = True, AuditTopic.write
+
+    async def write_later(topic: AuditTopic, lines: Sequence[str], place: int) -> None:
+        if held:
+            raise errors.StorageError("not yet")
+        await write(topic, lines, place)
+
+    monkeypatch.setattr(AuditTopic, "write", write_later)
+    names = [f"t{number}" for number in range(6)]
     with run_broker(tmp_path, durability="os", audit_log=f"topic:{TOPIC}") as broker, Raw(broker.kafka_address) as raw:
-        assert make(raw, "first") == 0
-        wait_until(lambda: bool(values(raw, 0)), "there is the topic")
-        monkeypatch.setattr(audit_module, "FLUSH_S", 3600.0)
-        names = [f"t{number}" for number in range(6)]
+        wait_until(lambda: partitions(raw) == 2, "there is the topic")
         for name in names:
             assert make(raw, name) == 0
+        assert not values(raw, 0)
+        held = False
     with run_broker(tmp_path, durability="os", audit_log="none") as broker, Raw(broker.kafka_address) as raw:
-        assert [line["name"] for line in values(raw, 0)] == ["first", *names]
+        assert [line["name"] for line in values(raw, 0)] == names
+
+
+@pytest.mark.parametrize("sink", ["topic", "file"])
+def test_what_can_not_be_written_at_the_end_is_in_the_log(tmp_path: Path, sink: str) -> None:
+    """A disk is full, or the topic could not be made: nothing is lost in silence."""
+    said: list[tuple[str, dict[str, Any]]] = []
+    (tmp_path / "folder").mkdir()
+    where = f"file:{tmp_path}/folder" if sink == "file" else f"topic:{TOPIC}"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AuditTopic, "_topic", refused)
+        with (
+            run_broker(
+                tmp_path / "data",
+                durability="os",
+                audit_log=where,
+                report=lambda event, **facts: said.append((event, facts)),
+            ) as broker,
+            Raw(broker.kafka_address) as raw,
+        ):
+            for number in range(30):
+                assert make(raw, f"t{number}") == 0
+            wait_until(lambda: any(event == "audit_failed" for event, _ in said), "it can't be written")
+    lines = [json.loads(facts["line"]) for event, facts in said if event == "audit_unwritten"]
+    assert [line["name"] for line in lines] == [f"t{number}" for number in range(30)]
+    written = io.StringIO()
+    report = Reporter(Logger("error", "json", written))
+    for line in lines:
+        report("audit_unwritten", line=line)
+    assert len(written.getvalue().splitlines()) == 30  # none is left out, at any level
+
+
+async def refused(topic: AuditTopic) -> Any:
+    raise errors.StorageError("the disk is full")
+
+
+def partitions(raw: Raw) -> int:
+    [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False})["topics"]
+    return len(topic["partitions"])
 
 
 @pytest.mark.parametrize("level", ["warning", "error"])

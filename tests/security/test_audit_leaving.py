@@ -19,11 +19,13 @@ import pytest
 import trio
 
 from krappy import errors
+from krappy.broker.groups.group_writer import GroupWriter
 from krappy.broker.local_store import LocalStore
 from krappy.core.security.operations import Op, Resource
 from krappy.core.security.scram import ScramCredential
 from krappy.server.channel import Channel
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.waiting import Later
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.handlers.raw import Raw as Native
@@ -65,6 +67,7 @@ class Leaving:
             {kind: dict(held) for kind, held in engine.image.configs.items()},
             {topic.name: [part.start_offset for part in topic.all_led()] for topic in engine.topics.values()},
             {each["group"]: engine.groups.positions(each["group"]) for each in engine.groups.each_group()},
+            engine.staging.list(),
         )
 
 
@@ -164,6 +167,12 @@ def shared_group(broker: RunningBroker, name: str) -> None:
         raw.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, moved(name))
 
 
+def staged_job(broker: RunningBroker, name: str) -> None:
+    with Native(broker.address) as raw:
+        stage = raw.call(m.Stage(name, name, "task", "attempt")).stage
+        raw.call(m.SealStaged(name, stage, 0))
+
+
 def a_rule(name: str) -> dict[str, Any]:
     return {"creations": [rule(Resource.TOPIC, name, Op.READ, principal="User:eve")]}
 
@@ -255,6 +264,7 @@ NATIVE: Mapping[str, Case] = {
     "DeleteTopic": Case(lambda name: m.DeleteTopic(name), topic),
     "DeleteRecords": Case(lambda name: m.DeleteRecords(name, [(0, 1)]), group_topic),
     "Stage": Case(lambda name: m.Stage(name, name, "task", "attempt")),
+    "AbortStaged": Case(lambda name: m.AbortStaged(name), staged_job),
     "CreateAcls": Case(lambda name: m.CreateAcls([acl_row(name)])),
     "DeleteAcls": Case(lambda name: m.DeleteAcls(name=name), acl),
     "AlterUser": Case(lambda name: m.AlterUser(name, {"SCRAM-SHA-512": CREDENTIAL})),
@@ -390,6 +400,26 @@ def test_a_change_that_may_have_been_made_is_told(
     assert "session" in line["error"]
 
 
+def test_a_reset_of_which_nobody_knows_whether_it_lasts_is_told(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker coordinates the group before it is replicated."""
+    group(leaving.broker, "unsure")
+
+    def deposed(*_: Any, **__: Any) -> Later[None]:
+        later: Later[None] = Later()
+        later.reject(errors.NotCoordinator("another broker coordinates the group"))
+        return later
+
+    leaving.step = 0
+    leaving.lines.clear()
+    monkeypatch.setattr(GroupWriter, "durable", deposed)
+    with Native(leaving.broker.address) as raw, pytest.raises(errors.NotCoordinator):
+        raw.call(m.ResetGroup("unsure", start="latest"))
+    [line] = leaving.lines
+    assert (line["kind"], line["name"], line["after"]) == ("positions", "unsure", {"unsure-0": 1})
+
+
 def test_what_was_refused_is_not_told(leaving: Leaving) -> None:
     leaving.step = 0
     topic(leaving.broker, "there")
@@ -400,3 +430,25 @@ def test_what_was_refused_is_not_told(leaving: Leaving) -> None:
         raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, settings(2, "there", "retention.ms", "x", config_operation=0))
         raw.ask(ApiKey.METADATA, {"topics": [{"name": "there"}], "allow_auto_topic_creation": True})
     assert leaving.lines == []
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "told"),
+    [
+        (["one"], errors.RequestTimeout("no answer"), ["one"]),
+        (["one"], errors.ConnectionLost("the link was lost"), ["one"]),
+        (["one"], errors.OffsetOutOfRange("beyond the end"), []),
+        (["one", "two"], errors.OffsetOutOfRange("beyond the end"), ["one", "two"]),  # of one of them
+    ],
+    ids=["no answer", "lost", "refused", "refused in part"],
+)
+def test_a_change_at_another_broker_that_may_have_been_made_is_told(
+    leaving: Leaving, names: list[str], error: errors.KrappyError, told: list[str]
+) -> None:
+    async def main() -> None:
+        with pytest.raises(type(error)), leaving.engine.audit.change("records", names, elsewhere=True):
+            raise error
+
+    leaving.lines.clear()
+    trio.run(main)
+    assert [(line["name"], line["error"]) for line in leaving.lines] == [(name, str(error)) for name in told]

@@ -50,6 +50,15 @@ def test_acls_are_added_shown_and_removed(guarded: Guarded) -> None:
     assert shown(guarded, "list", "--principal", "ada") == []
 
 
+def test_a_consumer_may_also_write_the_dead_letters_of_its_groups(guarded: Guarded) -> None:
+    command = ["add", "bob", "--consumer", "--topic", "orders", "--topic", "bills", "--group", "mail"]
+    dead = {(each["name"], each["operation"]) for each in shown(guarded, *command) if each["name"].endswith(".dead")}
+    assert dead == {(f"{topic}.mail.dead", right) for topic in ("orders", "bills") for right in ("write", "create")}
+    of_all = shown(guarded, "add", "bob", "--consumer", "--topic", "*", "--group", "mail")
+    assert not [each for each in of_all if each["operation"] in ("write", "create")]
+    krappy(guarded, "remove", "--principal", "bob", "--yes")
+
+
 def test_what_is_not_enough(guarded: Guarded) -> None:
     assert "name what it is allowed" in krappy(guarded, "add", "ada", fails=2)
     assert "name which ones" in krappy(guarded, "remove", "--yes", fails=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,56 @@ def test_what_she_said_counts_as_long_as_she_is_there_and_may_read(guarded: Guar
     assert guarded.admin.values("hers") == []
 
 
+DEFAULT = "open.g.dead"
+
+
+def test_the_default_topic_needs_the_right_to_make_it_and_to_write_there(guarded: Guarded) -> None:
+    with guarded.native() as raw:
+        with pytest.raises(
+            errors.TopicAuthorizationFailed, match=f"WRITE on the topic '{DEFAULT}', where the group's dead"
+        ):
+            join(raw, "open")
+        guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.WRITE))
+        with pytest.raises(errors.TopicAuthorizationFailed, match=f"CREATE on the topic '{DEFAULT}'"):
+            join(raw, "open", max_deliveries=1)
+        with guarded.native(ADMIN) as admin, pytest.raises(errors.UnknownTopic):
+            admin.call(m.Offsets(DEFAULT, "latest"))
+        guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.CREATE))
+        member = join(raw, "open", max_deliveries=1)
+        reject(raw, member.handle)
+        wait_until(lambda: len(guarded.admin.values(DEFAULT)) == 3, "they are there")
+
+
+def test_one_who_may_write_where_it_exists_need_not_make_it(guarded: Guarded) -> None:
+    guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.WRITE))
+    with guarded.native(ADMIN) as admin, guarded.native() as raw:
+        admin.call(m.CreateTopic(DEFAULT))
+        member = join(raw, "open", max_deliveries=1)
+        reject(raw, member.handle)
+        wait_until(lambda: len(guarded.admin.values(DEFAULT)) == 3, "they are there")
+        guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.WRITE, deny=True))
+        with pytest.raises(errors.TopicAuthorizationFailed, match="WRITE"):
+            raw.call(m.Poll(member.handle))
+
+
+def test_each_topic_that_a_member_reads_has_its_own(guarded: Guarded) -> None:
+    guarded.allow(rule(Resource.TOPIC, DEFAULT, Op.ALL), rule(Resource.TOPIC, "secret", Op.READ))
+    with guarded.native() as raw:
+        with pytest.raises(errors.TopicAuthorizationFailed, match=r"secret\.g\.dead"):
+            join(raw, "open", "secret")
+        join(raw, "open")
+
+
+def test_who_may_do_everything_where_no_acl_is_found_needs_none(tmp_path: Path) -> None:
+    with guarded_broker(tmp_path, allow_everyone_if_no_acl_found=True) as made:
+        made.take_away(ADMIN)  # of which some were for *, so that an ACL was found for everything
+        with made.native() as raw:
+            raw.call(m.CreateTopic("open"))
+            raw.call(m.Message(raw.producer("open").handle, b"e"))
+            reject(raw, join(raw, "open", max_deliveries=1).handle)
+            wait_until(lambda: made.admin.values(DEFAULT) == [b"e"], "it is there")
+
+
 def test_each_topics_rules_outlive_the_broker(tmp_path: Path) -> None:
     with run_broker(tmp_path, durability="os") as broker, Native(broker.address) as native:
         for topic in ("a", "b", "grave"):
@@ -105,5 +156,11 @@ def test_each_topics_rules_outlive_the_broker(tmp_path: Path) -> None:
 
 
 def value(broker: Any, topic: str) -> bytes | None:
-    with broker.connect() as client, client.consumer(topic, end="now") as consumer:
+    """Of its first event, if the topic is there and has one."""
+    with (
+        suppress(errors.UnknownTopic),
+        broker.connect() as client,
+        client.consumer(topic, end="now") as consumer,
+    ):
         return next((event.value for event in consumer), None)
+    return None

@@ -4,8 +4,11 @@ stand on; and with nobody else's."""
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,9 @@ import trio
 from krappy import errors
 from krappy.app import Broker
 from krappy.blocking import Client
-from krappy.broker import users
+from krappy.broker import authorizer, users
 from krappy.clients.acls import AclInfo
-from krappy.console import attempts, live
+from krappy.console import attempts, live, paying
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Grant, Op, Resource
 from krappy.core.security.principal import Principal
@@ -90,6 +93,21 @@ def test_a_live_page_that_was_opened_with_a_password_ends_with_it(tmp_path: Path
         assert json.loads(last.removeprefix("data:"))["code"] == "NOT_LOGGED_IN"
 
 
+def test_an_empty_authorization_makes_no_more_of_a_session(tmp_path: Path) -> None:
+    """A request with it stands on its cookie."""
+    with broker_of(tmp_path) as (broker, client), browser(broker, "ada", SECRET) as http:
+        client.create_topic("seen")
+        http.headers["Authorization"] = ""
+        assert http.post("/topics", json={"name": "new"}).json()["code"] == "HEADER_MISSING"
+        with http.stream("GET", "/topics/seen/tail") as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "event: start"
+            with browser(broker) as other:
+                assert other.post("/logout", params={"all": "true"}, auth=("ada", SECRET)).json()["ended"] == 1
+            last = next(line for line in lines if "NOT_LOGGED_IN" in line)
+        assert json.loads(last.removeprefix("data:"))["code"] == "NOT_LOGGED_IN"
+
+
 def test_a_change_of_one_file_ends_no_sessions_of_other_users(tmp_path: Path) -> None:
     with broker_of(tmp_path) as (broker, client), browser(broker, "ada", SECRET) as ada:
         users_dir(tmp_path / "users", dora="d", bob="other")
@@ -127,6 +145,87 @@ def test_a_login_that_takes_its_time_needs_the_password_of_now(tmp_path: Path) -
             assert again() == Code.SASL_AUTHENTICATION_FAILED
 
 
+class SlowChecks:
+    """In place of the check of a password: its answer comes once it is let go."""
+
+    def __init__(self) -> None:
+        self.check = users._timed_check
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, *given: Any) -> tuple[bool, float]:
+        found = self.check(*given)
+        self.begun.set()
+        assert self.may_end.wait(30)
+        return found
+
+
+def logs_in(broker: RunningBroker, by: str) -> bool:
+    """Whether carl does with his password c."""
+    if by == "native":
+        with Native(broker.address) as raw:
+            try:
+                return bool(raw.call(m.Authenticate("PLAIN", b"\0carl\0c")).done)
+            except errors.AuthenticationFailed:
+                return False
+    with browser(broker) as http:
+        if by == "basic":
+            return http.get("/topics", auth=("carl", "c")).status_code == 200
+        return http.post("/login", json={"user": "carl", "password": "c"}).status_code == 200
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["changed", "deleted"])
+@pytest.mark.parametrize("by", ["login", "basic", "native"])
+def test_a_password_that_changes_while_it_is_checked_lets_nobody_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, is_deleted: bool
+) -> None:
+    """Else a session by the old password would count as one by the new, and last for hours."""
+    with broker_of(tmp_path) as (broker, client), ThreadPoolExecutor(1) as pool:
+        client.security.set_password("carl", "c")
+        assert logs_in(broker, by)
+        client.security.set_password("carl", "other")
+        client.security.set_password("carl", "c")
+        checks = SlowChecks()
+        monkeypatch.setattr(users, "_timed_check", checks)
+        asked = pool.submit(logs_in, broker, by)
+        assert checks.begun.wait(30)
+        if is_deleted:
+            client.security.delete_user("carl")
+        else:
+            client.security.set_password("carl", "other")
+        checks.may_end.set()
+        assert not asked.result(30)
+
+
+@pytest.mark.parametrize("by", ["password", "cookie"])
+def test_a_request_that_takes_its_time_needs_the_login_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A body may take half a minute, and a turn or a quota some seconds."""
+    begun, may_go_on, begin = threading.Event(), threading.Event(), paying.HttpPayer.begin
+
+    async def begin_later(self: paying.HttpPayer) -> None:
+        begun.set()
+        while not may_go_on.is_set():
+            await trio.sleep(0.01)
+        await begin(self)
+
+    with broker_of(tmp_path) as (broker, client), browser(broker) as http, ThreadPoolExecutor(1) as pool:
+        client.security.set_password("carl", "c")
+        client.add_acls([AclInfo("topic", "late", "User:carl", "create")])
+        if by == "cookie":
+            assert http.post("/login", json={"user": "carl", "password": "c"}).status_code == 200
+        else:
+            http.auth = httpx.BasicAuth("carl", "c")
+        monkeypatch.setattr(paying.HttpPayer, "begin", begin_later)
+        asked = pool.submit(http.post, "/topics", json={"name": "late"}, headers=CHANGES)
+        assert begun.wait(30)
+        client.security.set_password("carl", "other")
+        may_go_on.set()
+        answer = asked.result(30)
+        assert (answer.status_code, answer.json()["code"]) == (401, "NOT_LOGGED_IN")
+        assert "late" not in [each.name for each in client.topics()]
+
+
 def test_a_watch_ends_when_nobody_logs_in_again(tmp_path: Path) -> None:
     """Else it, and pings, would keep a user for ever whom nobody lets in any more."""
     session = {"connections_max_reauth_ms": 1000, "authentication_timeout_ms": 1000}
@@ -148,6 +247,40 @@ def test_a_watch_ends_when_nobody_logs_in_again(tmp_path: Path) -> None:
 # --- ACLs
 
 
+def test_many_grants_are_looked_at_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thing that is open may stand on thousands."""
+    eve, done = Principal(name="eve"), list[str]()
+    allow = Acl(Resource.TOPIC, Pattern.LITERAL, "*", "User:eve", "*", Op.READ, Permission.ALLOW)
+    look, turn = authorizer.Authorizer._look_at, trio.lowlevel.checkpoint
+
+    def looks(self: authorizer.Authorizer, *given: Any) -> None:
+        done.append("look")
+        look(self, *given)
+
+    async def turns() -> None:
+        if done:
+            done.append("turn")
+        await turn()
+
+    async def main() -> None:
+        settings: dict[str, Any] = {"listen_native": "127.0.0.1:0", "listen_kafka": "none", "ballast_bytes": 0}
+        async with Broker(tmp_path, authorizer="acl", super_users="User:a", **settings) as broker:
+            local = broker.engine
+            access = local.access(eve)
+            await local.authorizer.add([allow])
+            for _ in range(3):
+                grants = [Grant(Resource.TOPIC, f"t{number}", Op.READ) for number in range(authorizer.TURN)]
+                access.hold(grants, lambda error: None)
+            monkeypatch.setattr(authorizer.Authorizer, "_look_at", looks)
+            monkeypatch.setattr(trio.lowlevel, "checkpoint", turns)
+            await local.authorizer._review()
+            monkeypatch.undo()
+            assert done.count("look") >= 3
+            assert ("look", "look") not in pairwise(done)
+
+    trio.run(main)
+
+
 def test_what_is_opened_while_it_is_taken_away_ends(tmp_path: Path) -> None:
     """A request looks first whether it is allowed, and opens what it opens later."""
     grant, eve = Grant(Resource.TOPIC, "t", Op.READ), Principal(name="eve")
@@ -165,5 +298,7 @@ def test_what_is_opened_while_it_is_taken_away_ends(tmp_path: Path) -> None:
             assert len(ended) == 1
             access.hold([grant], ended.append)
             assert len(ended) == 2
+            await local.authorizer.add([allow._replace(name="another")])
+            assert len(ended) == 2  # each once, whatever is changed then
 
     trio.run(main)

@@ -12,9 +12,14 @@ import httpx
 import pytest
 import trio
 
+from krappy import console
 from krappy.broker.users import Users
 from krappy.console import app, attempts
+from krappy.console.security import OPEN
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.version import VERSION
+from krappy.wire import messages as m
+from tests.handlers.raw import Raw as Native
 from tests.process import wait_until
 from tests.security.authority import Authority
 from tests.security.test_sasl import SECRET, users_dir
@@ -61,6 +66,20 @@ def test_health_and_pages_need_no_login(http: httpx.Client) -> None:
     for path in ("/healthz", "/readyz", "/", "/api/v1/openapi.json"):
         assert http.get(path).status_code == 200
         assert http.get(path, auth=("ada", "wrong")).status_code == 200
+
+
+def test_the_version_is_told_to_nobody_who_has_not_logged_in(broker: RunningBroker, http: httpx.Client) -> None:
+    """Else whoever looks for brokers with a known fault finds them by asking."""
+    folder = Path(console.__file__).parent / "static"
+    files = ["/" + str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()]
+    version = http.get("/api/v1/cluster", auth=("ada", SECRET)).json()["version"]
+    assert version == VERSION
+    for path in ("/healthz", "/readyz", "/", *OPEN, "/api/v1/overview", "/metrics", "/none", *files):
+        answer = http.get(path)
+        told = str(answer.headers) + ("" if path.startswith("/vendor/") else answer.text)
+        assert version not in told, path
+    with Native(broker.address) as raw:
+        assert version not in str(raw.call(m.Ping()))
 
 
 def test_everything_else_does(http: httpx.Client) -> None:
@@ -118,14 +137,15 @@ def test_guesses_of_one_address_wait_for_each_other(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many connections they come by: none is checked while as many as may be wait to be told."""
-    checked, told = [], threading.Event()
+    checked, waiting, came, told = [], [], threading.Event(), threading.Event()
 
     async def wait(seconds: float) -> None:
+        waiting.append(seconds)
         await trio.to_thread.run_sync(told.wait, 60)
 
     async def check(self: Users, user: str, password: str, *_: object) -> bool:
         checked.append(password)
-        await trio.sleep(0.01)  # as a thread takes
+        await trio.to_thread.run_sync(came.wait, 60)  # one that comes once some were wrong is refused at once
         return password == SECRET
 
     monkeypatch.setattr(attempts, "sleep", wait)
@@ -141,6 +161,8 @@ def test_guesses_of_one_address_wait_for_each_other(
         answers = [pool.submit(guess, number) for number in range(12)]
         wait_until(lambda: sum(each.done() for each in answers) == 5, "those beyond the queue are refused")
         assert {each.result() for each in answers if each.done()} == {429}
+        came.set()
+        wait_until(lambda: len(waiting) == 3, "those that were wrong wait to be told")
         assert len(checked) == 3
         told.set()
         assert sorted(each.result() for each in answers) == [401] * 7 + [429] * 5

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from krappy import errors
+from krappy.broker.audit_topic import AuditTopic
 from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.records import batch
@@ -154,9 +155,17 @@ def test_what_was_staged_and_buried_before_is_not_published(tmp_path: Path) -> N
         native.call(m.AbortStaged("j"))
 
 
-def test_the_broker_makes_its_audit_topic(tmp_path: Path) -> None:
+def test_the_broker_makes_its_audit_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody makes it first, with settings of his, and nobody deletes what is not there yet."""
     said: list[str] = []
+    too_early, make = True, AuditTopic._topic
+
+    async def made_later(topic: AuditTopic) -> Any:
+        if too_early:
+            raise errors.StorageError("not yet")
+        return await make(topic)
+
+    monkeypatch.setattr(AuditTopic, "_topic", made_later)
     settings = {"durability": "os", "audit_log": f"topic:{AUDIT}", "authorizer": "none", "auto_create_topics": True}
     with (
         run_broker(tmp_path, report=lambda event, **facts: said.append(event), **settings) as broker,
@@ -172,6 +181,7 @@ def test_the_broker_makes_its_audit_topic(tmp_path: Path) -> None:
         asked = {"topics": [{"name": AUDIT}], "allow_auto_topic_creation": True}
         assert raw.ask(ApiKey.METADATA, asked)["topics"][0]["error_code"] == Code.INVALID_TOPIC_EXCEPTION
         native.call(m.CreateTopic("t"))
+        too_early = False
         wait_until(lambda: "topic_created" in said and said.count("topic_created") == 2, "the broker has made it")
         [told] = native.call(m.DescribeTopics([AUDIT])).topics
         assert (len(told["partitions"]), told["config"]["retention.ms"]) == (2, "31536000000")

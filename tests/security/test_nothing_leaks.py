@@ -322,6 +322,7 @@ def requests(n: Names) -> list[m.Request]:
         m.AbortStaged(n.job),
         m.StagedJobs(),
         m.HoldBackup(),
+        m.BeginBackup(),
         m.CreateAcls([("topic", "literal", n.topic, "User:*", "*", "read", "allow")]),
         m.DescribeAcls(),
         m.DeleteAcls(),
@@ -332,7 +333,18 @@ def requests(n: Names) -> list[m.Request]:
     ]
 
 
-HANDLES = (m.Poll, m.Message, m.Batch, m.Ack, m.Nack, m.Extend, m.Seek, m.Unregister)  # of what nobody can register
+HANDLES = (
+    m.Poll,
+    m.Message,
+    m.Batch,
+    m.Ack,
+    m.Nack,
+    m.Extend,
+    m.Seek,
+    m.Unregister,
+    m.NoteEnds,
+    m.ReadBackup,
+)  # of what nobody can register
 OPEN = (m.Ping, m.Authenticate)
 
 

@@ -64,7 +64,7 @@ def test_a_poll_that_waits_and_those_to_come(guarded: Guarded) -> None:
 def test_a_member(guarded: Guarded, missing: Resource) -> None:
     name = topic(guarded, f"shared-{missing.name}")
     others = [rule(Resource.TOPIC, name, Op.READ), rule(Resource.GROUP, name, Op.READ)]
-    guarded.allow(*others)
+    guarded.allow(*others, rule(Resource.TOPIC, f"{name}.{name}.dead", Op.ALL))
     error = TopicAuthorizationFailed if missing is Resource.TOPIC else GroupAuthorizationFailed
     with guarded.native() as raw:
         member = raw.call(m.ConsumerRegistration([name], group=name))

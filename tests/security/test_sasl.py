@@ -23,6 +23,7 @@ from krappy.wire.kafka import ApiKey
 from krappy.wire.kafka.codes import Code
 from tests.handlers.raw import Raw as NativeRaw
 from tests.kafka.raw import Closed, Raw
+from tests.process import wait_until
 from tests.security.authority import Authority
 
 SECRET = "correct horse"
@@ -479,6 +480,79 @@ def test_files_of_users_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert not comes_in("ada", SECRET)
         (folder / "ada").unlink()
         until("ada", "another", False)
+
+
+def test_a_file_that_is_no_password_blocks_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it keep the broker from starting. What was such a user's password stays: files are emptied before they
+    are written."""
+    from krappy.broker import users
+
+    monkeypatch.setattr(users, "LOOK_SECONDS", 0.05)
+    folder = Path(users_dir(tmp_path / "users", ada=SECRET, bob="b", carl="c"))
+    bad = {
+        "empty": b"",
+        "lines": b"\r\n\n",
+        "latin": "größe".encode("latin-1"),
+        "long": b"x" * (users.LONGEST_PASSWORD + 1),
+        "a\nb": b"x",
+        "\x7f": b"x",
+    }
+    said: list[str] = []
+
+    def put(name: str, content: bytes) -> None:
+        """At once: else it may be read while it is empty."""
+        (folder / ".new").write_bytes(content)
+        (folder / ".new").rename(folder / name)
+
+    for name, content in bad.items():
+        put(name, content)
+    (folder / "evil").symlink_to("x" * 300)  # a look at what it leads to fails
+
+    def report(event: str, **facts: Any) -> None:
+        if event == "users_not_read":
+            said.append(facts["error"])
+
+    def told(*words: str) -> int:
+        return sum(all(word in each for word in words) for each in said)
+
+    settings = {**LISTENERS, "users_dir": str(folder), **ADMIN}
+    with run_broker(tmp_path / "data", report=report, **settings) as broker:
+
+        def comes_in(user: str, password: str) -> bool:
+            with Raw(address(broker)) as raw:
+                return not log_in(raw, user, password)["error_code"]
+
+        assert len(said) == len(bad) + 1
+        assert told("evil can't be read: File name too long") == 1
+        assert (
+            told("empty is empty", "there is no such user") == told("lines is empty") == told("latin is no UTF-8") == 1
+        )
+        assert told("has more than 4096 bytes") == 1
+        assert told("has a name that no user can have") == 2
+        assert comes_in("ada", SECRET)
+        assert not comes_in("empty", "")
+        assert not comes_in("long", "x" * users.LONGEST_PASSWORD)
+        put("bob", b"")
+        (folder / "carl").unlink()
+        put("dora", b"d" * users.LONGEST_PASSWORD)
+        put("ada", b"another")
+        wait_until(lambda: comes_in("ada", "another"), "who has a file that is good gets the new password")
+        assert comes_in("dora", "d" * users.LONGEST_PASSWORD)
+        assert not comes_in("carl", "c")
+        assert comes_in("bob", "b")
+        wait_until(lambda: told("bob is empty", "stays as he was") == 1, "it is told")
+        put("empty", b"e")
+        put("bob", b"other")
+        wait_until(lambda: comes_in("bob", "other"), "what was mended counts")
+        assert comes_in("empty", "e")
+        put("bob", b"")
+        wait_until(lambda: told("bob is empty") == 2, "it is told again")
+        (folder / "bob").unlink()
+        wait_until(lambda: not comes_in("bob", "other"), "who has no file any more is none")
+        assert len(said) == len(bad) + 3  # each once
+        folder.rename(tmp_path / "moved")
+        wait_until(lambda: told("can't be read") == 1, "it is told")
+        assert comes_in("ada", "another")
 
 
 def test_credentials_are_kept_and_shown(tmp_path: Path) -> None:

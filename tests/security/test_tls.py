@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -23,12 +25,14 @@ import trio.abc
 
 import krappy
 from krappy import blocking, errors
+from krappy.server import server
 from krappy.server import tls as server_tls
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
 from tests.rounds import Rounds
 from tests.security.authority import Authority
+from tests.security.test_sasl import users_dir
 
 LISTENERS = {
     "listen_native": "SSL://127.0.0.1:0",
@@ -304,6 +308,48 @@ def test_a_client_certificate_is_asked_for(authority: Authority, tmp_path: Path)
             assert http.get(f"https://{broker.http_address}/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("demand", ["required", "requested"])
+def test_a_certificate_that_is_refused_is_told_in_the_audit_log(
+    authority: Authority, tmp_path: Path, demand: str
+) -> None:
+    settings = {
+        **LISTENERS,
+        "tls_certificate": authority.issue("127.0.0.1"),
+        "tls_client_ca": authority.ca,
+        "ssl_client_auth": demand,
+        "audit_log": f"file:{tmp_path}/audit",
+    }
+    failures = tmp_path / "audit.failures"
+    told: list[dict[str, Any]] = []
+
+    def reasons() -> list[str]:
+        told[:] = [json.loads(line) for line in failures.read_text().splitlines()] if failures.exists() else []
+        return [line["reason"] for line in told]
+
+    certificates: list[str | None] = [Authority(tmp_path).issue("client.example"), authority.issue("x", seconds=-60)]
+    expected = ["self-signed certificate in certificate chain|unable to get local issuer", "certificate has expired"]
+    if demand == "required":
+        certificates.append(None)
+        expected.append("peer did not return a certificate")
+    with run_broker(tmp_path / "data", **settings) as broker:
+        with pytest.raises(ssl.SSLError):  # a client that does not trust the broker has been refused nothing
+            raw(broker.address, Authority(tmp_path).context())
+        for address in (broker.address, broker.kafka_addresses["SSL"]):
+            for cert in certificates:
+                before = len(reasons())
+                with contextlib.suppress(OSError), raw(address, authority.context(cert)) as sock:
+                    sock.recv(1)  # TLS 1.3: the client is told after its part of the handshake
+                until(lambda before=before: len(reasons()) == before + 1)
+        with broker.connect(ca=authority.ca, cert=authority.issue("client.example")) as client:
+            assert client.ping().cluster
+        assert len(reasons()) == 2 * len(certificates)
+    assert {(line["event"], line["mechanism"], line["host"]) for line in told} == {
+        ("authentication_failed", "SSL", "127.0.0.1")
+    }
+    for why, line in zip(expected * 2, told, strict=True):
+        assert re.search(why, line["reason"])
+
+
 # --- certificates that change
 
 
@@ -380,6 +426,124 @@ def test_a_certificate_is_exchanged_under_load_and_a_wrong_one_is_not_taken(
         assert sent == list(range(len(sent)))
         with broker.connect(ca=authority.ca) as client, client.consumer("load", end="now") as consumer:
             assert [event.value for event in consumer] == [b"%d" % number for number in range(len(sent))]
+
+
+def relabelled(pem: str, label: str) -> str:
+    """The same certificate, as another kind of PEM that OpenSSL takes."""
+    der = ssl.PEM_cert_to_DER_cert(pem)
+    if label.startswith("TRUSTED"):
+        der += b"\x30\x00"  # an empty X509_CERT_AUX
+    return ssl.DER_cert_to_PEM_cert(der).replace(" CERTIFICATE-", f" {label}-")
+
+
+@pytest.mark.parametrize(
+    ("users", "label"),
+    [(False, "CERTIFICATE"), (True, "CERTIFICATE"), (False, "TRUSTED CERTIFICATE"), (False, "X509 CERTIFICATE")],
+    ids=["certificates", "users, too", "trusted certificates", "old files"],
+)
+def test_a_connection_ends_with_the_authority_of_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: bool, label: str
+) -> None:
+    """Else whoever holds a certificate of an authority that is trusted no more would stay as long as he likes. Others
+    are not interrupted, whichever files change."""
+    monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.05)
+    stays, goes = Authority(tmp_path), Authority(tmp_path)
+    trusted = tmp_path / "trusted.pem"
+
+    def trust(*authorities: Authority) -> None:
+        (tmp_path / "new").write_text("".join(relabelled(Path(each.ca).read_text(), label) for each in authorities))
+        (tmp_path / "new").rename(trusted)
+
+    trust(stays, goes)
+    told: list[tuple[str, dict[str, Any]]] = []
+    kind = "SASL_SSL" if users else "SSL"
+    settings = {
+        "listen_native": f"{kind}://127.0.0.1:0",
+        "listen_kafka": f"{kind}://127.0.0.1:0",
+        "tls_certificate": stays.issue("127.0.0.1"),
+        "tls_client_ca": str(trusted),
+        "ssl_client_auth": "required",
+        "ssl_principal_mapping_rules": "RULE:^CN=([^,]+).*$/$1/",
+        "super_users": "User:ada;User:eve",
+        "sasl_enabled_mechanisms": "PLAIN",
+        "users_dir": users_dir(tmp_path / "users", ada="a", eve="e"),
+        "durability": "os",
+        "audit_log": "stderr",
+    }
+    mine, hers = (stays.context(each.issue("x", subject=name)) for each, name in ((stays, "ada"), (goes, "eve")))
+
+    def enter(address: str, context: ssl.SSLContext, name: str) -> Raw:
+        found = native(address, context)
+        if users:
+            found.call(m.Authenticate("PLAIN", f"\0{name}\0{name[0]}".encode()))
+        assert found.call(m.Ping()).principal == f"User:{name}"
+        return found
+
+    def reloaded() -> int:
+        return sum(event == "tls_reloaded" for event, _ in told)
+
+    with (
+        run_broker(tmp_path / "data", **settings, report=lambda event, **facts: told.append((event, facts))) as broker,
+        contextlib.ExitStack() as open_now,
+    ):
+        ada, eve, idle = (enter(broker.address, *who) for who in ((mine, "ada"), (hers, "eve"), (hers, "eve")))
+        kafka = open_now.enter_context(raw(broker.kafka_addresses[kind], hers))
+        for each in (ada, eve, idle):
+            open_now.enter_context(each)
+        ada.call(m.CreateTopic("watched"))
+        watch = eve.send(m.Watch("watched"))
+        eve.receive(watch)
+        trust(goes, stays)  # the same ones
+        until(lambda: reloaded() == 1)
+        assert ada.call(m.Ping()).principal == "User:ada"
+        assert idle.call(m.Ping()).principal == "User:eve"
+        trust(stays)
+        until(lambda: reloaded() == 2)
+        for each in (eve, idle):
+            with pytest.raises(errors.RequestTimeout, match="trusted no more"):
+                each.receive(0)
+        assert kafka.recv(1) == b""
+        assert ada.call(m.Ping()).principal == "User:ada"
+        with pytest.raises((OSError, EOFError)), native(broker.address, hers) as refused:
+            refused.call(m.Ping())
+        with enter(broker.address, mine, "ada") as again:
+            assert again.call(m.Ping()).cluster
+    ended = {(facts["principal"], facts["reason"]) for event, facts in told if event == "ended"}
+    assert ended == {("User:eve", "the authority of the certificate is trusted no more")}
+
+
+def test_a_certificate_is_taken_once_it_may_be(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that others may not read any more, and a certificate whose time has come, are the files that they were."""
+    monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
+    certificate, context = authority.issue("127.0.0.1"), authority.context()
+    failures: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        if event == "tls_reload_failed":
+            failures.append(facts["error"])
+
+    with run_broker(tmp_path, **LISTENERS, tls_certificate=certificate, durability="os", report=report) as broker:
+        first = shown(broker.address, context)
+        time.sleep(0.1)
+        renewed = Path(authority.issue("127.0.0.1"))
+        renewed.chmod(0o644)
+        os.replace(renewed, certificate)
+        until(lambda: failures)
+        assert shown(broker.address, context) == first
+        Path(certificate).chmod(0o600)
+        until(lambda: shown(broker.address, context) != first)
+        second = shown(broker.address, context)
+
+        replace(certificate, authority.issue("127.0.0.1", since=2.0))
+        until(lambda: len(failures) == 2)
+        assert shown(broker.address, context) == second
+        until(lambda: shown(broker.address, context) != second)
+        assert len(failures) == 2
+        assert "chmod o-r" in failures[0]
+        assert "is not valid before" in failures[1]
 
 
 # --- what is refused at the start

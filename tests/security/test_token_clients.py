@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
+from tests.process import wait_until
 from tests.security.identity import IdentityProvider, identity_provider
 from tests.security.test_tokens import LISTENERS, address
 
@@ -93,6 +95,54 @@ def test_librdkafka_logs_in_again_under_load(
     assert offsets == list(range(sent))
     assert taken == list(range(sent))
     assert not [each for each in reported[before:] if "authentication_failed" in each], said
+
+
+LATE = 15.0  # seconds after the end of a token: without that end its session would last for an hour
+
+
+def test_librdkafka_that_gets_no_other_token_is_ended_in_time(provider: IdentityProvider, tmp_path: Path) -> None:
+    """While it writes, again and again. Nothing is lost, and with another token all the rest is written."""
+    confluent = pytest.importorskip("confluent_kafka")
+    said: list[str] = []
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
+    stored: dict[int, tuple[bytes, float]] = {}
+
+    def delivered(error: Any, message: Any) -> None:
+        assert error is None
+        stored[message.offset()] = message.value(), time.time()
+
+    with run_broker(tmp_path / "data", **settings) as broker:
+        ends = time.time() + 3
+        tokens = [provider.token(exp=ends)]
+        options = librdkafka(broker, provider, "callback", said)
+        producer = confluent.Producer(
+            {**options, "oauth_cb": lambda _: (tokens[0], time.time() + 2), "enable.idempotence": True}
+        )
+        sent = 0
+
+        def produce(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                producer.produce("lazy", b"%d" % sent, partition=0, on_delivery=delivered)
+                sent += 1
+            producer.poll(0.02)
+
+        def refused() -> bool:
+            if time.time() < ends + 1 or sent < 20:
+                produce(10)
+            producer.poll(0.02)
+            return time.time() > ends + 1 and "_AUTHENTICATION" in said
+
+        wait_until(refused, "its token is refused")
+        assert stored
+        before = len(stored)
+        assert before < sent
+        producer.poll(1)
+        assert len(stored) == before
+        assert max(at for _, at in stored.values()) < ends + LATE
+        tokens[0] = provider.token()
+        assert producer.flush(60) == 0
+    assert [stored[offset][0] for offset in range(sent)] == [b"%d" % number for number in range(sent)]
 
 
 def test_librdkafka_with_a_bad_token(broker: RunningBroker, provider: IdentityProvider) -> None:

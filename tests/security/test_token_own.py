@@ -13,6 +13,7 @@ import pytest
 
 import krappy
 from krappy import blocking, errors
+from krappy.blocking import TopicProducer
 from krappy.cli import main
 from krappy.cli.errors import Failure
 from krappy.cli.figures import ConsoleFigures
@@ -139,6 +140,41 @@ def test_a_client_logs_in_again_under_load(
         assert taken == [b"%d" % number for number in range(sent)]
         assert client._link.generation == generation
     assert len(given) >= 4
+
+
+def test_a_client_that_gets_no_other_token_is_ended_in_time(
+    authority: Authority, provider: IdentityProvider, tmp_path: Path
+) -> None:
+    """While it writes and watches. What it was told to be stored is; without an end its session would last an hour."""
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
+    tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
+    with run_broker(tmp_path / "data", **{**settings, **tls, "authentication_timeout_ms": 1000}) as broker:
+        with broker.connect(ca=authority.ca, token=provider.token) as admin:
+            admin.create_topic("lazy")
+        ends = time.time() + 3
+        stored: list[bytes] = []
+        with broker.connect(ca=authority.ca, token=provider.token(exp=ends), timeout=3) as client:
+            refused = "does not let this client in"
+            with pytest.raises(errors.RequestTimeout, match=refused), client.producer("lazy", timeout=3) as producer:
+                write_on(producer, stored)
+            with pytest.raises(errors.ConnectionLost, match=refused):
+                client.topics()
+        assert ends - 0.5 < time.time() < ends + 60
+        with (
+            broker.connect(ca=authority.ca, token=provider.token) as admin,
+            admin.consumer("lazy", end="now") as reader,
+        ):
+            found = [event.value for event in reader]
+    assert stored
+    assert found == stored + found[len(stored) :][:1]  # and perhaps the one that was under way
+
+
+def write_on(producer: TopicProducer, stored: list[bytes]) -> None:
+    """Until it fails."""
+    while True:
+        value = b"%d" % len(stored)
+        producer.send(value).result()
+        stored.append(value)
 
 
 def test_a_token_that_is_not_to_be_had_for_a_while(

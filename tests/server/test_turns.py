@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 import krappy
-from krappy.server import channel
+from krappy.server import channel, pace
 from krappy.server.connection import FEW, Connection
-from krappy.server.pace import OUTBOX, PROOF, SMALL, Turns
+from krappy.server.pace import OUTBOX, PROOF, SMALL, TURN, Turns
 from krappy.waiting import MANY, Signal
 from krappy.wire import messages as m
 from tests.server.test_leaving import opened, topic, until
@@ -121,6 +121,52 @@ def test_small_requests_with_large_answers_have_their_turns_one_after_the_other(
                 each.socket.close()
 
     trio.run(main, instruments=[rounds])
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_small_requests_of_many_peers_share_the_time_of_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """While others have turns, peers that ask for little wait for none; if that takes no longer than a turn for all of
+    them. Without this, a moment in which the system ran other programs put them into turns as long as they asked."""
+    rounds = Rounds()
+    begun: Counter[int] = Counter()
+    clock = 0.0
+    dispatch = Connection._dispatch
+
+    def take(connection: Connection, frame: memoryview, its: int, lent: bool) -> None:
+        nonlocal clock
+        clock += TURN / 4 if slow else 0
+        begun[rounds.now] += 1
+        dispatch(connection, frame, its, lent)
+
+    async def have_turns(turns: Turns) -> None:
+        while True:
+            await turns.next()
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
+            peers = [await opened(broker, broker.address) for _ in range(PEERS)]
+            for module in (channel, pace):
+                monkeypatch.setattr(module, "perf_counter", lambda: clock)
+            monkeypatch.setattr(Connection, "_dispatch", take)
+            for _ in range(2):  # one waits while the other has its turn
+                nursery.start_soon(have_turns, broker.server.turns)
+            await until(lambda: broker.server.turns.contended, "somebody waits for his turn")
+            data = b"".join(m.Ping().frame(number) for number in range(8))
+            for stream, peer in peers:
+                peer._quick = 0
+                await stream.send_all(data)
+            await until(lambda: sum(each.requests for _, each in peers) >= 8 * PEERS, "all have been begun")
+            nursery.cancel_scope.cancel()
+            for stream, _ in peers:
+                stream.socket.close()
+
+    trio.run(main, instruments=[rounds])
+    if slow:
+        assert max(begun.values()) <= PEERS + 4  # one of each, and what else there is time for
+    else:
+        assert max(begun.values()) >= 8  # all of a peer at once
 
 
 async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:

@@ -216,7 +216,7 @@ class FaultyDisk(Disk):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         return FaultyFile(self, path, inode)
 
-    def mkdir(self, folder: Path) -> None:
+    def mkdir(self, folder: Path, mode: int = 0o777) -> None:
         self.alive()
 
     def names(self, folder: Path) -> dict[str, tuple[int, int]]:

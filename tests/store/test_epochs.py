@@ -7,12 +7,14 @@ from random import Random
 
 import pytest
 
-from krappy.core.epochs import Epochs
+from krappy.core.epochs import FAR, LAST, Epochs, is_far
+from krappy.errors import CorruptBatch
+from krappy.records import batch
 from krappy.store import checkpoint as checkpoints
 from krappy.store.disk import OS_DISK
 from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY
 from krappy.store.log import Log
-from tests.store.logs import made, opened
+from tests.store.logs import log_files, made, opened, rows
 
 
 def test_what_kafka_answers() -> None:
@@ -142,3 +144,72 @@ def test_a_start_without_new_events_writes_no_checkpoint(tmp_path: Path) -> None
     log.epochs.lead(1, log.end_offset)
     log.close()
     assert (tmp_path / CHECKPOINT).stat().st_ino == before
+
+
+# --- damaged ones: no checksum covers them
+
+
+def test_which_epochs_can_be() -> None:
+    epochs = Epochs([(2, 5), (4, 9)])
+    assert [epochs.misfit(epoch) == "" for epoch in (-1, 4, 5, 4 + FAR)] == [True] * 4
+    assert [epochs.misfit(epoch) == "" for epoch in (-2, 0, 3, 5 + FAR, LAST)] == [False] * 5
+    assert Epochs().misfit(LAST) == ""  # nothing is known
+    assert [epochs.mismatch(epoch, 8) == "" for epoch in (-1, 2, 0, 3, 4)] == [True, True, False, False, False]
+    assert epochs.mismatch(7, 3) == ""
+    assert is_far(LAST + 1, LAST)
+    assert not is_far(LAST, LAST - 1)
+
+
+def set_epoch(file: Path, number: int, epoch: int) -> None:
+    """Writes a leader epoch into a batch of this file."""
+    data, at = bytearray(file.read_bytes()), 0
+    for _ in range(number):
+        at += batch.read_header(data, at).size
+    data[at + 12 : at + 16] = epoch.to_bytes(4, "big", signed=True)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("epoch", [LAST, FAR + 10, 0, -7])
+def test_a_recovery_believes_no_epoch_that_cant_be(tmp_path: Path, epoch: int) -> None:
+    log = opened(tmp_path)
+    log.append([made(b"a")], 3, 1000)
+    log.checkpoint()
+    log.append([made(b"b")], 4, 1000)
+    log.append([made(b"c")], 5, 1000)
+    log.sync()
+    set_epoch(log_files(tmp_path)[-1], 1, epoch)
+    log = opened(tmp_path)  # as after a kill
+    assert [log.epochs.at(offset) for offset in range(4)] == [3, 3, 5, 5]
+    [damage] = log.recovery.damage
+    assert f"leader epoch is {epoch}" in damage
+    assert [row.value for row in rows(log)] == [b"a", b"b", b"c"]  # nothing is cut
+    log.close()
+
+
+def test_behind_an_epoch_that_is_too_high_all_are_too_low(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for number in range(5):
+        log.append([made(b"%d" % number)], 1, 1000)
+    log.sync()
+    set_epoch(log_files(tmp_path)[-1], 1, 9)
+    log = opened(tmp_path)
+    assert len(log.recovery.damage) == 1
+    assert [row.value for row in rows(log)] == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("epoch", [1 << 24, 0, 2])
+def test_a_leader_finds_its_damaged_epoch(tmp_path: Path, epoch: int) -> None:
+    log = opened(tmp_path)
+    for number in range(3):
+        log.append([made(b"%d" % number)], 1 + number, 1000)
+    log.verify_epoch(log.read(1, 1), log.cuts)
+    set_epoch(log_files(tmp_path)[0], 0, epoch)
+    with pytest.raises(CorruptBatch, match=f"its leader epoch is {epoch}, and it was written in 1"):
+        log.verify_epoch(log.read(0, 1), log.cuts)
+    assert log.damage
+    assert [text for _, found in log.scrub() for text in found] == [
+        f"{log_files(tmp_path)[0]} at position 0: its leader epoch is {epoch}, and it was written in 1"
+    ]
+    log.damage = ""
+    log.verify_epoch(log.read(0, 1), log.cuts - 1)  # it was cut since, so the batch may be another one now
+    assert not log.damage

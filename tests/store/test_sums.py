@@ -188,7 +188,7 @@ def test_without_its_sums_a_damaged_segment_is_refused(tmp_path: Path) -> None:
             log.read(0, 100)
         with pytest.raises(CorruptBatch):
             log.locate(0, 100)
-    assert len(problems(log)) == 1
+    assert len(problems(log)) == 2  # it is not what it was made of, and a leader epoch is wrong
     assert not log_files(tmp_path, ".sums")[0].name.startswith("0" * 20)
 
 
@@ -350,7 +350,8 @@ def test_the_scrub_of_a_log_that_lost_both_says_so(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[15] ^= 1
     file.write_bytes(content)
-    (found,) = problems(opened(tmp_path, CONFIG))
+    found, misfit = problems(opened(tmp_path, CONFIG))
     assert "not what it was made of" in found
+    assert "leader epoch" in misfit
     with pytest.raises((CorruptBatch, StorageError)):
         opened(tmp_path, CONFIG).rebuild_indexes()

@@ -16,7 +16,7 @@ from krappy.entries.entry import entry_offset, is_tombstone, pack_columns, pack_
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
-from krappy.store.unwritten import MOST_FOLDED
+from krappy.store.unwritten import HELD, MOST_FOLDED, OF_VIEW
 from krappy.store.view_snapshot import CHANGES
 from krappy.store.views import MOST_UNFLUSHED, Views
 from tests.process import wait_until
@@ -493,6 +493,40 @@ def test_keys_that_change_again_are_written_once(views: Views) -> None:
     assert views.applied(1) == MOST_FOLDED + 2
 
 
+def test_keys_that_fit_stay_however_often_they_change(tmp_path: Path) -> None:
+    """Up to three quarters of the room: what is replaced is free again."""
+    views = Views(tmp_path / "views", memtable_bytes=16 << 20)
+    room = rocks.most_gathered(16 << 20)
+    hot = [b"%06d" % number for number in range(room * 7 // 10 // 300)]
+    for offset in range(0, 20 * len(hot), len(hot)):
+        views.apply(1, entries(*hot, offset=offset, value=b"x" * (300 - 150 - 6 - 22)), offset + len(hot))
+    assert not rocks.number_of(views._db, "num-entries-imm-mem-tables")
+    assert views.unflushed() == len(hot)
+    views.close()
+
+
+def test_new_keys_take_memory_after_those_that_changed_often(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views", memtable_bytes=16 << 20)
+    room, offset = rocks.most_gathered(16 << 20), 0
+    while not rocks.number_of(views._db, "num-entries-imm-mem-tables"):
+        held = views._unwritten.of(1)
+        assert HELD * len(held) + sum(map(len, held.values())) < 1.3 * room
+        first = 0 if offset * 300 < 2 * room else offset
+        keys = [b"%06d" % key for key in range(first, first + 20)]
+        views.apply(1, entries(*keys, offset=offset, value=b"x" * 122), offset + 20)
+        offset += 20
+    views.close()
+
+
+def test_views_with_few_entries_take_memory(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views", memtable_bytes=16 << 20)
+    most = rocks.most_gathered(16 << 20) // OF_VIEW
+    for number in range(1, most + 1):
+        views.apply(number, entries(b"a"), 1)
+    assert len(views._unwritten) < most
+    views.close()
+
+
 def test_few_keys_come_to_files_too(views: Views) -> None:
     """After so many events, however few entries they make: else a start after a crash would fold them for minutes."""
     for offset in range(0, MOST_UNFLUSHED + 2 * MOST_FOLDED, 1000):
@@ -519,7 +553,7 @@ def test_no_write_is_very_large(tmp_path: Path) -> None:
     views = Views(tmp_path / "views", memtable_bytes=1 << 30)
     for offset in range(100):
         views.apply(1, entries(b"%d" % offset, offset=offset, value=b"x" * 100_000), offset + 1)
-        assert sum(map(len, views._unwritten.entries.values())) <= rocks.MOST_GATHERED + 100_050
+        assert sum(map(len, views._unwritten.of(1).values())) <= rocks.MOST_GATHERED + 100_050
     assert rocks.number_of(views._db, "num-entries-imm-mem-tables")
     views.close()
 
@@ -529,7 +563,7 @@ def test_long_keys_take_memory(views: Views) -> None:
     room = rocks.most_gathered(1 << 20)
     for offset in range(100):
         views.apply(1, entries(b"%060000d" % offset, offset=offset), offset + 1)
-        assert sum(map(len, views._unwritten.entries)) <= room + 60_010
+        assert sum(map(len, views._unwritten.of(1))) <= room + 60_010
     assert rocks.number_of(views._db, "num-entries-imm-mem-tables")
 
 

@@ -101,7 +101,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("Committed", {"id": 1}),
     ("Positions", {"id": 1, "group": "mail"}),
     ("PositionsFound", {"id": 1, "offsets": [["users", 0, 42]]}),
-    ("Groups", {"id": 1, "group": "mail"}),
+    ("Groups", {"id": 1, "group": "mail", "only": None}),
     (
         "GroupsFound",
         {
@@ -127,6 +127,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
                     ],
                 }
             ],
+            "epoch": None,
         },
     ),
     (
@@ -491,12 +492,18 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("QuotasAltered", {"id": 1}),
-    ("HoldBackup", {"id": 1}),
+    ("BeginBackup", {"id": 1}),
+    ("BackupBegun", {"id": 1, "handle": 2, "broker": 1, "brokers": [[1, 4], [2, 7]]}),
+    ("NoteEnds", {"id": 1, "handle": 2, "topics": ["flights"]}),
+    ("EndsNoted", {"id": 1, "ends": [["flights", 0, 5, 1000]], "brokers": [[1, 4], [2, 7]]}),
+    ("HoldBackup", {"id": 1, "begun": 2, "tree": False}),
     (
         "BackupHeld",
         {"id": 1, "handle": 3, "folder": "/var/lib/krappy/backup/9f2c4e1a7b3d5068", "files": 412, "size": 1073741824},
     ),
-    ("Ping", {"id": 1}),
+    ("ReadBackup", {"id": 1, "handle": 3, "name": "topics/flights-0/checkpoint", "offset": 0, "size": 4}),
+    ("BackupRead", {"id": 1, "data": b"KRCP"}),
+    ("Ping", {"id": 1, "broker": False}),
     (
         "Pong",
         {

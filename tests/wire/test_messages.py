@@ -31,8 +31,8 @@ def packed(id: int, **fields: Any) -> bytes:
 
 # (message, id, the fields that travel)
 REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
-    (m.Ping(), 0, {}),
-    (m.Ping(), 2**63 - 1, {}),
+    (m.Ping(), 0, {"broker": False}),
+    (m.Ping(True), 2**63 - 1, {"broker": True}),
     (m.Unregister(2**32 - 1), 1, {"handle": 2**32 - 1, "unseen": None, "polls": None}),
     (m.Unregister(5, [("t", 0, 3, 9)], 7), 1, {"handle": 5, "unseen": [["t", 0, 3, 9]], "polls": 7}),
     (m.DeleteTopic("thé"), 1, {"topic": "thé"}),
@@ -160,6 +160,7 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
         "before": [], "snapshot": "s", "offset": 0, "end": 0,
         "job": "j", "task": "3", "attempt": "1", "stage": "ab", "tokens": [],
         "mechanism": "m", "data": b"", "user": "u", "credentials": {}, "acls": [], "rates": {},
+            "name": "n", "size": 1,
     }  # fmt: skip
     if cls is m.SealStaged:
         examples["records"] = 7

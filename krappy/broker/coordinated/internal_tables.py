@@ -21,6 +21,7 @@ from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.tables.table import wait_for_views
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import NOBODY, PartitionState
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.store.keys import PREFIX_SIZE, key_range
@@ -128,7 +129,23 @@ class InternalTables(ABC, Generic[Kept]):
     @property
     def loading(self) -> bool:
         """Whether there is something that this broker coordinates, and has not loaded yet."""
-        return bool(self._loading or self._new())
+        return bool(self._loading or self._new() or self._awaited())
+
+    @property
+    def epoch(self) -> int:
+        """A number that rises whenever a partition gets another leader, as far as this broker knows. Raises
+        CoordinatorLoading unless it has loaded all that it leads, CoordinatorNotAvailable where nobody leads one. So
+        brokers that give the same number coordinate all names between them, each name one of them."""
+        states = self._states
+        lost = [index for index, state in enumerate(states) if state.leader == NOBODY]
+        if lost:
+            raise CoordinatorNotAvailable(f"no broker leads {self._topic}-{lost[0]} now, so nobody knows what it has")
+        if self.loading:
+            text = (
+                f"broker {self._runtime.id} has not loaded all of {self._topic} yet that it coordinates by; ask again"
+            )
+            raise CoordinatorLoading(text)
+        return sum(state.leader_epoch + 1 for state in states)
 
     def table_at(self, index: int) -> InternalTable:
         """Of a partition. Raises as `check_here`."""
@@ -162,6 +179,12 @@ class InternalTables(ABC, Generic[Kept]):
                 await wait_any([topics.changed], lambda: bool(self._left_behind() or self._new()))
 
     @property
+    def _states(self) -> list[PartitionState]:
+        """Of the topic's partitions, as far as this broker knows; none: the topic is not there."""
+        found = self._runtime.image.topics.get(self._topic)
+        return [] if found is None else [each.state for each in found.partitions]
+
+    @property
     def _local(self) -> Mapping[int, Partition]:
         topic = self._runtime.topics.get(self._topic)
         return {} if topic is None else topic.local
@@ -175,6 +198,15 @@ class InternalTables(ABC, Generic[Kept]):
         """The partitions that this broker leads, and which are not loaded."""
         known = self._tables.keys() | self._loading
         return [each for index, each in self._local.items() if each.role is Role.LEADER and index not in known]
+
+    def _awaited(self) -> list[int]:
+        """The partitions that this broker is to lead, as the image has it, and which are not loaded in that epoch."""
+        return [
+            index
+            for index, state in enumerate(self._states)
+            if state.leader == self._runtime.id
+            and (index not in self._tables or self._tables[index].epoch != state.leader_epoch)
+        ]
 
     def _forget(self, index: int) -> None:
         table = self._tables.pop(index)

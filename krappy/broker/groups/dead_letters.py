@@ -23,12 +23,12 @@ from krappy.broker.partition import large
 from krappy.broker.partition.pending import record_size
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import CoordinatorNotAvailable, InvalidTopic, KrappyError, NotLeader
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_for
 from krappy.ports import StoredAt
 from krappy.records import batch as batches
 from krappy.records import codecs
 from krappy.records.batch import Columns
-from krappy.types import NO_TIMESTAMP, Record, TopicPartition
+from krappy.types import NO_TIMESTAMP, Record, TopicPartition, dead_letter_topic
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -44,14 +44,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts, while the topic 
 HEADERS_ROOM = 4096  # bytes that the headers may add
 
 
-def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
-    """The dead-letter topic of a topic in a group."""
-    return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
-
-
 def _name(shared: SharedPartition) -> str:
     topic, group = shared.at[0], shared.group
-    return topic_for(topic, group.name, group.settings.rules(topic).dead_letter)
+    return dead_letter_topic(topic, group.name, group.settings.rules(topic).dead_letter)
 
 
 def check_target(name: str, is_internal: Callable[[str], bool]) -> None:
@@ -140,9 +135,7 @@ class Undertaker:
                     for row, grave in _rows(columns, some):
                         record = _record(shared, columns, row, grave)
                         offset = columns.offsets[row]
-                        place = (
-                            offset if record.key is None else partition_for(record.key, target.count)
-                        ) % target.count
+                        place = (offset if record.key is None else home_for(record.key, target.count)) % target.count
                         try:
                             if not shared.group.still_here:  # others may have settled it
                                 text = "this broker can't be sure that it coordinates the group"

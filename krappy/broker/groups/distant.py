@@ -88,6 +88,10 @@ class DistantPartition:
         return self._topic.image.partitions[self.index].state.leader
 
     @property
+    def leader_epoch(self) -> int:
+        return self._topic.image.partitions[self.index].state.leader_epoch
+
+    @property
     def high_watermark(self) -> int:
         return self.last_stable_offset
 
@@ -131,6 +135,11 @@ class DistantPartition:
         found = await self._owner.read(self, end, 1)
         self.start_offset, self.last_stable_offset = found.start, found.last_stable
         self.readable_end = found.high_watermark
+
+    async def start_of_epoch(self) -> int:
+        """Where the events begin that its leader has taken since it leads. Raises as `read`."""
+        start = await self._owner.start_of_epoch(self)
+        return self.readable_end if start is None else start
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """As of a partition."""
@@ -288,6 +297,11 @@ class DistantPartitions:
         assert self._peers is not None
         answers = self._peers.fetch(_led(partition), {partition.place: offset}, max_bytes, 0)
         return _told(partition, (await _answered(partition, answers)).get(partition.place))
+
+    async def start_of_epoch(self, partition: DistantPartition) -> int | None:
+        assert self._peers is not None
+        leader, epoch = _led(partition), partition.leader_epoch
+        return await _answered(partition, self._peers.start_of_epoch(leader, partition.at, epoch))
 
     async def offset_at(self, partition: DistantPartition, timestamp: int) -> int:
         assert self._peers is not None

@@ -117,6 +117,9 @@ class Group(Owner):
     def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
 
+    def tell_lost(self, shared: SharedPartition) -> None:
+        self.keeper.tell_lost(shared)
+
     def new_leases(self, topic: str, floor: int) -> Leases:
         return self._kind(floor, max_deliveries=self.settings.rules(topic).max_deliveries)
 

@@ -48,8 +48,8 @@ class GroupKeeper:
         """Whether the name is a native group's."""
         raise NotImplementedError
 
-    def check_share_room(self) -> None:
-        """Raises Overloaded when one more position, or share group, would be too many."""
+    def check_share_room(self, more: int = 0) -> None:
+        """Raises Overloaded when one position, or share group, and so many `more` positions would be too many."""
         raise NotImplementedError
 
     def note_use(self, name: str) -> None:
@@ -64,6 +64,12 @@ class GroupKeeper:
             writer = self.writers[index] = GroupWriter(self._runtime, self.storage)
             self._runtime.spawn(writer.run)
         return writer
+
+    def tell_lost(self, shared: SharedPartition) -> None:
+        """Call it before what a group was leased is forgotten, since the log does not have it any more."""
+        self.reads.drop(shared)
+        facts = {"group": shared.group.name, "partition": str(shared.partition), "position": shared.leases.frontier}
+        self._runtime.report("group_ahead_of_log", **facts)
 
     def attend(self, shared: SharedPartition) -> None:
         """Sets the alarm for the next end of a lease or delay, and has dead events published."""

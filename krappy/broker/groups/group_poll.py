@@ -7,6 +7,7 @@ in one turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -96,8 +97,10 @@ class GroupPoll:
                 return
             try:
                 span = await shared.read(offset, *self._limits(shared, offset))
-            except OffsetOutOfRange:
-                return  # retention has deleted the events
+            except OffsetOutOfRange:  # retention has deleted the events, or the log has lost its end
+                with suppress(NotLeader):
+                    await shared.check_end(offset)
+                return
             except NotLeader:
                 return  # its leader is away, and it has nothing to read until that is back; others may have
             try:

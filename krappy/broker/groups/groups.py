@@ -31,7 +31,6 @@ from krappy.broker.groups.replicated import ReplicatedGroups
 from krappy.broker.groups.share_keeper import FindKeeper, ShareKeeper
 from krappy.broker.groups.shared import DeadLetterRules, SharedSettings
 from krappy.broker.name_locks import NameLocks
-from krappy.core.cluster.roles import Role
 from krappy.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -111,12 +110,9 @@ class GroupCoordinator(ShareKeeper):
                 self.storage.delete_states(name, lost)
 
     def _take_up_partition(self, group: Group, partition: GroupPartition) -> None:
-        leases = group.load_away(partition)
-        ahead = partition.role is Role.LEADER and leases.frontier > partition.end_offset  # a follower may be behind
-        if ahead and not partition.offline:
-            self._runtime.report("group_ahead_of_log", group=group.name, partition=str(partition))
-            leases.cut(partition.end_offset)
-        group.add(partition, leases).attend()
+        shared = group.add(partition, group.load_away(partition))
+        shared.trim()
+        shared.attend()
 
     def _give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
@@ -215,8 +211,8 @@ class GroupCoordinator(ShareKeeper):
     def has(self, name: str) -> bool:
         return name in self._groups
 
-    def check_share_room(self) -> None:
-        self._check_room(None, ())
+    def check_share_room(self, more: int = 0) -> None:
+        self._check_room(None, (), more)
 
     def note_use(self, name: str) -> None:
         self._unused.pop(name, None)
@@ -224,11 +220,11 @@ class GroupCoordinator(ShareKeeper):
         if group is not None and not group.members:
             self._unused[name] = self.now_ms()
 
-    def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition]) -> None:
-        """Raises Overloaded when a position of `group` in each of these partitions would be too many groups, or too
-        many positions, and no other group gives way."""
+    def _check_room(self, group: Group | None, partitions: Iterable[GroupPartition], more: int = 0) -> None:
+        """Raises Overloaded when a position of `group` in each of these partitions, and so many `more`, would be too
+        many groups, or too many positions, and no other group gives way."""
         held = {} if group is None else group.shared
-        more = sum((each.topic, each.index) not in held for each in partitions)
+        more += sum((each.topic, each.index) not in held for each in partitions)
         while (refusal := self._refusal(group is None, more)) is not None:
             if not self._gives_way(group):
                 raise refusal
@@ -347,11 +343,11 @@ class GroupCoordinator(ShareKeeper):
 
     # --- administration
 
-    def each_group(self) -> Iterator[GroupFacts]:
-        """Every group, without its members, in no order; Kafka's too. Groups may come and go during the iteration."""
-        for group in list(self._groups.values()):
+    def each_group(self, only: str | None = None) -> Iterator[GroupFacts]:
+        """Every group, or `only` that one, without members, in no order; Kafka's too. Some may come or go meanwhile."""
+        for group in [each for each in self._groups.values() if only in (None, each.name)]:
             yield group.describe(members=False)
-        yield from self.kafka.each()
+        yield from self.kafka.each(only)
 
     def describe(self, name: str) -> GroupFacts:
         """Raises UnknownGroup."""
@@ -386,8 +382,7 @@ class GroupCoordinator(ShareKeeper):
             await check_position(self.distant.asked(topic, index), offset)
             found.append((self.distant.of(self._runtime.topics.find(topic), index), offset))
         self._check_kind(name)  # leaders were asked meanwhile
-        group = self._groups.get(name)
-        if group is not None:
+        if (group := self._groups.get(name)) is not None:
             check_empty(group)
         self._check_room(group, {partition for partition, _ in found})
         if group is None:
@@ -426,12 +421,14 @@ class GroupCoordinator(ShareKeeper):
             moves = [(of, partition, targets[of, partition]) for of, partition in chosen]
             answer = [(of, at.index, held.get((of, at.index), at.start_offset), target) for of, at, target in moves]
             if not dry_run:
-                group = self._groups.get(name)
-                if group is None:
+                told = [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer]
+                if (group := self._groups.get(name)) is None:
                     await self.kafka.move(name, moves)
+                    self._runtime.audit.moved(name, *told)
                 else:
-                    await self._move(group, [(partition, target) for _, partition, target in moves]).wait()
-                self._runtime.audit.moved(name, [row[:3] for row in answer], [(*row[:2], row[3]) for row in answer])
+                    moved = self._move(group, [(partition, target) for _, partition, target in moves])
+                    self._runtime.audit.moved(name, *told)  # before the wait: nobody may know how that ends
+                    await moved.wait()
             return answer
 
     def _positions_to_move(self, name: str, *, dry_run: bool) -> dict[tuple[str, int], int]:
@@ -494,7 +491,6 @@ class GroupCoordinator(ShareKeeper):
         self.storage.check_here(name)
 
     def _find(self, name: str) -> Group:
-        group = self._groups.get(name)
-        if group is None:
+        if (group := self._groups.get(name)) is None:
             raise UnknownGroup(f"there is no group '{name}'", group=name)
         return group

@@ -18,6 +18,14 @@ class GroupStorage(Protocol):
     def begin(self) -> None:
         """Loads what is kept. Raises StorageError for what it can't read."""
 
+    @property
+    def loading(self) -> bool:
+        """Whether there are groups that this broker keeps, and has not loaded yet."""
+
+    @property
+    def epoch(self) -> int:
+        """As `InternalTables.epoch`."""
+
     def check_here(self, name: str) -> None:
         """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
 
@@ -51,6 +59,9 @@ class GroupStorage(Protocol):
 
 class LocalGroups:
     """Implements `GroupStorage`. `loaded(groups)` is called once."""
+
+    loading = False
+    epoch = 0
 
     def __init__(
         self, runtime: Runtime, store: GroupStore, loaded: Callable[[Mapping[str, StoredGroup]], None]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from krappy.broker.groups.dead_letters import check_target, topic_for
+from krappy.broker.groups.dead_letters import check_target
 from krappy.errors import GroupNotEmpty, InvalidRequest, InvalidTopic
 from krappy.settings.topic import check_topic_name
+from krappy.types import dead_letter_topic
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group import Group
@@ -33,7 +34,7 @@ def check_empty(group: Group) -> None:
 def check_dead_letter(
     topic: str, group: str, topics: Sequence[str], dead_letter: str | None, is_internal: Callable[[str], bool]
 ) -> None:
-    name = topic_for(topic, group, dead_letter)
+    name = dead_letter_topic(topic, group, dead_letter)
     if name in topics:
         raise InvalidRequest("the dead-letter topic is one that the group reads", field="dead_letter")
     try:

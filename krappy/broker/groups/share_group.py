@@ -11,7 +11,7 @@ One who finds nothing waits in line, as in a native group: an event costs one wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -89,10 +89,11 @@ class SessionHolder(Protocol):
 
 class ShareSession:
     """A member's session at this broker (KIP-932): the partitions that it reads, and the epoch of its next request.
-    `holder`: the connection that has used it last."""
+    `opener`: who has opened it, and whom its partitions are for. `holder`: the connection that has used it last."""
 
-    def __init__(self, member: str) -> None:
+    def __init__(self, member: str, opener: Hashable) -> None:
         self.member = member
+        self.opener = opener
         self.epoch = 1
         self.parts: dict[tuple[bytes, int], LeasedPartition | None] = {}  # by topic id and partition; None: not open
         self.closed = False
@@ -232,6 +233,9 @@ class ShareLeases(Owner):
         if shared.lost is None:
             self.writer.mark(shared)
 
+    def tell_lost(self, shared: SharedPartition) -> None:
+        self.keeper.tell_lost(shared)
+
     def attend(self, shared: SharedPartition) -> None:
         """Settles what was delivered too often, and sets the alarm for the next end of a lease."""
         leases = shared.leases
@@ -243,11 +247,11 @@ class ShareLeases(Owner):
 
     # --- sessions
 
-    def open_session(self, member: str) -> ShareSession:
+    def open_session(self, member: str, opener: Hashable) -> ShareSession:
         """A new session of a member. One that it had ends."""
         if member in self.sessions:
             self.close_session(self.sessions[member], seen=False)
-        session = self.sessions[member] = ShareSession(member)
+        session = self.sessions[member] = ShareSession(member, opener)
         return session
 
     def close_session(self, session: ShareSession, *, seen: bool) -> None:
@@ -272,22 +276,23 @@ class ShareLeases(Owner):
     # --- acknowledging
 
     def acknowledge(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> Iterator[None]:
-        """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn.
-        `durable` tells when they are. Raises Refused before it takes any: INVALID_RECORD_STATE if the member does not
-        hold a record, INVALID_REQUEST; NotLeader. Raises them later, too, for those that it has not taken yet, if the
-        member has lost a record while others had their turn."""
-        self._check_held(session, shared, acks)
+        """Takes a partition's acknowledgements, all or none; yields after some, so that others have their turn. Those
+        of records that were deleted from the log's start do nothing, as in Kafka. `durable` tells when they are. Raises
+        Refused before it takes any: INVALID_RECORD_STATE if the member does not hold a record, INVALID_REQUEST;
+        NotLeader. Raises them later, too, for those that it has not taken yet, if the member has lost a record while
+        others had their turn."""
+        acks = self._held(session, shared, acks)
         for first in range(0, len(acks), AT_ONCE):
             some = acks[first : first + AT_ONCE]
             if first:
                 yield
-                self._check_held(session, shared, some)
+                some = self._held(session, shared, some)
             self._settle(session.member, shared, some)
             shared.changed()
         self.stir(shared)
 
-    def _check_held(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> None:
-        """Raises as `acknowledge` unless all of these may be taken now."""
+    def _held(self, session: ShareSession, shared: LeasedPartition, acks: Sequence[Ack]) -> list[Ack]:
+        """Those of records that the log still has. Raises as `acknowledge` unless all of them may be taken now."""
         if not shared.stands:
             raise shared.lost or shared.partition.deposed()
         if session.closed:
@@ -296,12 +301,16 @@ class ShareLeases(Owner):
         if leases.due is not None and leases.due <= now:
             leases.expire(now)
             shared.changed()
-        for ack in acks:
+        shared.trim()
+        start = shared.partition.start_offset
+        there = [ack._replace(first=max(ack.first, start)) for ack in acks if ack.last >= start]
+        for ack in there:
             if ack.kind is AckType.RENEW and not self.rules.renews:
                 raise Refused(Fault.INVALID_REQUEST, "share.renew.acknowledge.enable is false for this group")
             if ack.kind is not AckType.GAP and leases.held_by(member, ack.first, ack.last) != [(ack.first, ack.last)]:
                 text = f"offsets {ack.first} to {ack.last}: the member has not acquired all of them"
                 raise Refused(Fault.INVALID_RECORD_STATE, text)
+        return there
 
     def _settle(self, member: str, shared: LeasedPartition, acks: Sequence[Ack]) -> None:
         leases, now = shared.leases, self.keeper.now_ms()

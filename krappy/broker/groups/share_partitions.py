@@ -6,7 +6,7 @@ of the leader of the partitions: a group begins to read a partition with the fir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -126,6 +126,7 @@ class SharePartitions:
         ):
             return found
         leases = self._leases(group, partition, state) if state.leases else None
+        end = None if leases is None else partition.end_before(leases.frontier)
         if leases is None:
             leases = group.new_leases(await self._start(group.rules, partition))
         self._keeper.check_share_room()
@@ -139,19 +140,17 @@ class SharePartitions:
             group.lose(found, NotLeader(f"{partition}: the group was moved, or read by another leader"))
         shared = group.add(partition, id, state, leases)
         shared.begins = not state.leases
-        if shared.begins:
+        if end is not None:
+            shared.cut(end)
+        elif shared.begins:
             shared.changed()
         return shared
 
     def _leases(self, group: ShareLeases, partition: Partition, state: ShareState) -> Leases:
         try:
-            leases = group.load_leases(state.leases)
+            return group.load_leases(state.leases)
         except ValueError as error:
             raise StorageError(f"the state of share group '{group.name}' in {partition}: {error}") from error
-        if leases.frontier > partition.end_offset:
-            self._runtime.report("group_ahead_of_log", group=group.name, partition=str(partition))
-            leases.cut(partition.end_offset)
-        return leases
 
     async def _start(self, rules: ShareRules, partition: Partition) -> int:
         if isinstance(rules.start, int):
@@ -175,8 +174,8 @@ class SharePartitions:
     def connect(self) -> ShareConnection:
         return ShareConnection(self)
 
-    def begin(self, name: str, member: str) -> tuple[ShareLeases, ShareSession]:
-        """A new session. Raises Refused, Overloaded."""
+    def begin(self, name: str, member: str, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
+        """A new session. `opener`: who opens it. Raises Refused, Overloaded."""
         before = self._groups.get(name)
         if before is not None and member in before.sessions:
             self.close_session(before, before.sessions[member], seen=False)
@@ -184,13 +183,13 @@ class SharePartitions:
             raise Refused(Fault.SHARE_SESSION_LIMIT_REACHED, f"{self._most} share sessions are open at this broker")
         group = self._group(name)
         self.sessions += 1
-        return group, group.open_session(member)
+        return group, group.open_session(member, opener)
 
-    def resume(self, name: str, member: str, epoch: int) -> tuple[ShareLeases, ShareSession]:
-        """A session that there is, for its next request. Raises Refused."""
+    def resume(self, name: str, member: str, epoch: int, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
+        """A session that `opener` has opened, for its next request. Raises Refused."""
         group = self._groups.get(name)
         session = None if group is None else group.sessions.get(member)
-        if group is None or session is None:
+        if group is None or session is None or session.opener != opener:
             raise Refused(Fault.SHARE_SESSION_NOT_FOUND, "there is no such share session at this broker")
         if epoch not in (FINAL, session.epoch):
             text = f"the share session is to have epoch {session.epoch}, and the request says {epoch}"
@@ -220,11 +219,12 @@ class ShareConnection:
         self._owner = owner
         self._sessions: dict[ShareSession, ShareLeases] = {}
 
-    def session(self, name: str, member: str, epoch: int) -> tuple[ShareLeases, ShareSession]:
-        """The session that a request of this epoch belongs to. Raises Refused, Overloaded."""
-        group, session = (
-            self._owner.begin(name, member) if epoch == INITIAL else self._owner.resume(name, member, epoch)
-        )
+    def session(self, name: str, member: str, epoch: int, opener: Hashable) -> tuple[ShareLeases, ShareSession]:
+        """The session that a request of this epoch belongs to. `opener`: who sends it. Raises Refused, Overloaded."""
+        if epoch == INITIAL:
+            group, session = self._owner.begin(name, member, opener)
+        else:
+            group, session = self._owner.resume(name, member, epoch, opener)
         session.move_to(self)
         self._sessions[session] = group
         return group, session

@@ -114,11 +114,11 @@ class ShareStates:
 
     async def move(self, name: str, moves: Mapping[PartitionId, int]) -> None:
         rows = self._find(name)
-        states = {
-            self._at(id): (id.topic_id, ShareState(_new_epoch(), leases=Leases(offset, max_deliveries=1).dump()))
-            for id, offset in moves.items()
-        }
-        self._put(name, rows, states)
+        states = {self._at(id): (id.topic_id, _at_offset(offset)) for id, offset in moves.items()}
+        others: dict[At, tuple[bytes, ShareState]] = {}
+        for topic_id in {topic_id for topic_id, _ in states.values()} - _topics(rows):
+            others |= self._not_begun(topic_id)
+        self._put(name, rows, {**others, **states})
         await self._storage.written(name).wait()
 
     async def delete(self, name: str, topics: Collection[bytes] | None) -> bool:
@@ -165,17 +165,23 @@ class ShareStates:
         rows = self._find(name)
         found: StatesRead = {}
         changed: dict[At, tuple[bytes, ShareState]] = {}
+        known = _topics(rows)
         room = AT_ONCE
         for id, leader_epoch in asked.items():
             try:
                 at = self._at(id)
+                if id.topic_id not in known:
+                    changed |= self._not_begun(id.topic_id)
+                    known.add(id.topic_id)
                 row = rows.get(at)
                 room -= 0 if row is None else len(row.packed)
                 if room < 0 and found:
                     raise CoordinatorNotAvailable("the states are too large for one answer: ask for this one again")
-                if row is None or row.topic_id != id.topic_id:
+                if at in changed:
+                    _, state = changed[at]
+                elif row is None or row.topic_id != id.topic_id:  # the topic has gained it
                     self._keeper.check_share_room()
-                    state = ShareState(_new_epoch())
+                    state = _at_offset(0)
                 else:
                     state = _unpacked(name, at, row.packed)
                 state._replace(leader_epoch=leader_epoch).check_after(state)
@@ -222,6 +228,14 @@ class ShareStates:
             raise UnknownTopic("there is no topic with this id, or not this partition")
         return topic.name, id.partition
 
+    def _not_begun(self, topic_id: bytes) -> dict[At, tuple[bytes, ShareState]]:
+        """The states of all partitions of a topic that a group has none of. Those that the topic gains later are read
+        from their first record: whatever the group's setting says, nothing may be skipped there (KAFKA-20742). Raises
+        Overloaded."""
+        topic = self._runtime.topics.by_id[topic_id]
+        self._keeper.check_share_room(topic.count)
+        return {(topic.name, index): (topic_id, ShareState(_new_epoch())) for index in range(topic.count)}
+
     def _put(self, name: str, rows: dict[At, _Row], states: Mapping[At, tuple[bytes, ShareState]]) -> None:
         """Writes these, several in one write. Memory never has what could not be written."""
         part: dict[At, _Row] = {}
@@ -240,6 +254,16 @@ class ShareStates:
         self._storage.put(name, None, {at: row.packed for at, row in part.items()})
         self._count(sum(at not in rows for at in part))
         rows |= part
+
+
+def _topics(rows: Mapping[At, _Row]) -> set[bytes]:
+    """The ids of the topics that a group has states in."""
+    return {row.topic_id for row in rows.values()}
+
+
+def _at_offset(offset: int) -> ShareState:
+    """A new state: the group has settled all before this offset, and nothing from it on."""
+    return ShareState(_new_epoch(), leases=Leases(offset, max_deliveries=1).dump())
 
 
 def _new_epoch() -> int:

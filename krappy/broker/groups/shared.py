@@ -87,6 +87,7 @@ class Owner(Protocol):
 
     def stir(self, shared: SharedPartition | None = None) -> None: ...
     def changed(self, shared: SharedPartition) -> None: ...
+    def tell_lost(self, shared: SharedPartition) -> None: ...
     def attend(self, shared: SharedPartition) -> None: ...
     def remove(self, topic: str) -> list[SharedPartition]: ...
     def wake_all(self) -> None: ...
@@ -109,9 +110,10 @@ class SharedPartition:
 
     @property
     def cleaned(self) -> int:
-        """What was read before this changed may have events that compaction has removed since."""
+        """What was read before this changed may have events that compaction has removed since, or the next leader lacks
+        after an unclean election."""
         partition = self.partition
-        return 0 if isinstance(partition, DistantPartition) else partition.log.clean_upto
+        return partition.leader_epoch if isinstance(partition, DistantPartition) else partition.log.clean_upto
 
     def move(self, partition: GroupPartition) -> None:
         """The same partition is elsewhere now: this broker has a replica of it, or has it no more."""
@@ -156,14 +158,36 @@ class SharedPartition:
             self.changed()
         self.trim()
         offset = leases.wanted(now, alone=alone)
-        return None if offset is None or offset >= self.end or not self.is_sure else offset
+        if offset is None or not self.is_sure:
+            return None
+        behind = isinstance(partition, DistantPartition) and 0 <= partition.last_stable_offset < offset
+        return offset if offset < self.end or behind else None  # behind the end: its leader is asked why
 
     def trim(self) -> None:
-        """Settles events that were deleted from the log's start."""
-        start = self.partition.start_offset
-        if start > self.leases.floor:
-            self.leases.trim(start)
+        """Settles events that were deleted from the log's start, and forgets those that were lost at its end."""
+        partition, leases = self.partition, self.leases
+        if partition.start_offset > leases.floor:
+            leases.trim(partition.start_offset)
             self.changed()
+        if isinstance(partition, DistantPartition) or leases.frontier <= partition.end_offset:
+            return
+        if (end := partition.end_before(leases.frontier)) is not None:
+            self.cut(end)
+
+    async def check_end(self, offset: int) -> None:
+        """To be called when its leader said that this offset is outside the log. Raises as `read`."""
+        partition = self.partition
+        if not isinstance(partition, DistantPartition) or offset <= partition.readable_end:
+            return
+        end = await partition.start_of_epoch()
+        if self.leases.frontier == offset and not self.gone and self.group.still_here:
+            self.cut(end)
+
+    def cut(self, end: int) -> None:
+        """What was leased from this offset on was lost: others are there now, or will be."""
+        self.group.tell_lost(self)
+        self.leases.cut(end)
+        self.changed()
 
     def changed(self) -> None:
         """Call it after every change of the leases."""

@@ -9,7 +9,7 @@ from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
-from krappy.errors import CoordinatorNotAvailable
+from krappy.errors import CoordinatorLoading
 from krappy.ports import DescribedGroup, Listed
 
 if TYPE_CHECKING:
@@ -25,11 +25,18 @@ class Admin:
         self._runtime = owner.runtime
 
     def list_groups(self) -> Iterator[Listed]:
-        """Every group of the broker, native ones too. Groups may be created and deleted during the iteration. Raises
-        CoordinatorNotAvailable while some are not loaded."""
-        if self._owner.store.loading:
-            raise CoordinatorNotAvailable("this broker has not loaded all the groups yet that it coordinates")
+        """Every group that this broker coordinates, native ones too. Groups may be created and deleted during the
+        iteration. Raises CoordinatorLoading while some are not loaded. As in Kafka, groups that nobody coordinates are
+        in no broker's list: a partition without a leader keeps nobody from being told of the others."""
+        if self._owner.store.loading or self._owner.natives.storage.loading:
+            raise CoordinatorLoading("this broker has not loaded all the groups yet that it coordinates; ask again")
         return self._listed()
+
+    def epoch(self) -> int:
+        """A number that rises whenever another broker coordinates some groups, as far as this one knows. Brokers that
+        give the same one have each group once between them. Raises CoordinatorLoading while this broker has not loaded
+        all that it coordinates, CoordinatorNotAvailable while nobody coordinates some groups."""
+        return self._owner.store.epoch + self._owner.natives.storage.epoch
 
     def _listed(self) -> Iterator[Listed]:
         for name, group in [*self._owner.groups.items()]:

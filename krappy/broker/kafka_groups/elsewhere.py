@@ -73,6 +73,9 @@ class GroupsElsewhere:
     def list_groups(self) -> Iterator[NoReturn]:
         return iter(())
 
+    def epoch(self) -> NoReturn:
+        raise self._refused
+
     async def describe(self, name: str) -> NoReturn:
         raise self._refused
 

@@ -23,6 +23,10 @@ class Keeper(Protocol):
     def loading(self) -> bool:
         """Whether there are groups that this broker keeps, and has not loaded yet."""
 
+    @property
+    def epoch(self) -> int:
+        """As `InternalTables.epoch`."""
+
     def is_behind(self, group: str) -> bool:
         """Whether some of what was written of this group may not be durable yet: who tells of it waits for `written`.
         Also true where another broker keeps the group."""
@@ -49,6 +53,7 @@ class LocalKeeper:
     """Implements `Keeper`. `loaded(groups)` is called once, with all groups."""
 
     loading = False
+    epoch = 0
 
     def __init__(self, runtime: Runtime, loaded: Callable[[Mapping[str, KeptGroup]], None]) -> None:
         self._runtime, self._loaded = runtime, loaded

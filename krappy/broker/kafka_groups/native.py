@@ -30,8 +30,9 @@ class NativeView:
     def has(self, name: str) -> bool:
         return self._owner.any(name) is not None
 
-    def each(self) -> Iterator[GroupFacts]:
-        return map(self._describe, [*self._owner.groups.values(), *self._owner.shares.values()])
+    def each(self, only: str | None = None) -> Iterator[GroupFacts]:
+        every = [*self._owner.groups.values(), *self._owner.shares.values()]
+        return map(self._describe, [group for group in every if only in (None, group.name)])
 
     def describe(self, name: str) -> GroupFacts:
         """With its members."""

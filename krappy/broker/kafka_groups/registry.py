@@ -22,6 +22,7 @@ from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import DistantPartitions
+    from krappy.broker.groups.keeping import GroupStorage
     from krappy.broker.groups.share_keepers import ShareKeepers
     from krappy.broker.groups.share_partitions import SharePartitions
     from krappy.broker.kafka_groups.keeper import Keeper
@@ -44,6 +45,8 @@ class Natives(Protocol):
     async def delete(self, name: str) -> None: ...
     @property
     def shares(self) -> SharePartitions: ...
+    @property
+    def storage(self) -> GroupStorage: ...
     @property
     def keepers(self) -> ShareKeepers: ...
     @property

@@ -24,6 +24,7 @@ from krappy.core.live_offsets import LiveOffsets
 from krappy.errors import RequestTimeout, StorageError
 
 if TYPE_CHECKING:
+    from krappy.broker.partition.applier import Applier
     from krappy.broker.partition.partition import Partition
     from krappy.store.views import Views
 
@@ -60,20 +61,36 @@ class Before:
 
 class Held:
     """One set. `low` to `high`: the offsets that it serves. `moment`: the set has no event that was replaced before
-    this offset. `others`: where the other partitions ended, if they were asked too."""
+    this offset. `others`: where the other partitions ended, if they were asked too. `applier`: of the view that it was
+    made from."""
 
-    __slots__ = ("before", "count", "file", "high", "live", "low", "made", "moment", "others", "seconds", "used")
+    __slots__ = (
+        "applier",
+        "before",
+        "count",
+        "file",
+        "high",
+        "live",
+        "low",
+        "made",
+        "moment",
+        "others",
+        "seconds",
+        "used",
+    )
 
     def __init__(
         self,
         live: LiveOffsets,
         file: TableFile,
+        applier: Applier,
         made: float,
         seconds: float,
         before: Before | None = None,
         others: list[int] | None = None,
     ) -> None:
         self.others = others or []
+        self.applier = applier
         self.live: LiveOffsets | None = live  # None: dropped, as the file has all events
         self.low, self.high, self.moment = live.low, live.high, live.moment
         self.count = live.count
@@ -125,6 +142,13 @@ class LatestSets:
         found = [(number, held) for number, several in self._held.items() for held in several]
         return sorted(found, key=lambda each: each[1].used)
 
+    def _of(self, partition: Partition) -> list[Held]:
+        """The sets of a partition. Those of a view that was dropped go: the log may have lost their events."""
+        number = partition.number
+        for held in [each for each in self._held.get(number, ()) if each.applier is not partition.applier]:
+            self._drop(number, held)
+        return self._held.get(number, [])
+
     async def serving(self, partition: Partition, reading: TableReading, offset: int, from_file: bool) -> Held:
         """A set that serves this offset and is no older than the reading's boundary.
 
@@ -133,7 +157,7 @@ class LatestSets:
         """
         number = partition.number
         while True:
-            for held in self._held.get(number, ()):
+            for held in self._of(partition):
                 if self._serves(held, partition, reading, offset, from_file):
                     held.used = trio.current_time()
                     return held
@@ -184,7 +208,7 @@ class LatestSets:
         grown = partition.last_stable_offset - max(made, partition.start_offset)
         if grown <= 0:
             return False
-        for held in self._held.get(partition.number, ()):
+        for held in self._of(partition):
             if held.moment >= made > 0:
                 held.used = trio.current_time()
                 return not self._serves_ahead(held, partition, 1)
@@ -208,11 +232,11 @@ class LatestSets:
             raise StorageError(f"the view of {partition} was dropped while it was read")
         file = TableFile(self._folder, offset)
         file.closed = not self.disk_room
-        of_it = self._held.get(partition.number, ())
+        of_it = self._of(partition)
         before = next((Before(old.live, old.file) for old in of_it if old.complete and old.live is not None), None)
         if before is not None and not before.file.begin <= offset < before.high:
             before = None
-        held = Held(live, file, began, trio.current_time() - began, before, ends)
+        held = Held(live, file, applier, began, trio.current_time() - began, before, ends)
         others = [each for each in of_it if not live.low <= each.low < live.high]
         self._held[partition.number] = [*others, held]
         self._drop_to(self.room, held)

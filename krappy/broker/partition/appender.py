@@ -13,6 +13,7 @@ Rules, kept here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -35,6 +36,7 @@ from krappy.errors import (
     RecordTooLarge,
     ShuttingDown,
     StorageError,
+    TransactionalIdAuthorizationFailed,
 )
 from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
 from krappy.records import batch as batches
@@ -43,9 +45,10 @@ from krappy.store.producers import advance
 from krappy.types import Record
 from krappy.waiting import Later, Signal, wait_any
 
-MAX_DRAIN = 16 << 20  # bytes written by one drain
+MAX_DRAIN = 16 << 20  # bytes written by one drain, and those of its keys
 MAX_GROUP = 1000  # single records that share one batch
-MAX_LAG = 8 << 20  # bytes that the view may be behind before drains wait for it
+MAX_LAG = 8 << 20  # bytes, and those of the keys, that the view may be behind before drains wait for it
+STILL_S, LOOK_S = 10.0, 0.01  # how long a broker that stood still waits to be told of its topic, and how often it looks
 
 
 class Appender:
@@ -70,8 +73,8 @@ class Appender:
         epoch: int | None = None,
         sender: TransactionalSender | None = None,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `sender`:
-        see `Partition.publish`."""
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `sender`: see
+        `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
         return self._publish(data, expect, times, by_header=by_header, alone=alone, epoch=epoch, sender=sender)
@@ -89,6 +92,9 @@ class Appender:
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
+        if header.is_transactional and sender is None:  # whoever sends it was not asked for the right to the id
+            text = "a batch of a transaction, and the request names no transactional id"
+            raise TransactionalIdAuthorizationFailed(text)
         item = Pending(header, data, expect, wants_one=alone, epoch=epoch, sender=sender)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
@@ -170,8 +176,11 @@ class Appender:
         try:
             while self._waiting:
                 await self._partition.applier.within(MAX_LAG)
+                if self._partition.strays.mark is not None and len(self._partition.replicas.isr) == 1:
+                    await self._until_there(self._partition.strays.mark)
                 items = self._take()
                 await self._open(items)
+                await self._look_for_strays(items)
                 if self._partition.strays.mark is not None:
                     await self._mark_strays(items, self._partition.strays.mark)
                 if self._partition.config.codec is not None:
@@ -193,6 +202,19 @@ class Appender:
             self._running = False
             self._ended.fire()
 
+    async def _until_there(self, mark: StraysMark) -> None:
+        """Of the only replica in sync: waits until this broker knows that there is still this topic, where it stood
+        still. Raises the reason for the end of its role, or of the topic; NotLeader if it takes too long."""
+        partition, end = self._partition, trio.current_time() + STILL_S
+        while not mark.is_there:
+            if self._closed is not None:
+                raise self._closed
+            if partition.role is not Role.LEADER or mark.is_there is False:
+                raise partition.deposed()
+            if trio.current_time() > end:
+                raise partition.unsure()
+            await trio.sleep(LOOK_S)
+
     async def _open(self, items: list[Pending]) -> None:
         """Checks the records of a batch that is too large to be decoded on the event loop. It is the first of its
         drain, so that earlier items need not wait."""
@@ -205,6 +227,18 @@ class Appender:
         except KrappyError as error:
             items.pop(0).reject(error)
 
+    async def _look_for_strays(self, items: list[Pending]) -> None:
+        """Looks at the keys that will be checked when they become readable: then it must be known at once."""
+        partition = self._partition
+        strays = partition.strays
+        view = strays.views.get(partition.index)
+        if view is None or not view.checks:
+            return
+        with suppress(ShuttingDown), view.until_closing():
+            for item in items:
+                if item.held_keys is not None and not item.header.is_control:
+                    await item.has_elsewhere(strays.count, partition.index)
+
     async def _mark_strays(self, items: list[Pending], mark: StraysMark) -> None:
         """Of a cluster: before the first stray is written, all brokers know that there may be some. If that can't be,
         strays are rejected and removed from `items`."""
@@ -212,9 +246,10 @@ class Appender:
         if strays.count <= 1 or not self._partition.config.view or mark.is_known:
             return
         found: list[Pending] = []
-        for item in items:
-            if not item.header.is_control and await item.has_elsewhere(strays.count, index):
-                found.append(item)
+        with self._partition.applier.strays.until_closing():
+            for item in items:
+                if not item.header.is_control and await item.has_elsewhere(strays.count, index):
+                    found.append(item)
         if not found and not mark.is_new:
             return
         try:
@@ -258,7 +293,7 @@ class Appender:
                 if before is not None and before != (header.producer_epoch, header.base_sequence):
                     break
                 last_sequence[header.producer_id] = _following(header)
-            total += item.size
+            total += max(item.size, item.work)
             if count and total > MAX_DRAIN:
                 break
             count += 1

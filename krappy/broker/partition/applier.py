@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition import large
+from krappy.broker.partition.pending import work
 from krappy.broker.partition.strays import ViewStrays
 from krappy.entries.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from krappy.broker.partition.replica import Replica
 
 SLICE = 1000  # records folded in one turn
-SLICE_BYTES = 1 << 20  # or bytes of their values
+SLICE_BYTES = 1 << 20  # or bytes of their keys and values
 # Bytes of memory for one partition's decoded batches that wait to be applied. Beyond that, or where all partitions
 # together hold more than `measures.kept_limit`, batches are read from the log.
 KEPT = 24 << 20
@@ -49,11 +50,11 @@ class Applier:
         self._replica = replica
         self.applied = applied  # the next offset to fold in: everything below is in the view
         self.strays = strays
-        # Base offset, number of records, columns (None: no record has a key), bytes in the log, and in memory.
+        # Base offset, number of records, columns (None: no record has a key), the work that it is, bytes in memory.
         self._fresh: deque[tuple[int, int, Columns | None, int, int]] = deque()
         self._kept = 0
-        self._lag = 0  # bytes decided and not applied yet, about
-        self._undecided = 0  # bytes committed behind the last stable offset, about
+        self._lag = 0  # work (see `Pending.work`) decided and not applied yet, about
+        self._undecided = 0  # the same, committed behind the last stable offset
         self._stable = replica.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
@@ -79,7 +80,7 @@ class Applier:
         """Takes batches that have just become readable."""
         self.strays.committed(accepted)
         for item in accepted:
-            self._undecided += item.header.size
+            self._undecided += item.work
             columns = item.columns
             if (
                 columns is None
@@ -96,7 +97,7 @@ class Applier:
             if self._replica.measures.kept_bytes + kept > self._replica.measures.kept_limit:
                 continue
             self._keep(kept)
-            self._fresh.append((item.offset, item.header.count, columns, item.header.size, kept))
+            self._fresh.append((item.offset, item.header.count, columns, item.work, kept))
         if self._stable != (stable := self._replica.last_stable_offset):
             self._stable = stable
             self._lag += self._undecided
@@ -160,7 +161,7 @@ class Applier:
         return done
 
     async def within(self, lag: int) -> None:
-        """Waits until at most `lag` bytes wait to be applied."""
+        """Waits until at most so much work (see `Pending.work`) waits to be applied."""
         if self._lag > lag:
             self._wanted.set()
         await wait_any([self.moved], lambda: self._lag <= lag or self.failed is not None or self._given_up)
@@ -178,6 +179,8 @@ class Applier:
                     # which names the file and the position. Everything else goes on.
                     self.failed = error
                     replica.report("view_failed", error)
+                    break
+                except ShuttingDown:
                     break
                 except StorageError as error:
                     # For example a full disk: RocksDB goes on by itself once there is room, and so does this.
@@ -225,7 +228,8 @@ class Applier:
         """From now on it gives up when the disk refuses, and after `PATIENCE`: folding a whole log must not keep a
         broker from stopping. `await finish()` waits for its end."""
         if not self._closing:
-            self._closing = self.strays.closing = True
+            self._closing = True
+            self.strays.close()
             self._until = trio.current_time() + PATIENCE
         self._wanted.set()
         self.moved.fire()
@@ -294,11 +298,13 @@ class Applier:
         for header, view in batches.split(data):
             if header.next_offset <= self.applied:
                 continue
+            done = header.size
             if not header.is_control:
                 async with large.decoded(view) as columns:
+                    done = work(done, columns.keys)
                     await self._apply_columns(columns)
             self.applied = max(self.applied, header.next_offset)
-            self._lag = max(0, self._lag - header.size)
+            self._lag = max(0, self._lag - done)
             self.moved.fire()
 
     async def _apply_columns(self, columns: Columns) -> None:
@@ -314,6 +320,7 @@ class Applier:
     async def _store(self, entries: dict[bytes, bytes], applied: int, events: int) -> None:
         if entries:
             await self._room()
+            await self.strays.look_ahead(entries.keys(), applied)
             kept = self.strays.applying(entries.keys(), applied)
             self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events)
             self.strays.applied(applied)
@@ -342,7 +349,10 @@ class Applier:
 
 def _slice_end(columns: Columns, start: int, most: int) -> int:
     """The end of a slice of a batch's records that begins at `start`: `most`, or after about `SLICE_BYTES`."""
-    sizes = [0 if value is None else len(value) for value in columns.values[start:most]]
+    sizes = [
+        len(key or b"") + len(value or b"")
+        for key, value in zip(columns.keys[start:most], columns.values[start:most], strict=True)
+    ]
     if sum(sizes) <= SLICE_BYTES:
         return most
     return start + 1 + next(row for row, size in enumerate(accumulate(sizes)) if size > SLICE_BYTES)

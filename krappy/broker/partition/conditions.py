@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from krappy.broker.partition.elsewhere import Elsewhere, look
+from krappy.broker.partition.hashing import look_for_strays
 from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
@@ -28,9 +29,15 @@ class Conditions:
         """For the body, which writes what the judge accepts of these items: the views have everything that was written
         before. If they never will, items with conditions are rejected and removed from `items`."""
         viewed = self._viewed
-        if not self._keys_elsewhere(items):
+        strays, count = viewed.strays, viewed.strays.count
+        # It looks first, and once: other partitions' writes may make strays as long as it waits.
+        with viewed.applier.strays.until_closing():
+            astray = count > 1 and await look_for_strays(_keys(items), count, viewed.index)
+        if not (strays or astray):
             await self._prepare(items)
-        keys = self._keys_elsewhere(items)  # again: one may have become a stray
+        if strays.count != count:
+            astray = any_elsewhere(_keys(items), strays.count, viewed.index)
+        keys = _keys(items) if strays or astray else []  # again: one may have become a stray
         if not keys:
             yield Judge(viewed)
             return
@@ -38,17 +45,6 @@ class Conditions:
             yield Judge(viewed, await self._prepare(items, keys))
             with suppress(NotEnoughReplicas):  # its writers have been told
                 await viewed.settled()
-
-    def _keys_elsewhere(self, items: list[Pending]) -> list[bytes]:
-        """The keys of all conditions, if other partitions may have entries of them; else none."""
-        strays, index = self._viewed.strays, self._viewed.index
-        found: list[bytes] = []
-        if strays.count > 1:
-            for item in items:
-                if item.expect:
-                    keys = item.records.keys
-                    found += [key for row, _ in item.expect if (key := keys[row]) is not None]
-        return found if strays or any_elsewhere(found, strays.count, index) else []
 
     async def _prepare(self, items: list[Pending], keys: Collection[bytes] = ()) -> Elsewhere | None:
         """Waits until the view has everything that was written before. If it never will, items with conditions are
@@ -68,6 +64,16 @@ class Conditions:
                     item.reject(error)
             items[:] = [item for item in items if not item.expect]
         return None
+
+
+def _keys(items: list[Pending]) -> list[bytes]:
+    """The keys of all conditions."""
+    found: list[bytes] = []
+    for item in items:
+        if item.expect:
+            keys = item.records.keys
+            found += [key for row, _ in item.expect if (key := keys[row]) is not None]
+    return found
 
 
 class Judge:

@@ -15,7 +15,6 @@ from krappy.broker.partition.newest import is_newer, newest
 from krappy.broker.partition.viewed import Viewed
 from krappy.entries.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
 from krappy.errors import OffsetMismatch, PolicyViolation, RequestTimeout, TransactionPending
-from krappy.partitioner import partition_for
 from krappy.records.batch import Columns
 
 SLICE = 64  # keys looked up together
@@ -24,9 +23,11 @@ HEAD = VALUE_AT + 1  # bytes of an entry before its value, and one that tells a 
 
 class Elsewhere(NamedTuple):
     """What other partitions have. `newest`: by key, the first HEAD bytes of its newest entry there, and the partition.
-    `undecided`: keys that an open transaction has written there."""
+    `homes`: the partitions that murmur2 gives these keys. `undecided`: keys that an open transaction has written
+    there."""
 
     newest: dict[bytes, tuple[bytes, int]]
+    homes: dict[bytes, int]
     undecided: set[bytes]
 
     def check(self, columns: Columns, expect: Sequence[tuple[int, int]], overlay: Collection[bytes]) -> None:
@@ -53,8 +54,7 @@ class Elsewhere(NamedTuple):
         if other is None:
             return entry
         its, at = other
-        home = partition_for(key, partition.strays.count)
-        if entry is not None and is_newer(entry, partition.index, its, at, home):
+        if entry is not None and is_newer(entry, partition.index, its, at, self.homes[key]):
             return entry
         if is_tombstone(its):
             return None
@@ -75,7 +75,7 @@ class Elsewhere(NamedTuple):
                 continue
             its, at = other
             time = partition.now_ms() if partition.config.log_append_time else columns.timestamps[index]
-            home = partition_for(key, partition.strays.count)
+            home = self.homes[key]
             if (time, partition.index == home, partition.index) < (entry_timestamp(its), at == home, at):
                 raise OffsetMismatch(
                     f"the key's event in another partition, {at}, at offset {entry_offset(its)}, is later by its time, "
@@ -103,11 +103,12 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
         undecided.update(filter(other.undecided.holds, keys))
     _check_here(partition)  # else another leader may have acknowledged what the views here lack
     found: dict[bytes, tuple[bytes, int]] = {}
+    homes: dict[bytes, int] = {}
     distinct = list(dict.fromkeys(keys))
     start = 0
     while start < len(distinct):
         some = distinct[start : start + SLICE]
-        where, entries = await newest(others, some, trio.lowlevel.checkpoint, strays.count)
+        where, entries = await newest(others, some, trio.lowlevel.checkpoint, strays.count, homes)
         for key, index, entry in zip(some, where, entries, strict=False):
             if entry is not None:
                 found[key] = entry[:HEAD], index
@@ -117,12 +118,17 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
         other.view_ready(0)
         if other.applier is not applier:
             raise RequestTimeout(f"the view of {other} was begun anew just now; try again")
-    return Elsewhere(found, undecided)
+    return Elsewhere(found, homes, undecided)
 
 
 def _check_here(partition: Viewed) -> None:
-    """Raises PolicyViolation unless this broker leads all partitions of the topic."""
-    if not partition.strays.all_here:
+    """Raises PolicyViolation unless this broker leads all partitions of the topic; NotLeader, so that its sender tries
+    again, if that may be otherwise soon: it does not know yet whether there are strays, as after its start, or nobody
+    else leads them, as when it is about to take the place of another one."""
+    strays = partition.strays
+    if not strays.all_here:
+        if (strays and not strays.are_known) or not (strays.mark and strays.mark.is_split):
+            raise partition.unsure()
         raise PolicyViolation(
             f"'{partition.topic}' may have keys in other partitions than those that murmur2 gives them, and several "
             "brokers lead it: then no broker can decide a condition on a key"

@@ -15,7 +15,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange
+from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, StorageError
 from krappy.records import batch as batches
 from krappy.records.batch import TRANSACTIONAL
 from krappy.store.log import Log
@@ -41,6 +41,12 @@ class Follower:
 
     def __str__(self) -> str:
         return str(self._partition)
+
+    @property
+    def copies(self) -> bool:
+        """Whether it copies what its leader has. A log that is spoiled and not in sync does not: its leader would take
+        it for whole. It is made anew."""
+        return self.leader != NOBODY and (self.in_sync or not self._partition.spoiled)
 
     @property
     def epoch(self) -> int:
@@ -75,17 +81,26 @@ class Follower:
                 return
             if data:
                 await self._in_thread(lambda: self._append(data, epoch))
+                partition.note_holes(max(high_watermark, partition.log.end_offset))
                 partition.grown.fire()
             self._high_watermark, self._log_start = high_watermark, log_start
 
     def _append(self, data: bytes | memoryview, epoch: int) -> None:
         partition, found = self._partition, list[Batch]()
-        position = 0
+        position, last = 0, partition.log.epochs.at(partition.log.end_offset - 1)
         view = memoryview(data)
         while position < len(view):
             header = batches.check(view, position)
-            if header.leader_epoch > epoch:
-                break  # KAFKA-18723: the leader has been replaced since
+            # Damage; or the leader has been replaced since (KAFKA-18723). The next request begins with this batch, and
+            # then a leader finds out that it is damaged.
+            if header.leader_epoch > epoch or -1 != header.leader_epoch < last:
+                if found:
+                    break
+                raise CorruptBatch(
+                    f"{partition}: its leader of epoch {epoch} sent the batch at offset {header.base_offset} with the "
+                    f"leader epoch {header.leader_epoch}, and what stands before it has {last}"
+                )
+            last = max(last, header.leader_epoch)
             found.append((header, view[position : position + header.size]))
             position += header.size
         try:
@@ -99,6 +114,9 @@ class Follower:
     async def sync(self) -> None:
         partition = self._partition
         epoch = partition.epoch
+        refused = partition.log_failed or ("" if self.in_sync else partition.spoiled)
+        if refused:  # its leader must not take it for one that follows
+            raise StorageError(refused)
         if self._reached < partition.log.end_offset:
             await self._in_thread(partition.log.sync)
         if not self.follows(epoch):
@@ -132,6 +150,7 @@ class Follower:
             cut = log.epochs.common(diverging, log.end_offset)
             try:
                 end = await self._in_thread(lambda: log.truncate(cut))
+                partition.exact_from = min(partition.exact_from, end)
             except OffsetOutOfRange:
                 await self._start_over(max(self._log_start, 0))
                 return
@@ -150,9 +169,22 @@ class Follower:
     async def _start_over(self, log_start: int) -> None:
         partition = self._partition
         log = await self._in_thread(lambda: self._make_log(log_start))
-        partition.log = log
+        partition.renew(log)
         await self._stand_anew(Standing.whole(log))
         partition.report("log_started_over", start=log_start)
+
+    async def renew(self, make_log: Callable[[], tuple[Log, Standing]]) -> bool:
+        """Takes the log that `make_log` gives in the place of its own. `make_log` blocks. False: nothing was done, for
+        it leads by now, or is closed. Raises what `make_log` does; then it must be called again."""
+        partition = self._partition
+        with trio.CancelScope(shield=True):
+            async with partition.writing:
+                if partition.role is Role.LEADER or (partition.gone is not None and not partition.offline):
+                    return False
+                log, standing = await self._in_thread(make_log)
+                partition.renew(log)
+                await self._stand_anew(standing)
+        return True
 
     async def _stand_anew(self, standing: Standing) -> None:
         """What was committed is not there any more, so the view is folded anew."""

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from krappy.broker.partition.viewed import ROOM, Viewed
 from krappy.entries.entry import entry_timestamp
-from krappy.partitioner import partition_for
+from krappy.partitioner import home_for
 
 LOOKUPS = 640  # lookups of single keys in one turn
+HASHED = 256  # bytes of a key that are hashed in the time of a lookup
 Pause = Callable[[], Awaitable[None]]
 
 
@@ -19,17 +20,19 @@ def is_newer(entry: bytes, index: int, other: bytes, its: int, home: int) -> boo
 
 
 async def newest(
-    partitions: Sequence[Viewed], keys: Sequence[bytes], pause: Pause, count: int
+    partitions: Sequence[Viewed], keys: Sequence[bytes], pause: Pause, count: int, homes: dict[bytes, int] | None = None
 ) -> tuple[list[int], list[bytes | None]]:
     """The partition of each key's newest entry, and the entries. A key without an entry: the partition that murmur2
     gives it, and None. Stops after the first keys if their entries are large.
 
-    `partitions`: those to look in, of the topic's `count`. The caller has waited for their views."""
+    `partitions`: those to look in, of the topic's `count`. The caller has waited for their views. `homes`: gets the
+    partitions that murmur2 gives keys with an entry, so that nobody has to hash them again."""
     looked, room = 0, ROOM
     where: list[int] = []
     found: list[bytes | None] = []
     for key in keys:
-        home = at = partition_for(key, count)
+        home = at = home_for(key, count)
+        looked += len(key) // HASHED
         best: bytes | None = None
         for partition in partitions:
             entry, index = partition.look_up(key), partition.index
@@ -39,6 +42,8 @@ async def newest(
             if looked >= LOOKUPS:
                 looked = 0
                 await pause()
+        if homes is not None and best is not None:
+            homes[key] = home
         where.append(at)
         found.append(best)
         room -= len(best or b"")

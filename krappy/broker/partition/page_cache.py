@@ -14,6 +14,11 @@ def check_cached(part: FilePart) -> None:
         part.file.pread_nowait(1, at)
 
 
+def head(records: bytes | bytearray | memoryview | FilePart, size: int) -> bytes | bytearray | memoryview:
+    """The records, or the first bytes of a part of a file."""
+    return records.file.pread(size, records.position) if isinstance(records, FilePart) else records
+
+
 def warm(part: FilePart) -> None:
     """Reads the part into the page cache, so that sending it does not block the event loop."""
     position, end = part.position, part.position + part.size

@@ -15,11 +15,14 @@ be made ready first, which may take long. So there are three steps:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.broker.partition.appender import Appender
+from krappy.broker.partition.gone import unless_gone
+from krappy.broker.partition.page_cache import head
 from krappy.broker.partition.replica import Lent, Standing
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
@@ -39,9 +42,9 @@ from krappy.errors import (
     StorageError,
     TransactionPending,
 )
-from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
+from krappy.ports import Raw, StoredAt, TransactionalSender, TransactionEnd
 from krappy.records import batch as batches
-from krappy.records.batch import BatchHeader
+from krappy.records.batch import STAMPED, BatchHeader
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from krappy.types import Record
@@ -69,8 +72,19 @@ class Partition(Viewed):
     ) -> None:
         super().__init__(lent, topic, index, number, config, log, strays, standing)
         self.appender = Appender(self)
+        self._led = -1  # the leader epoch in which it led last
+        self._barred = -1  # it leads in no leader epoch up to this one: it did so with another log
         self.state_version = -1  # of the cluster's state that it has taken last, as the leader
         self.shortened = Signal()  # replicas may have followed a deletion
+
+    def end_before(self, position: int) -> int | None:
+        """If a group has come to a position behind the log's end, an unclean election or a loss of power has taken what
+        it had there: gives the offset from which on events may be others. None: it has not, or this broker can't tell.
+        """
+        if position <= self.log.end_offset or self.offline or not self.still_leads:
+            return None
+        start = self.epochs.start_of(self.epoch)
+        return self.log.end_offset if start is None else start
 
     # --- publish
 
@@ -92,7 +106,7 @@ class Partition(Viewed):
         conditions are in the records' headers (core/conditions.py). `taken`: as for `publish_record`. `alone`: it is
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
         conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
-        `sender`: of a batch in a transaction.
+        `sender`: of a batch in a transaction; without it such a batch raises TransactionalIdAuthorizationFailed.
         """
         self._alive()
         if not taken:
@@ -141,11 +155,38 @@ class Partition(Viewed):
         data = marker(end.producer_id, end.epoch, end.commit, self.now_ms(), end.coordinator_epoch)
         return self.appender.publish_marker(data, end)
 
+    # --- reads for the log of another broker
+
+    def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_now`, but for a replica: up to the log's end, and CorruptBatch for a first batch whose leader epoch
+        is damaged."""
+        self._alive()
+        return self._fetch_all(offset, max_bytes, min_one, nowait=True)
+
+    async def fetch_all(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
+        """As `fetch_all_now`, but waits for the disk in a thread where it must."""
+        try:
+            return self.fetch_all_now(offset, max_bytes, min_one=min_one)
+        except BlockingIOError:
+            fetch = partial(self._fetch_all, offset, max_bytes, min_one, nowait=False)
+            with unless_gone(self):
+                return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
+
+    def _fetch_all(self, offset: int, max_bytes: int, min_one: bool, *, nowait: bool) -> Raw:
+        log, cuts = self.log, self.log.cuts
+        raw = self._fetch(offset, max_bytes, log.end_offset, min_one, nowait=nowait, whole=True)
+        if len(raw.records):
+            log.verify_epoch(head(raw.records, STAMPED), cuts)
+        return raw
+
     # --- its role
 
     async def take(self, state: PartitionState, version: int, role: Role, broker: int) -> None:
         """Takes the role that this broker (`broker`: its id) has by this state. A state of an earlier leader epoch is
-        ignored. Raises StorageError when the disk refuses; then the role is as before."""
+        ignored. Raises StorageError when the disk refuses; then the role is as before. But a log that takes no more
+        events keeps nobody from following."""
+        if role is Role.LEADER and state.leader_epoch <= self._barred:
+            role = Role.OFFLINE
         if (role, state.leader_epoch) == (self.role, self.epoch):
             if version > self.state_version:
                 self.know(state, version, self.epoch)
@@ -154,10 +195,12 @@ class Partition(Viewed):
             if state.leader_epoch < self.epoch:
                 return
             led = self.role is Role.LEADER
-            if role is not Role.OFFLINE and not self.log.is_synced:  # many partitions get a new role at once
+            needs_sync = role is Role.LEADER or (role is Role.FOLLOWER and not self.log_failed)
+            if needs_sync and not self.log.is_synced:  # many partitions get a new role at once
                 await trio.to_thread.run_sync(self.log.sync, limiter=self.disk_limiter)
             if role is Role.LEADER:
                 self.lead(state, broker)
+                self._led = state.leader_epoch
                 self.state_version = version
                 self.commit.begin()
             else:
@@ -182,6 +225,21 @@ class Partition(Viewed):
             self.commit.end(self.deposed())
         self.grown.fire()
         self.moved.fire()
+
+    @property
+    def spoiled(self) -> str:
+        """Why its log is not what other replicas have, or can't be read as a whole; empty: nothing is known of that."""
+        return self.offline or self.log.lost or self.log.damage
+
+    def renew(self, log: Log) -> None:
+        """Takes another log in the place of its own: of what it had, nothing counts any more. `stand` follows.
+
+        Followers may have events of the old one which the new one lacks, and whose offsets it will give to others. So
+        they must not be of the same leader epoch."""
+        self.log = log
+        self._barred = self._led
+        if self.offline:
+            self.offline, self.gone = "", None
 
     def know(self, state: PartitionState, version: int, epoch: int, proposal: Proposal | None = None) -> None:
         """Takes the ISR in force, as the leader in this leader epoch. `version`: of the state; an earlier one is
@@ -375,10 +433,9 @@ class Partition(Viewed):
         on a full disk, where they can't be closed cleanly.
         """
         self.appender.close(error)
-        if error is None:
-            self.applier.close()
-        else:
+        if error is not None:
             self.applier.stop(error)
+        self.applier.close()
         await self.appender.idle()
         await self.applier.finish()
         if error is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from krappy.broker.partition import large
+from krappy.broker.partition.hashing import look_for_strays
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.partitioner import any_elsewhere
@@ -22,8 +23,20 @@ class Pending:
     """One record batch. `offset`: its base offset, once a drain has accepted it."""
 
     __slots__ = (
-        *("admission", "columns", "cost", "data", "end_told", "epoch", "expect", "header", "large", "laters"),
-        *("offset", "own", "sender", "size", "wants_one"),
+        *(
+            "admission",
+            "columns",
+            "cost",
+            "data",
+            "elsewhere",
+            "end_told",
+            "epoch",
+            "expect",
+            "header",
+            "large",
+            "laters",
+        ),
+        *("offset", "own", "sender", "size", "wants_one", "work"),
     )
 
     def __init__(
@@ -50,7 +63,9 @@ class Pending:
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
         self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None
+        self.elsewhere: tuple[int, bool] | None = None  # of how many partitions, and what `has_elsewhere` gave
         self.cost = 0  # bytes of memory that the columns take
+        self.work = self.size  # what it takes to write and to apply it, in bytes: see `work`
         self.admission: Callable[..., Admitted] | None = None  # decodes and checks the records; None: done
         self.large = False  # the records are too large to decode on the event loop
         self.laters: list[Later[StoredAt]] = [Later()]
@@ -72,6 +87,11 @@ class Pending:
         """Its records, decoded. Raises CorruptBatch."""
         return self.columns or batches.decode(self.data)
 
+    @property
+    def held_keys(self) -> Sequence[bytes | None] | None:
+        """The keys of its records, if they are in memory."""
+        return None if self.columns is None else self.columns.keys
+
     async def has_elsewhere(self, partitions: int, index: int) -> bool:
         """Whether one of its keys belongs to another partition than `index`. Large batches are decoded in a thread.
         Raises CorruptBatch."""
@@ -79,9 +99,14 @@ class Pending:
         def look(columns: Columns) -> bool:
             return any_elsewhere([key for key in columns.keys if key is not None], partitions, index)
 
-        if self.columns is not None:
-            return look(self.columns)
-        return await large.looked_at(memoryview(self.data), look)
+        if self.elsewhere is None or self.elsewhere[0] != partitions:
+            keys = self.held_keys
+            if keys is None:
+                found = await large.looked_at(memoryview(self.data), look)
+            else:
+                found = await look_for_strays(keys, partitions, index)
+            self.elsewhere = partitions, found
+        return self.elsewhere[1]
 
     def admit_later(self, admission: Callable[..., Admitted]) -> None:
         """Leaves its admission to its drain."""
@@ -90,8 +115,9 @@ class Pending:
     def admit(self, admitted: Admitted) -> None:
         """Takes the result of its admission. Raises InvalidRecord for conditions that do not fit."""
         self.admission = None
-        self.header, self.data, self.columns, self.cost, by_header = admitted
+        self.header, self.data, self.columns, self.cost, by_header, key_bytes = admitted
         self.size = len(self.data)
+        self.work = max(self.size, key_bytes)
         if by_header:
             self.expect = by_header
         elif self.expect:
@@ -148,6 +174,7 @@ class Singles(Pending):
         self.headers: dict[int, Headers] = {}
 
     def add(self, record: Record, now: int) -> Later[StoredAt]:
+        self.elsewhere = None  # it may have been in a drain that had no room for it
         if record.headers:
             self.headers[len(self.keys)] = record.headers
         self.keys.append(record.key)
@@ -158,8 +185,9 @@ class Singles(Pending):
         self.laters.append(later)
         return later
 
-    async def has_elsewhere(self, partitions: int, index: int) -> bool:
-        return any_elsewhere([key for key in self.keys if key is not None], partitions, index)
+    @property
+    def held_keys(self) -> Sequence[bytes | None]:
+        return self.keys
 
     def needs(self, codec: int) -> bool:
         return False
@@ -170,11 +198,18 @@ class Singles(Pending):
         self.header = batches.read_header(self.data)
         self.columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
         self.cost = self.size + len(self.keys) * RECORD_COST
+        self.work = work(self.header.size, self.keys)
 
     def resolve(self) -> None:
         assert self.columns is not None
         for index, (later, timestamp) in enumerate(zip(self.laters, self.columns.timestamps, strict=True)):
             later.resolve(StoredAt(self.offset + index, timestamp))
+
+
+def work(size: int, keys: Sequence[bytes | None]) -> int:
+    """What it takes to apply a batch of so many bytes with these keys, in bytes: keys are hashed as they were before
+    they were compressed."""
+    return max(size, sum(map(len, filter(None, keys))))
 
 
 def record_size(record: Record) -> int:

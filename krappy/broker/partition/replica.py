@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import trio
 
 from krappy.broker.partition import large
+from krappy.broker.partition.gone import unless_gone
 from krappy.broker.partition.page_cache import check_cached, warm
 from krappy.broker.partition.pending import Pending
 from krappy.core.cluster.replica_set import ReplicaSet
@@ -44,7 +45,6 @@ Transactional = tuple[BatchHeader, int, bytes | memoryview | None]  # header, of
 # 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
 SENDFILE = 16 << 10
 NOTHING = Raw(b"", 0)
-SURE_S, SURE_LOOK_S = 2.0, 0.01  # how long a lookup waits for the read lease, and how often it looks
 
 
 class Lent(Protocol):
@@ -181,23 +181,12 @@ class Replica:
         """Whether it leads, and nobody has taken its place meanwhile."""
         return self.role is Role.LEADER and self._lent.may_read(self.topic, self.index, self.epoch)
 
-    @property
-    def is_sure(self) -> bool:
+    def is_sure_leader(self) -> bool:
         """Whether this broker knows all that was acknowledged, here or by earlier leaders, and nobody has taken its
-        place. Only then may it tell what is true now. Raises NotLeader."""
+        place. Raises NotLeader."""
         if self.role is not Role.LEADER:
             raise self.deposed()
-        return self.replicas.knows_end and self.still_leads
-
-    async def until_sure(self) -> None:
-        """Waits until it `is_sure`. Raises NotLeader if that lasts longer than a lease: this broker may have been
-        deposed, and not know it."""
-        end = trio.current_time() + SURE_S
-        while not self.is_sure:
-            if trio.current_time() > end:
-                raise self.unsure()
-            await trio.sleep(SURE_LOOK_S)
-            self._alive()
+        return self.replicas.knows_end and self._lent.may_read(self.topic, self.index, self.epoch)
 
     def _place(self) -> dict[str, Any]:
         return {"topic": self.topic, "partition": self.index, "leader": self.leader, "leader_epoch": self.epoch}
@@ -360,19 +349,6 @@ class Replica:
         self.check_readable(offset)
         return self._fetch(offset, max_bytes, limit, min_one, nowait=True)
 
-    def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
-        """As `fetch_now`, but for a replica: up to the log's end."""
-        self._alive()
-        return self._fetch(offset, max_bytes, self.log.end_offset, min_one, nowait=True, whole=True)
-
-    async def fetch_all(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:
-        """As `fetch_all_now`, but waits for the disk in a thread where it must."""
-        try:
-            return self.fetch_all_now(offset, max_bytes, min_one=min_one)
-        except BlockingIOError:
-            fetch = partial(self._fetch, offset, max_bytes, self.log.end_offset, min_one, nowait=False, whole=True)
-            return await trio.to_thread.run_sync(fetch, limiter=self.disk_limiter)
-
     async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
         """As `fetch_now`, but waits for the disk in a thread where it must."""
         try:
@@ -426,7 +402,8 @@ class Replica:
         forgotten meanwhile. Raises OffsetOutOfRange, and the partition's `gone` if it is closed."""
         while True:
             drops = self.stability.drops
-            found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
+            with unless_gone(self):
+                found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
             self.check_readable(offset)
             if self.stability.drops == drops:
                 return found
@@ -438,17 +415,20 @@ class Replica:
     async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
         self._alive()
-        return await large.opened(partial(self.log.find_timestamp, timestamp, limit))
+        with unless_gone(self):
+            return await large.opened(partial(self.log.find_timestamp, timestamp, limit))
 
     async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
         self._alive()
-        return await large.opened(partial(self.log.find_latest, limit))
+        with unless_gone(self):
+            return await large.opened(partial(self.log.find_latest, limit))
 
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
         self._alive()
-        found = await large.opened(partial(self.log.find_timestamp, timestamp))
+        with unless_gone(self):
+            found = await large.opened(partial(self.log.find_timestamp, timestamp))
         return self.last_stable_offset if found is None else min(found[0], self.last_stable_offset)
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
@@ -470,9 +450,12 @@ class Replica:
         return stable if limit is None else min(limit, stable)
 
     def check_readable(self, offset: int) -> None:
-        """Raises OffsetOutOfRange, and `gone` if it is closed."""
+        """Raises OffsetOutOfRange, and `gone` if it is closed; NotLeader for an offset behind the end of a leader whose
+        place another one may have taken: that one may have it."""
         self._alive()
         if not self.start_offset <= offset <= self.readable_end:
+            if offset > self.readable_end and self.role is Role.LEADER and not self.still_leads:
+                raise self.unsure()
             start, end = self.start_offset, self.high_watermark
             text = f"{self}: offset {offset} is outside {start} to {end}"
             raise OffsetOutOfRange(text, start=start, end=end, topic=self.topic, partition=self.index)

@@ -25,13 +25,16 @@ asked. So strays may be assumed where there are none, but never the reverse:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 import trio
 
+from krappy.broker.partition.hashing import look_for_strays
 from krappy.core.cluster.roles import Role
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, ShuttingDown
 from krappy.partitioner import any_elsewhere
 from krappy.records.batch import TRANSACTIONAL
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Replica")
 
 AT_ONCE = 1000  # the most keys that are checked in one go
+NOTHING = -1, 0, False
+MOST_KNOWN = 1000  # ranges of events whose keys are known to be no strays, beyond those that are checked in order
 LEAST, BYTES = 16, 256 << 10  # fewer when they are large: about BYTES bytes of keys, but at least LEAST keys
 
 
@@ -56,6 +61,10 @@ class StraysMark(Protocol):
     def is_known(self) -> bool: ...
     @property
     def is_new(self) -> bool: ...
+    @property
+    def is_there(self) -> bool | None: ...
+    @property
+    def is_split(self) -> bool: ...
     def fits(self, count: int) -> bool: ...
     def look(self) -> None: ...
     async def make_known(self) -> None: ...
@@ -82,6 +91,11 @@ class Strays(Generic[P]):
         if self.count <= 1:
             return False
         return bool(self.unsure) or self.switching or (self.mark is not None and self.mark.is_set)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there may be strays, and that is not only because this broker does not know it yet."""
+        return bool(self) and (self.mark is None or self.mark.is_set)
 
     @property
     def all_here(self) -> bool:
@@ -113,12 +127,18 @@ class ViewStrays:
         self._replica = replica
         self._topic = topic
         topic.views[replica.index] = self
-        self.closing = False  # the broker stops: errors are no longer reported
+        topic.doubles = None  # the log may have lost events since these were found, if the view is folded anew
+        self.closing = False  # the broker stops: errors are no longer reported, and nobody waits to hash keys
+        self._looking: set[trio.CancelScope] = set()
         self._kept = replica.views.strays(replica.number) if replica.config.view else None
         self._some: bool | None = None  # whether there are strays; None: not known
         self._judged = applied  # the keys of events before this offset are checked, unless `_some`
+        self._known = deque[
+            tuple[int, int]
+        ]()  # offsets of later events that were checked and are no strays: [start, end)
         self._applied = applied
         self._count = 0
+        self._ahead = NOTHING  # what `look_ahead` has found: up to which offset, for how many partitions
         self._counting = self._met = False
         self._stale = False  # keys were removed from the view since it was read through
         if self._topic.count:
@@ -129,6 +149,7 @@ class ViewStrays:
         of them when it was opened."""
         replica, count = self._replica, self._topic.count
         self._count = count
+        self._known.clear()
         kept, self._kept = self._kept, None
         if not replica.config.view or count == 1:
             self._some = False
@@ -168,28 +189,84 @@ class ViewStrays:
         if self._some and not self._counting:
             return
         for item in accepted:
-            if item.offset != self._judged or item.columns is None or item.header.attributes & TRANSACTIONAL:
-                break
-            self._look(item.columns.keys)
+            if item.header.attributes & TRANSACTIONAL:
+                continue  # it may be aborted
+            count, found = item.elsewhere or (-1, False)
+            known = count == self._count
+            found &= known
+            if found and self.checks:
+                self._some = self._met = True
+            if item.offset != self._judged:
+                if known and not found:
+                    self._remember(item)
+                continue
+            if not known:
+                if item.columns is None or self.closing:
+                    continue
+                self._look(item.columns.keys)
             self._judged = item.end
         self.tell()
+
+    def _remember(self, item: Pending) -> None:
+        """Its keys need not be checked again when it is applied, though those of an event before it must be."""
+        if self._known and self._known[-1][1] == item.offset:
+            self._known[-1] = self._known[-1][0], item.end
+        elif len(self._known) < MOST_KNOWN:
+            self._known.append((item.offset, item.end))
+
+    def close(self) -> None:
+        """The broker stops. Nobody waits until keys are hashed: the next start checks them, from the log."""
+        self.closing = True
+        for scope in self._looking:
+            scope.cancel()
+
+    @contextmanager
+    def until_closing(self) -> Iterator[None]:
+        """For a body that hashes keys. Raises ShuttingDown in its place if it waits and the broker stops."""
+        with trio.CancelScope() as scope:
+            if self.closing:
+                scope.cancel()
+            self._looking.add(scope)
+            try:
+                yield
+            finally:
+                self._looking.discard(scope)
+        if scope.cancelled_caught:
+            raise ShuttingDown("the broker stops before the keys are checked")
+
+    @property
+    def checks(self) -> bool:
+        """Whether keys are checked."""
+        return self._count > 1 and (not self._some or self._counting)
+
+    async def look_ahead(self, keys: Collection[bytes], applied: int) -> None:
+        """Looks at keys that will be checked as they are applied up to this offset. Raises ShuttingDown."""
+        if applied > self._judged and self.checks:
+            count = self._count
+            with self.until_closing():
+                self._ahead = applied, count, await look_for_strays(list(keys), count, self._replica.index)
 
     def applying(self, keys: Collection[bytes], applied: int) -> tuple[int, bool] | None:
         """Checks these keys, which are about to be applied up to this offset. Gives what the view is to store: (number
         of partitions, whether there are strays); None: nothing, so that the next start reads the view through."""
         if applied > self._judged:
-            self._look(list(keys))
+            (upto, count, found), self._ahead = self._ahead, NOTHING
+            if (upto, count) != (applied, self._count):
+                self._look(list(keys))
+            elif found and self.checks:
+                self._some = self._met = True
         return None if self._count <= 1 or self._some is None or not self._seen else (self._count, self._some)
 
     def applied(self, upto: int) -> None:
         """Everything before this offset has been applied."""
         self._applied = upto
-        if upto > self._judged:
-            self._judged = upto
+        self._judged = max(self._judged, upto)
+        while self._known and self._known[0][0] <= self._judged:
+            self._judged = max(self._judged, self._known.popleft()[1])
         self.tell()
 
     def _look(self, keys: Sequence[bytes | None]) -> None:
-        if (self._some and not self._counting) or self._count <= 1:
+        if not self.checks:
             return
         for start in range(0, len(keys), AT_ONCE):
             some = keys[start : start + AT_ONCE]

@@ -7,6 +7,7 @@ while a transaction is open.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -51,9 +52,10 @@ class Undecided:
             if self._too_many_below > stable:
                 self._too_many_below = offset = end
                 break
-            read = replica.log.read_span
+            # What is not committed may be cut off, and be other events in the log of the next leader.
+            read = partial(replica.log.read_span, offset, READ, limit=end)
             try:
-                span = await trio.to_thread.run_sync(read, offset, READ, limiter=replica.disk_limiter)
+                span = await trio.to_thread.run_sync(read, limiter=replica.disk_limiter)
             except OffsetOutOfRange:
                 continue  # records were deleted meanwhile
             if not span.data:

@@ -108,8 +108,7 @@ class Verification:
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""
         partition, header = self._partition, item.header
-        if item.sender is None:
-            return InvalidTransaction("a batch of a transaction, and the request names no transactional id")
+        assert item.sender is not None, "of a batch of the broker's own"
         at = TopicPartition(partition.topic, partition.index)
         while True:
             led = partition.epoch

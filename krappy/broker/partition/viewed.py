@@ -12,6 +12,7 @@ import trio
 
 from krappy.broker.partition.applier import Applier
 from krappy.broker.partition.commit import GroupCommit
+from krappy.broker.partition.gone import unless_gone
 from krappy.broker.partition.pending import Pending
 from krappy.broker.partition.replica import Lent, Replica, Standing
 from krappy.broker.partition.strays import Strays, ViewStrays
@@ -28,6 +29,7 @@ from krappy.waiting import wait_any
 T = TypeVar("T")
 STEP = 1000  # entries that a sweep reads in one go: less than a millisecond
 ROOM = 1 << 20  # bytes of entries after which a lookup of many keys stops
+SURE_S, SURE_LOOK_S = 2.0, 0.01  # how long a lookup waits for the read lease, and how often it looks
 PAUSE_S = 0.01  # between two steps of a sweep, which is in no hurry
 LOOK_S = 0.1  # how often a sweep checks whether a snapshot is closed
 
@@ -58,10 +60,13 @@ class Viewed(Replica):
         self.undecided = Undecided(self)
         self.swept = Swept()
         self.floor = self.views.floor(number) if config.view else 0
+        self.exact_from = 0  # see `note_holes`
         self.applier = self._applier(self._first_unapplied())
 
     def _applier(self, applied: int) -> Applier:
         """An applier that folds from this offset on."""
+        self.exact_from = 0
+        self._note_holes(applied, self.log.end_offset)
         return Applier(self, ViewStrays(self, self.strays, applied), applied)
 
     def lead(self, state: PartitionState, broker: int) -> None:
@@ -70,9 +75,20 @@ class Viewed(Replica):
 
     @property
     def is_sure(self) -> bool:
-        """As of a replica; and its topic has the partitions here that it has in the cluster (scattered.py)."""
+        """Whether it `is_sure_leader`, and its topic has the partitions here that it has in the cluster (scattered.py).
+        Only then may it tell what is true now. Raises NotLeader."""
         strays = self.strays
-        return super().is_sure and (strays.mark is None or strays.mark.fits(strays.count))
+        return self.is_sure_leader() and (strays.mark is None or strays.mark.fits(strays.count))
+
+    async def until_sure(self) -> None:
+        """Waits until it `is_sure`. Raises NotLeader if that lasts longer than a lease: this broker may have been
+        deposed, and not know it."""
+        end = trio.current_time() + SURE_S
+        while not self.is_sure:
+            if trio.current_time() > end:
+                raise self.unsure()
+            await trio.sleep(SURE_LOOK_S)
+            self._alive()
 
     def committed(self, offset: int, batches: Sequence[Pending]) -> None:
         super().committed(offset, batches)
@@ -98,11 +114,13 @@ class Viewed(Replica):
         return replicas.knows_end and self.high_watermark >= self.log.end_offset
 
     async def reshape(self, work: Callable[[], T]) -> T:
-        """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result."""
+        """Runs `work`, which changes the log's segments, in a thread, while nothing is appended. Gives its result.
+        Raises `gone`, also if the topic is deleted meanwhile."""
         async with self.writing:
             await self.commit.on_disk()  # what is not durable yet can't be expired
             self._alive()
-            done = await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
+            with unless_gone(self):
+                done = await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
         if self.config.view:
             self.applier.start()  # beside an open transaction, the log may begin now behind all that was folded
         return done
@@ -112,6 +130,28 @@ class Viewed(Replica):
     @property
     def applied(self) -> int:
         return self.applier.applied
+
+    def note_holes(self, upto: int) -> None:
+        """To be called when the log has got events without some that compaction had removed. Each of those has a later
+        one of its key before the offset `upto`.
+
+        A view that is folded from such a log shows neither the removed event nor the later one until it has come to
+        that: it shows an older entry of the key, or none. So before `exact_from` it is as the table never was, and
+        answers nothing."""
+        self._note_holes(self.applied, upto)
+
+    def _note_holes(self, applied: int, upto: int) -> None:
+        if max(self.log.clean_upto, self.log.gone_below) > applied:
+            self.exact_from = max(self.exact_from, upto)
+
+    def view_target(self, min_offset: int | None) -> int:
+        """The offset before which the view must have everything, to be `view_ready`."""
+        stable = self.last_stable_offset
+        if min_offset is None:
+            return stable
+        # What was superseded had a later event that was decided: where a transaction is open the view may stop.
+        exact = self.exact_from if self.high_watermark < self.exact_from else min(self.exact_from, stable)
+        return max(min_offset + 1, exact)
 
     @property
     def view_failed(self) -> KrappyError | None:
@@ -124,27 +164,26 @@ class Viewed(Replica):
         return self.floor if self.config.compact else self.start_offset
 
     def view_ready(self, min_offset: int | None) -> bool:
-        """Whether the view includes `min_offset`; None: everything before the last stable offset. Raises ViewDisabled,
-        and why the view or the partition has failed."""
+        """Whether the view includes `min_offset`, and is as the table was at some time; None: whether it includes
+        everything before the last stable offset. Raises ViewDisabled, and why the view or the partition has failed."""
         self._alive()
         if not self.config.view:
             raise self.no_view()
         if self.applier.failed is not None:
             raise self.applier.failed
-        target = self.last_stable_offset if min_offset is None else min_offset + 1
-        return self.applier.applied >= target
+        return self.applier.applied >= self.view_target(min_offset)
 
     def no_view(self) -> ViewDisabled:
         return ViewDisabled(f"the topic '{self.topic}' keeps no view: it has view.enable=false")
 
     async def view_wait(self, min_offset: int | None, seconds: float) -> bool:
         """Waits for `view_ready`. False when `seconds` passed first."""
-        target = self.last_stable_offset if min_offset is None else min_offset + 1
-        return self.view_ready(min_offset) or await self.applier.caught_up(target, seconds)
+        return self.view_ready(min_offset) or await self.applier.caught_up(self.view_target(min_offset), seconds)
 
     def look_up(self, key: bytes) -> bytes | None:
         """The packed entry of a key, or None. The caller has waited for the view."""
-        return self._living(self.views.get(self.number, key))
+        entry = self.views.get(self.number, key)
+        return self._living(entry) if self.expired_below else entry
 
     def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As `look_up` for many keys, in order. Stops after the first keys if their entries are large."""
@@ -154,7 +193,7 @@ class Viewed(Replica):
         return found
 
     def _living(self, entry: bytes | None) -> bytes | None:
-        if entry is not None and self.expired_below and entry_offset(entry) < self.expired_below:
+        if entry is not None and entry_offset(entry) < self.expired_below:
             return None
         return entry
 

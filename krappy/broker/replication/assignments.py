@@ -16,18 +16,21 @@ import trio
 
 from krappy.broker.partition.follower import Follower
 from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.replica import Standing
 from krappy.broker.replication.leaving import Leaving
 from krappy.broker.replication.replica_logs import ReplicaLogs, Wanted
 from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import NOBODY
+from krappy.core.epochs import is_far
 from krappy.errors import KrappyError
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
-from krappy.waiting import wait_any
+from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -57,6 +60,8 @@ class Assignments:
         self._followers: dict[ReplicaId, Follower] = {}
         self._taken: dict[ReplicaId, tuple[int, int]] = {}  # (version of the state, broker epoch) of the last role
         self._limit = trio.CapacityLimiter(AT_ONCE)
+        self._renewed = Signal()
+        self._again = False  # a partition has another log, and must take its role with it
         self._leaving = Leaving(runtime, cluster, logs.replicas)
 
     async def open(self) -> None:
@@ -75,8 +80,12 @@ class Assignments:
             image, epoch = cluster.image, cluster.epoch
             done = await self._look(image, epoch)
             self._runtime.topics.changed.fire()
-            changed = partial(_differs, cluster, image, epoch)
-            await wait_any([cluster.changed], changed, seconds=float("inf") if done else RETRY_S)
+            changed = partial(self._has_news, image, epoch)
+            await wait_any([cluster.changed, self._renewed], changed, seconds=float("inf") if done else RETRY_S)
+            self._again = False
+
+    def _has_news(self, image: Image, epoch: int) -> bool:
+        return self._again or self._cluster.image is not image or self._cluster.epoch != epoch
 
     async def _look(self, image: Image, epoch: int) -> bool:
         """Makes this broker what the image says. Whether all of it was done."""
@@ -208,42 +217,84 @@ class Assignments:
     async def _take_role(self, image: Image, epoch: int, topic: Topic, partition: Partition) -> None:
         wanted = version, _ = self._wanted(image, epoch, topic, partition)
         key = topic.id, partition.index
-        follower = self._followers[key]
+        follower, log = self._followers[key], partition.log
         if epoch < 0 or version < 0 or partition.gone is not None:
             await partition.rest()
             follower.leader = NOBODY
         else:
             state = image.topics[topic.name].partitions[partition.index].state
             mine = role(state, self._runtime.id, epoch)
-            if mine is Role.FOLLOWER and state.leader == NOBODY:
+            if (mine is Role.FOLLOWER and state.leader == NOBODY) or key in self._logs.lost:
                 mine = Role.OFFLINE
             before = partition.role
             await partition.take(state, version, mine, self._runtime.id)
+            if partition.role is Role.LEADER and partition.log.lost:  # of an unclean election: its log is what counts
+                await self._runtime.in_thread(partial(self._logs.accept, partition.log))
             follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
             follower.in_sync = self._runtime.id in state.isr
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
-        self._taken[key] = wanted
+        if partition.log is log:  # else it takes its role again, with the other one
+            self._taken[key] = wanted
 
     def _tell_followers(self) -> None:
-        self._follow([each for each in self._followers.values() if each.leader != NOBODY])
+        self._follow([each for each in self._followers.values() if each.copies])
+
+    # --- another log in the place of one that failed
+
+    async def replace(self, topic: Topic, partition: Partition) -> bool:
+        """Makes an empty log for a replica that is no candidate any more, to be copied from its leader. False: it is
+        not this broker's now, or leads. Raises StorageError; then it must be called again."""
+        return await self._renew(topic, partition, partial(self._logs.replace, topic, partition.index, partition.log))
+
+    async def try_disk(self, topic: Topic, partition: Partition) -> None:
+        """Raises StorageError if the disk takes no sync in the folder of a replica."""
+        await self._runtime.in_thread(partial(self._logs.try_disk, topic, partition.index))
+
+    async def reopen(self, topic: Topic, partition: Partition) -> bool:
+        """Opens the log of a replica anew that took no more events. As `replace`."""
+        reopen = partial(self._logs.reopen, topic, partition.index, partition.number, partition.log)
+        return await self._renew(topic, partition, reopen)
+
+    async def _renew(self, topic: Topic, partition: Partition, make_log: Callable[[], tuple[Log, Standing]]) -> bool:
+        key = topic.id, partition.index
+        async with self._changes.locks.of(topic.name):
+            if self._runtime.topics.get(topic.name) is not topic or topic.local.get(partition.index) is not partition:
+                return False  # it was deleted, or reassigned
+            if key not in self._followers or not await self._followers[key].renew(make_log):
+                return False
+            self._taken.pop(key, None)
+        self._again = True
+        self._renewed.fire()
+        return True
+
+    async def remove_aside(self, topic: Topic, partition: Partition) -> bool:
+        """Removes what was set aside of a replica that is whole again. Raises StorageError."""
+        await self._runtime.in_thread(partial(self._logs.remove_aside, topic, partition.index))
+        return True
 
     # --- for the registration
 
-    def has_lost(self, topic: TopicImage, index: int) -> bool:
-        """Whether this broker may have lost events of this partition that others count on."""
+    def has_lost(self, topic: TopicImage, index: int) -> Loss | None:
+        """What this broker may have lost of this partition that others count on."""
         return self._logs.has_lost(topic.id, index)
 
     def seen_epoch(self, topic: TopicImage, index: int) -> int:
-        """The last leader epoch of this partition that this broker has seen, or has events of; -1: none."""
+        """The last leader epoch of this partition that this broker has seen, or has events of; -1: none. Events of one
+        that can't be are damaged."""
         found = self._runtime.topics.by_id.get(topic.id)
         partition = None if found is None else found.local.get(index)
-        return -1 if partition is None else max(partition.epoch, partition.epochs.at(partition.log.end_offset))
+        if partition is None:
+            return -1
+        log, known = partition.log, max(partition.epoch, topic.partitions[index].state.leader_epoch)
+        written = log.epochs.at(log.end_offset)
+        if not is_far(written, known):
+            return max(partition.epoch, written)
+        log.damage = log.damage or f"{log.folder}: it has events of leader epoch {written}, and {known} is the last"
+        return partition.epoch
 
     def told(self) -> None:
         """Nobody counts on this broker any more for what it has lost."""
-        self._logs.lost.clear()
-
-
-def _differs(cluster: MembershipPort, image: Image, epoch: int) -> bool:
-    return cluster.image is not image or cluster.epoch != epoch
+        empty = self._logs.told()
+        if empty:
+            self._runtime.spawn(self._runtime.in_thread, partial(self._logs.forget_losses, empty))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from krappy.broker.topics.internal_topics import JOBS, OFFSETS, PARTITIONS, SHARES, TRANSACTIONS, settings_in_cluster
 from krappy.broker.tree_changes import change, config_change
 from krappy.core.cluster import paths, znodes
-from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.paths import Kind
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Create, Operation, Put, RefusedMulti
 from krappy.errors import StorageError
@@ -36,6 +37,7 @@ COORDINATED = {
     TRANSACTIONS: (b"x/",),
     JOBS: (b"sj/", b"so/"),
 }
+SECURITY: tuple[Kind, ...] = (paths.USER_CONFIG, paths.QUOTA_CONFIG, "clients")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -58,25 +60,26 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
             f"{id}. Nothing is changed"
         )
     if not replicas.cluster:
-        await _give(runtime, cluster, local, replicas)
+        await _give(runtime, cluster, local, replicas, id)
         await runtime.in_thread(lambda: replicas.join(id))
     return id
 
 
-async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> None:
-    """Gives the cluster what the folder has from its time alone. Each topic gets this broker as its only replica, and
-    goes on in the next leader epoch. If this is interrupted, the next start does what is left.
+async def _give(
+    runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas, cluster_id: str
+) -> None:
+    """Gives the cluster of this id what the folder has from its time alone. Each topic gets this broker as its only
+    replica, and goes on in the next leader epoch. Users, ACLs and quotas go to a cluster that has none: in another one
+    they might allow what it forbids. If this is interrupted, the next start does what is left.
 
     Groups, transactions and jobs are in this folder, so this broker coordinates all names from then on. Raises
-    StorageError, before anything is changed, if the cluster has another topic of one of the names."""
-    image, broker = local.tree.image, runtime.id
-    for topic in image.topics.values():
-        there = cluster.image.topics.get(topic.name)
-        if there is not None and there.id != topic.id:
-            raise StorageError(
-                f"{runtime.config.data} has a topic '{topic.name}', and the cluster has another one of that name: "
-                "delete one of them. Nothing is changed"
-            )
+    StorageError, before anything is changed, if the cluster has a topic of one of the names."""
+    image, broker, there = local.tree.image, runtime.id, cluster.image
+    begun, users = replicas.joining
+    if begun != cluster_id:
+        _check(runtime, image, there)
+        users = not (there.acls or any(there.configs.get(kind) for kind in SECURITY))
+        await runtime.in_thread(lambda: replicas.begin_joining(cluster_id, users=users))
     made = [(topic.id, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
     await runtime.in_thread(lambda: replicas.note(made))
     for topic in image.topics.values():
@@ -85,10 +88,13 @@ async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, 
     for id, gone in image.deleted.items():
         if id not in cluster.image.deleted:
             await cluster.multi([Create(paths.deleted(id), znodes.deleted(gone.name, [broker]))])
-    for kind in (paths.BROKER_CONFIG, paths.GROUP_CONFIG):
+    for kind in (paths.BROKER_CONFIG, paths.GROUP_CONFIG, *(SECURITY if users else ())):
         for name in image.configs.get(kind, {}):
             if name not in cluster.image.configs.get(kind, {}):
                 await cluster.multi(_config(local, paths.config(kind, name)))
+    for path in (paths.USERS_SECRET, *map(paths.acl, image.acls)) if users else ():
+        if (kept := local.tree.get(path)) is not None and await cluster.read(path) is None:
+            await cluster.multi([Create(path, kept.data)])
     for name, prefixes in COORDINATED.items():
         if name not in cluster.image.topics and any(_has(runtime, prefix) for prefix in prefixes):
             id = new_id()
@@ -100,6 +106,22 @@ async def _give(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, 
     await _skip_producer_ids(cluster, image.producer_ids)
     if made:
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
+
+
+def _check(runtime: Runtime, image: Image, there: Image) -> None:
+    """Raises StorageError when the cluster has a topic of the folder's, or another one of its name."""
+    for topic in image.topics.values():
+        found = there.topics.get(topic.name)
+        if found is not None and found.id == topic.id:
+            raise StorageError(
+                f"{runtime.config.data} has the topic '{topic.name}' of a backup, and the cluster has it, too: give "
+                "the folder a cluster of its own, by another path in zookeeper_connect. Nothing is changed"
+            )
+        if found is not None:
+            raise StorageError(
+                f"{runtime.config.data} has a topic '{topic.name}', and the cluster has another one of that name: "
+                "delete one of them. Nothing is changed"
+            )
 
 
 def _topic(topic: TopicImage, local: LocalCatalog, broker: int) -> Iterator[Operation]:

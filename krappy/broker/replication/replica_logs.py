@@ -1,27 +1,34 @@
-"""The logs of this broker's replicas: how one is opened that others have copies of, and how it begins anew.
+"""The logs of this broker's replicas: how one is opened that others have copies of, and how another takes its place.
 
-A log that has lost events, or can't be opened, is set aside if other replicas have them: this broker takes itself out
-of the partition's candidates and copies the log again. The only replica stays as it is: it is all there is. The folder
-of another topic, which had this name, is set aside as well.
+A log that has lost events that were acknowledged makes its broker take itself out of the partition's candidates before
+it registers. One that is damaged, or can't be opened, does not: what it has may be all there is. Either stays where it
+is until another replica leads (failed_logs.py); only then it is set aside, and copied anew. The folder of another
+topic, which had this name, is set aside as well.
 
     DATA/set-aside/<topic>-<n>.<time>/    such a log, for people to look into; it can be deleted
+
+Of a replica that was made anew the last one stays there until the copy is in sync, if the disk has room for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics.opening import LogPlace, open_logs
 from krappy.broker.topics.topic import Topic
-from krappy.errors import KrappyError
-from krappy.store import identity
+from krappy.core.cluster.registration import Loss
+from krappy.errors import KrappyError, StorageError
+from krappy.store import identity, loss
 from krappy.store.disk import OS_DISK
-from krappy.store.format import LOG
+from krappy.store.format import LOG, TEMPORARY
 from krappy.store.local_replicas import LocalReplicas, ReplicaId
 from krappy.store.log import Log
+from krappy.store.loss import Trouble
 from krappy.store.offline import OfflineLog
 from krappy.store.refusals import refusals
 from krappy.types import text_id
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 SET_ASIDE = "set-aside"
+PROBE = f"probe{TEMPORARY}"
 Wanted = tuple[Topic, int, int]  # topic, partition, the number of its view
 
 
@@ -39,7 +47,7 @@ class ReplicaLogs:
     def __init__(self, runtime: Runtime, replicas: LocalReplicas) -> None:
         self._runtime = runtime
         self.replicas = replicas
-        self.lost: set[ReplicaId] = set()
+        self.lost: dict[ReplicaId, Loss] = {}
 
     async def open(self, wanted: Sequence[Wanted]) -> list[tuple[Log, Standing]]:
         """Opens these logs, and makes those that are missing. Raises StorageError when the disk refuses them all."""
@@ -47,10 +55,7 @@ class ReplicaLogs:
         logs = await self._open([self._place(*each) for each in wanted])
         found: list[tuple[Log, Standing]] = []
         for each, log in zip(wanted, logs, strict=True):
-            standing = await self._standing(each, log)
-            if standing is None:
-                log, standing = await self._anew(each, log)
-            found.append((log, standing))
+            found.append((log, await self._runtime.in_thread(lambda each=each, log=log: self._standing(each, log))))  # type: ignore[misc]
         return found
 
     def _note(self, wanted: Sequence[Wanted]) -> None:
@@ -59,15 +64,18 @@ class ReplicaLogs:
             folder = self._runtime.folder_of(topic.name, index)
             if identity.owner(folder) not in (None, text_id(topic.id)):
                 self._set_aside(folder)
-            if (topic.id, index) in self.replicas and not any(folder.glob("*" + LOG)):
-                self._lose(topic, index, number, f"{folder} is missing or empty")
+            if (topic.id, index) in self.replicas and not any(folder.glob("*" + LOG)) and _has_others(topic, index):
+                why = f"{folder} is missing or empty"
+                with refusals(folder):
+                    OS_DISK.mkdir(folder)
+                _note_loss(folder, why)
+                self._lose(topic, index, number, Loss.ALL, why)
         self.replicas.note((topic.id, index) for topic, index, _ in wanted)
 
-    def _lose(self, topic: Topic, index: int, number: int, why: str) -> None:
-        if len(topic.image.partitions[index].replicas) > 1:
-            self.lost.add((topic.id, index))
-            self._runtime.views.drop(number)
-            self._runtime.report("replica_lost", partition=f"{topic.name}-{index}", error=why)
+    def _lose(self, topic: Topic, index: int, number: int, lost: Loss, why: str) -> None:
+        self.lost[topic.id, index] = lost
+        self._runtime.views.drop(number)
+        self._runtime.report("replica_lost", partition=f"{topic.name}-{index}", error=why)
 
     def _place(self, topic: Topic, index: int, number: int) -> LogPlace:
         runtime = self._runtime
@@ -79,41 +87,121 @@ class ReplicaLogs:
         runtime = self._runtime
         return await open_logs(places, runtime.disk_limiter, runtime.report, runtime.check_taking, new=False)
 
-    async def _standing(self, wanted: Wanted, log: Log) -> Standing | None:
-        """How far the log is committed. None: other replicas have what it lacks."""
+    def _standing(self, wanted: Wanted, log: Log) -> Standing:
+        """How far the log is committed. It knows what is wrong with it then."""
         topic, index, number = wanted
-        why = ""
         if isinstance(log, OfflineLog):
-            why = log.broken
-        elif log.recovery.lost_offsets or log.recovery.damage:
-            why = str(log.recovery)
-        if not why:
-            applied = self._runtime.views.applied(number)
-            try:
-                return await self._runtime.in_thread(lambda: Standing.of(log, applied))
-            except KrappyError as error:
-                why = str(error)
-        if len(topic.image.partitions[index].replicas) == 1:
             return Standing.whole(log)
-        self._lose(topic, index, number, why)
-        return None
+        if not _has_others(topic, index):
+            loss.forget(log.folder)
+            if not (log.recovery.lost or log.recovery.damage):
+                with suppress(KrappyError):
+                    return Standing.of(log, self._runtime.views.applied(number))
+            return Standing.whole(log)
+        if self.has_lost(topic.id, index) is Loss.ALL:
+            return self._known(log, 0)
+        applied = self._runtime.views.applied(number)
+        self._learn(log, applied)
+        if log.lost:
+            self._lose(topic, index, number, Loss.SOME, log.lost)
+        return self._known(log, 0 if log.lost else applied)
 
-    async def _anew(self, wanted: Wanted, log: Log) -> tuple[Log, Standing]:
-        topic, index, _ = wanted
-        folder = self._runtime.folder_of(topic.name, index)
+    def _learn(self, log: Log, applied: int) -> None:
+        """Finds what is wrong with a log that was just opened. `applied`: its view has the events before this offset.
+        A loss is on disk before anybody drops that view, which may be all that tells of it. Raises StorageError."""
+        with refusals(log.folder):
+            noted = loss.noted(log.folder)
+        if log.recovery.lost:
+            log.lost = str(log.recovery)
+        elif noted is not None and noted[0] is Trouble.LOST:
+            log.lost = noted[1]
+        elif log.recovery.start_unknown:
+            log.lost = f"nothing tells whether it began before offset {log.start_offset}: it has no checkpoint"
+            _note_loss(log.folder, log.lost)
+        elif applied > log.end_offset:
+            log.lost = f"it ends at offset {log.end_offset}, and its table has events up to {applied - 1}"
+            _note_loss(log.folder, log.lost)
+        elif log.recovery.damage:
+            log.damage = str(log.recovery)
+        elif noted is not None:
+            log.damage = noted[1]
 
-        if not isinstance(log, OfflineLog):
-            await self._runtime.in_thread(log.close)
-        await self._runtime.in_thread(lambda: self._set_aside(folder))
-        [made] = await self._open([self._place(*wanted)])
-        return made, Standing.whole(made)
+    def _known(self, log: Log, applied: int) -> Standing:
+        try:
+            return Standing.of(log, applied)
+        except KrappyError as error:
+            log.damage = log.damage or str(error)
+            return Standing.whole(log)
 
-    def _set_aside(self, folder: Path) -> None:
+    def accept(self, log: Log) -> None:
+        """What a log has lost is lost: it leads. Blocks. Raises StorageError."""
+        loss.forget(log.folder)
+        log.lost = ""
+
+    def note_damage(self, log: Log) -> None:
+        """Lets the next start know. Blocks. Raises StorageError."""
+        with refusals(log.folder):
+            loss.note(log.folder, Trouble.DAMAGED, log.damage)
+
+    # --- another one in its place
+
+    def _set_aside(self, folder: Path) -> Path:
         above = self._runtime.config.data / SET_ASIDE
         with refusals(folder):
             OS_DISK.mkdir(above)
-            folder.rename(above / f"{folder.name}.{self._runtime.now_ms()}")
+            aside = above / f"{folder.name}.{self._runtime.now_ms()}"
+            folder.rename(aside)
             OS_DISK.fsync_dir(folder.parent)
+        return aside
+
+    def replace(self, topic: Topic, index: int, old: Log) -> tuple[Log, Standing]:
+        """Sets the log aside, and makes an empty one. An earlier one that was set aside goes; and so does this one, if
+        the disk has no room for both. After an error it can be called again. Blocks. Raises StorageError."""
+        folder = self._runtime.folder_of(topic.name, index)
+        with refusals(folder):
+            if folder.exists():
+                room = shutil.disk_usage(folder).free > 2 * old.size or isinstance(old, OfflineLog)
+                old.abandon()
+                self.remove_aside(topic, index)
+                self._set_aside(folder)
+                if not room:
+                    self.remove_aside(topic, index)
+        log = Log.open(folder, topic.config)
+        identity.mark(folder, text_id(topic.id))
+        return log, Standing.whole(log)
+
+    def remove_aside(self, topic: Topic, index: int) -> None:
+        """Removes what was set aside of a replica. Blocks. Raises StorageError."""
+        above = self._runtime.config.data / SET_ASIDE
+        with refusals(above):
+            for each in above.glob(f"{topic.name}-{index}.*"):
+                if each.name.rpartition(".")[0] == f"{topic.name}-{index}" and identity.owner(each) == text_id(
+                    topic.id
+                ):
+                    OS_DISK.remove_folder(each)
+
+    def try_disk(self, topic: Topic, index: int) -> None:
+        """Blocks. Raises StorageError if the disk takes no sync in the folder of this replica."""
+        folder = self._runtime.folder_of(topic.name, index)
+        with refusals(folder):
+            OS_DISK.write_file(folder / PROBE, b"?")
+            OS_DISK.unlink(folder / PROBE)
+
+    def reopen(self, topic: Topic, index: int, number: int, old: Log) -> tuple[Log, Standing]:
+        """Opens a log anew that took no more events. Blocks. Raises StorageError; also if the log turns out to have
+        lost events: `old` and `lost` say so then."""
+        folder = self._runtime.folder_of(topic.name, index)
+        old.abandon()
+        log = Log.open(folder, topic.config)
+        applied = self._runtime.views.applied(number)
+        log.damage = old.damage
+        self._learn(log, applied)
+        if log.lost:
+            old.lost = log.lost
+            self.lost[topic.id, index] = Loss.SOME
+            log.abandon()
+            raise StorageError(log.lost)
+        return log, self._known(log, applied)
 
     def make_anew(self, topic: Topic, index: int, old: Log, start: int) -> Log:
         """Removes the log of a follower, and makes an empty one that begins at `start`. Blocks. Raises StorageError."""
@@ -124,5 +212,29 @@ class ReplicaLogs:
         identity.mark(folder, id)
         return log
 
-    def has_lost(self, topic_id: bytes, index: int) -> bool:
-        return (topic_id, index) in self.lost
+    def told(self) -> list[Path]:
+        """Nobody counts on this broker any more for what it has lost. Gives the folders of logs that are empty, as
+        everybody knows now: `forget_losses`. If that is not done, they are copied once more after the next start."""
+        empty = [each for each, lost in self.lost.items() if lost is Loss.ALL]
+        self.lost.clear()
+        topics = self._runtime.topics.by_id
+        return [self._runtime.folder_of(topics[id].name, index) for id, index in empty if id in topics]
+
+    def forget_losses(self, folders: Iterable[Path]) -> None:
+        """Blocks."""
+        for folder in folders:
+            with suppress(StorageError):
+                loss.forget(folder)
+
+    def has_lost(self, topic_id: bytes, index: int) -> Loss | None:
+        return self.lost.get((topic_id, index))
+
+
+def _note_loss(folder: Path, why: str) -> None:
+    """On disk when it returns: before anything is done that would hide the loss from the next start."""
+    with refusals(folder):
+        loss.note(folder, Trouble.LOST, why)
+
+
+def _has_others(topic: Topic, index: int) -> bool:
+    return len(topic.image.partitions[index].replicas) > 1

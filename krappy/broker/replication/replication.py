@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
+from krappy.broker.replication.failed_logs import FailedLogs
 from krappy.broker.replication.growth import Growth
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
@@ -45,6 +47,7 @@ class Replication:
         fetcher.quota = runtime.quotas.follower
         self._belonging, self._replicating = trio.CancelScope(), trio.CancelScope()
         self._assignments: Assignments
+        self._logs: ReplicaLogs
 
     async def enter(self, local: LocalCatalog) -> str:
         """Reads the cluster's tree, and checks that this folder may join it. Waits for ZooKeeper, also when it is lost
@@ -72,14 +75,17 @@ class Replication:
         """Opens this broker's replicas, and registers. `endpoints`: host and port by the listener's name. Raises
         StorageError."""
         runtime, cluster, replicas = self._runtime, self.cluster, self._changes.replicas
-        logs = ReplicaLogs(runtime, replicas)
+        self._logs = logs = ReplicaLogs(runtime, replicas)
         self._assignments = assignments = Assignments(
             *(runtime, cluster, self._changes, logs, internal), self._fetcher.set
         )
         await assignments.open()
         directory = await runtime.in_thread(replicas.directory)
         boot = "" if runtime.fsync else joining.boot_id()
-        cluster.join(directory, boot, endpoints, assignments.has_lost, assignments.seen_epoch, assignments.told)
+        cluster.join(
+            *(directory, boot, endpoints, assignments.has_lost, assignments.seen_epoch, assignments.told),
+            lambda registered: runtime.in_thread(lambda: replicas.new_start(registered)),
+        )
 
     def may_read(self, topic: str, index: int, epoch: int) -> bool:
         """Whether it leads this partition, by all that it was told, in this leader epoch, and holds a read lease. A
@@ -102,6 +108,13 @@ class Replication:
         """To be called once everything of this broker is open: takes its roles, and follows what is assigned to it."""
         self._runtime.spawn(self._replicate)
 
+    def _is_told(self) -> bool:
+        """Whether it holds a read lease, and has no topic that there is not any more."""
+        names = self.cluster.image.names
+        return self.cluster.may_read() and all(
+            names.get(each.id) == name for name, each in self._runtime.topics.items()
+        )
+
     async def _belong(self) -> None:
         with self._belonging:
             while True:
@@ -116,7 +129,9 @@ class Replication:
         with self._replicating:
             async with trio.open_nursery() as nursery:
                 keeper, growth = IsrKeeper(self._runtime, self.cluster), Growth(self._runtime)
-                for run in (self._assignments.run, keeper.run, self._fetcher.run, growth.run):
+                failed = FailedLogs(self._runtime, self.cluster, self._assignments, self._logs)
+                still = partial(self._runtime.stillness.run, self._is_told)
+                for run in (self._assignments.run, keeper.run, self._fetcher.run, growth.run, failed.run, still):
                     nursery.start_soon(self._keep_up, run)
 
     async def _keep_up(self, run: Callable[[], Awaitable[None]]) -> None:

@@ -26,7 +26,8 @@ class AttemptData(Protocol):
         tried again."""
 
     async def remove(self) -> None:
-        """Frees its room, and forgets the attempt, also if nothing was appended. Raises StorageError."""
+        """Frees its room, and forgets the attempt, also if nothing was appended. Raises StorageError; in a cluster
+        NotCoordinator, NotLeader, CoordinatorNotAvailable."""
 
 
 class FileData:

@@ -9,6 +9,9 @@ Rules of this file:
 - An end is told to all partitions that the job goes to, whether or not something came there. It has the coordinator's
   epoch, and raises the producer's. So no batch of the try is taken later, and no end by an older coordinator.
 - A try is aborted before its producer id is forgotten: so there is always somebody who ends what it has begun.
+- Before that, the job is written once more as it is: once committed in this term, no record can come up any more by
+  which an earlier coordinator wanted to commit the try, and which only some replicas have. A coordinator after this one
+  may be one of those.
 - Nothing is written while a partition that the job goes to can't take events: what is written to the others would be
   aborted, and take room until it is cleaned. After a try that failed for another reason, the next one waits longer.
 - Markers that commit are written once every batch is committed, and that is recorded. From then on the job can only be
@@ -95,6 +98,7 @@ class ClusterPublisher:
         live.done, live.total = 0, sum(staging.size for staging in stagings)
         if live.job.state is JobState.PUBLISHING:
             if live.tried:
+                await self._save(live, live.job)
                 await self._end(live, commit=False)
                 await self._save(live, live.job._replace(producer_id=await self.new_id(stagings)))
                 live.tried = False

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
-from krappy.broker.coordinated.internal_tables import AT_ONCE, InternalTables, Rows
+from krappy.broker.coordinated.internal_tables import AT_ONCE, RETRY_S, InternalTables, Rows
 from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.staging.keeping import JobTerm, KeptJob
 from krappy.broker.tables.table import wait_for_views
 from krappy.broker.topics.internal_topics import JOBS
 from krappy.core.staging import Job, StagedTask
 from krappy.entries.entry import is_tombstone, unpack_entry
-from krappy.errors import CorruptBatch, KrappyError, StorageError, UnknownStaging
+from krappy.errors import CorruptBatch, KrappyError, NotLeader, StorageError, UnknownStaging
 from krappy.store.disk import Buffer
 from krappy.store.groups import group_key, read_key
 from krappy.store.keys import PREFIX_SIZE, key_range
@@ -45,6 +45,7 @@ from krappy.store.staging import (
     packed_job,
 )
 from krappy.types import Headers
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -107,6 +108,18 @@ class JobTable:
             key for key, head in zip(keys, heads, strict=True) if head is not None and not is_tombstone(head)
         ], after
 
+    async def keys_when_sure(self, job: str, prefix: bytes) -> tuple[list[bytes], bytes | None]:
+        """As `keys`. Tries it again while this broker can't be sure that it leads, which may last as long as ZooKeeper
+        is away. Raises NotCoordinator, too."""
+        while True:
+            self.check(job)
+            try:
+                return await self.keys(prefix)
+            except NotLeader:
+                if self._runtime.stopped:
+                    raise
+            await wait_any([self._runtime.stopping], lambda: self._runtime.stopped, RETRY_S)
+
     def data(self, job: str, attempt: str) -> RowData:
         return RowData(self, self._table, job, attempt)
 
@@ -136,8 +149,9 @@ class RowData:
         """Does nothing: all of it is committed."""
 
     async def remove(self) -> None:
+        """Waits while this broker coordinates the job, but can't be sure of that."""
         prefix = group_key(DATA, self._job, self._attempt)
-        keys, at = await self._term.keys(prefix)
+        keys, at = await self._term.keys_when_sure(self._job, prefix)
         while True:
             await self._term.write(self._job, {}, keys)
             if at is None:

@@ -90,7 +90,7 @@ class StagedAttempt:
         if not 0 <= partition < self.topic.count:
             raise not_led(self.topic.image, partition)  # UnknownPartition
         config = self.topic.config
-        header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
+        header, data, columns, cost, *_ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
         keyless = not config.compact and (columns is None or None in columns.keys)  # True if not known
@@ -215,7 +215,8 @@ class StagedAttempt:
                 item.later.reject(error)
 
     async def remove(self) -> None:
-        """Removes its batches. Raises StorageError; then the next start, or the job's next coordinator, does it."""
+        """Removes its batches. Raises as `AttemptData.remove`; then the next start, or the job's next coordinator, does
+        it."""
         async with self._file:
             size, self.size = self.size, 0
             self._claim(-size)

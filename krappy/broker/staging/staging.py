@@ -32,10 +32,10 @@ from krappy.errors import (
     InvalidRecord,
     KrappyError,
     NotCoordinator,
+    NotLeader,
     Overloaded,
     ShuttingDown,
     StagingFull,
-    StorageError,
     UnknownStaging,
     UnknownTopic,
 )
@@ -227,9 +227,10 @@ class StagingCoordinator:
         if live.job.state is JobState.ABORTED:
             raise core.refusal(live.job)
         if live.job.publishing and live.trouble is not None:
-            if live.trouble.retriable:
+            if live.trouble.retriable and not isinstance(live.trouble, NotLeader | NotCoordinator):
                 raise live.trouble
-            raise CoordinatorNotAvailable(live.trouble.text)  # the job is tried again, so its client may ask again
+            # The job is tried again, so its client may ask again: this broker, whoever leads its partitions.
+            raise CoordinatorNotAvailable(live.trouble.text)
         return live.job, live.done, live.total
 
     def _topic_id(self, name: str) -> bytes | None:
@@ -259,15 +260,24 @@ class StagingCoordinator:
             term = self.keeper.term(name)
             found = await self._find(name)
             live = self._live.get(name)
-            if id is None:
-                job = core.abort(found, name, self._runtime.clock.steady_ms())
-                if job is not found:
-                    await self._end(live or LiveJob(job, term), job)
-            elif live is not None and live.job.state is JobState.OPEN and id in live.attempts:
-                attempt = live.attempts[id]
-                if attempt.staging.sealed:
-                    await term.drop(live.job, attempt.staging)
-                self._drop(live, id, UnknownStaging("this attempt was dropped"))
+            with self._runtime.audit.change("job", [name], self._told) as told:
+                told.made = False
+                if id is None:
+                    job = core.abort(found, name, self._runtime.clock.steady_ms())
+                    if job is not found:
+                        await self._end(live or LiveJob(job, term), job)
+                        told.made, told.after[name] = True, {"state": str(job.state)}
+                elif live is not None and live.job.state is JobState.OPEN and id in live.attempts:
+                    attempt = live.attempts[id]
+                    if attempt.staging.sealed:
+                        await term.drop(live.job, attempt.staging)
+                    self._drop(live, id, UnknownStaging("this attempt was dropped"))
+                    told.made = True
+
+    def _told(self, name: str) -> dict[str, Any] | None:
+        """What the audit log tells of a job that is not over."""
+        live = self._live.get(name)
+        return None if live is None else {"state": str(live.job.state), "attempts": len(live.attempts)}
 
     def give_up(self, name: str, id: str) -> None:
         """Drops an attempt whose id nobody was told."""
@@ -353,7 +363,7 @@ class StagingCoordinator:
     async def _remove(self, attempt: StagedAttempt) -> None:
         try:
             await attempt.remove()
-        except (StorageError, NotCoordinator, CoordinatorNotAvailable) as error:
+        except KrappyError as error:
             self._runtime.report("staged_file_not_removed", error=str(error))
 
     async def _end(self, live: LiveJob, job: Job) -> None:

@@ -16,7 +16,6 @@ import trio
 
 from krappy.broker.partition.newest import is_newer, newest
 from krappy.entries.entry import VALUE_AT, entry_offset, entry_timestamp
-from krappy.partitioner import partition_for
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
@@ -41,9 +40,10 @@ async def judged(
     count = partition.strays.count
     keys = list(dict.fromkeys(key for key, _ in changes))
     best: dict[bytes, tuple[bytes, int]] = {}
+    homes: dict[bytes, int] = {}
     for start in range(0, len(keys), SLICE):
         some = keys[start : start + SLICE]
-        where, entries = await newest(others, some, trio.lowlevel.checkpoint, count)
+        where, entries = await newest(others, some, trio.lowlevel.checkpoint, count, homes)
         for key, index, entry in zip(some, where, entries, strict=True):
             if entry is not None:
                 best[key] = entry[:HEAD], index
@@ -54,7 +54,7 @@ async def judged(
         if key in best:
             other_entry, index = best[key]
             again.pop(key, None)
-            if is_newer(other_entry, index, entry, partition.index, partition_for(key, count)):
+            if is_newer(other_entry, index, entry, partition.index, homes[key]):
                 if entry_offset(other_entry) < passed.get(index, 0) and entry_timestamp(other_entry) <= highest:
                     again[key] = index
                 continue

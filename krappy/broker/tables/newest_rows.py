@@ -11,8 +11,8 @@ from krappy.broker.partition.doubles import Doubles, doubles
 from krappy.broker.partition.newest import is_newer
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
-from krappy.entries.entry import floor
-from krappy.partitioner import partition_for
+from krappy.entries.entry import entry_timestamp, floor
+from krappy.partitioner import home_for
 from krappy.store.view_snapshot import Rows, ViewSnapshot
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 LOOKUPS = 4_000  # lookups in one turn: some milliseconds
+BYTES = 1 << 20  # of rows that are looked at in one turn: keys of as many may have to be hashed
 LEAST, ROOM = 8, 256 << 10  # keys looked up together: at least LEAST, and so many that entries take about ROOM bytes
 
 
@@ -79,7 +80,10 @@ class NewestRows:
                 for key, entry in zip(some, self._snapshot.get_many(number, some), strict=True):
                     if entry is not None and entry >= lowest:
                         size += len(entry)
-                        if is_newer(entry, other, mine[key], index, partition_for(key, self._count)):
+                        # Where the key belongs matters among entries of one time alone, and takes long to work out.
+                        is_tie = entry_timestamp(entry) == entry_timestamp(mine[key])
+                        home = home_for(key, self._count) if is_tie else index
+                        if is_newer(entry, other, mine[key], index, home):
                             older.add(key)
                 start += len(some)
                 step = max(LEAST, min(2 * step, ROOM * len(some) // (size + 1)))

@@ -17,7 +17,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE
 from krappy.broker.tables import splits
-from krappy.broker.tables.newest_rows import newest_rows
+from krappy.broker.tables.newest_rows import BYTES, newest_rows
 from krappy.broker.tables.table import Chosen
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
 from krappy.store.view_snapshot import Rows
@@ -82,7 +82,7 @@ class LeasedSnapshot:
             end=end,
             prefix=chosen.prefix,
             max_entries=PAGE if newest is None else min(PAGE, newest.at_once),
-            max_bytes=max_bytes,
+            max_bytes=max_bytes if newest is None else min(max_bytes, BYTES),
             tombstones=tombstones,
             log_start=self._starts[partition],
         )

@@ -18,7 +18,7 @@ from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.viewed import Viewed
 from krappy.broker.tables.changes import Change, judged
-from krappy.broker.tables.newest_rows import newest_rows
+from krappy.broker.tables.newest_rows import BYTES, newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.ports import Emit, RegistrationFacts, ScanPage
@@ -118,7 +118,7 @@ def _late(partition: Partition, offset: int) -> RequestTimeout:
         )
     return RequestTimeout(
         f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is at "
-        f"offset {partition.applied} of {offset + 1}"
+        f"offset {partition.applied} of {partition.view_target(offset)}"
     )
 
 
@@ -171,7 +171,9 @@ class TableScan:
             partition = self._partitions[self._index]
             stretch = min(stretch, STRETCH if self._newest is None else self._newest.at_once)
             looked += stretch
-            rows = self._rows(partition, stretch, room).first(max_entries - len(keys))
+            rows = self._rows(partition, stretch, room if self._newest is None else min(room, BYTES)).first(
+                max_entries - len(keys)
+            )
             if self._newest is not None:
                 looked = STRETCH  # so many lookups are enough for this turn
                 rows = self._newest.of(rows, partition.index)
@@ -252,7 +254,12 @@ class TableWatch:
         self._tombstones = tombstones
         self._closed = False
         self._changed = Signal()
-        self.scattered = False  # of its snapshot: a row may stand in any partition
+        self._rows_scattered = False  # of its snapshot: a row may stand in any partition
+
+    @property
+    def scattered(self) -> bool:
+        """Whether a key may stand in several partitions, or may have when its snapshot was taken."""
+        return self._rows_scattered or any(each.strays.are_known for each in self._partitions.values())
 
     def close(self) -> None:
         self._closed = True
@@ -265,8 +272,12 @@ class TableWatch:
         """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.
 
         `room` is awaited before anything is prepared for emission, so that a client that reads slowly costs little.
-        Raises OffsetOutOfRange when retention has deleted events that were not emitted yet, ShuttingDown.
+        Raises OffsetOutOfRange when retention has deleted events that were not emitted yet, or the log ends before one
+        of `offsets`, as after an unclean election; ShuttingDown.
         """
+        for index, offset in (offsets or {}).items():
+            if offset > self._partitions[index].readable_end:
+                self._partitions[index].check_readable(offset)
         at = await self._emit_snapshot(emit, room) if offsets is None else offsets
         now = trio.current_time()
         self._told = {index: (offset, now) for index, offset in at.items()}
@@ -329,7 +340,7 @@ class TableWatch:
         scan = TableScan(
             self._runtime, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
         )
-        exact, self.scattered = dict(scan.offsets), scan.scattered
+        exact, self._rows_scattered = dict(scan.offsets), scan.scattered
         try:
             while not self._closed:
                 await room()

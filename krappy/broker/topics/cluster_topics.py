@@ -2,23 +2,20 @@
 
 A request is answered once this broker has followed. `Assignments` opens and closes what changes here.
 
-A topic of a name that was deleted just now is made HOLD_S after this broker has seen that: then no leader answers
-lookups in the earlier one any more, which it may not know to be gone (scattered.py).
+A topic of a name that was deleted just now is made once nobody serves the earlier one any more (deleted_names.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import trio
 
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.broker.topics import deletion
+from krappy.broker.topics.deleted_names import DeletedNames
 from krappy.broker.topics.internal_topics import INTERNAL, ShapeInCluster
-from krappy.broker.topics.scattered import HOLD_S, ScatteredMark
+from krappy.broker.topics.scattered import ScatteredMark
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_changes import TopicChanges
 from krappy.core.cluster import placement
@@ -45,7 +42,7 @@ class ClusterTopicChanges(TopicChanges):
     def __init__(self, *args: Any) -> None:
         """`args`: those of TopicChanges."""
         super().__init__(*args)
-        self._deleted: dict[str, float] = {}  # by name: when this broker saw that, on trio's clock
+        self._deleted = DeletedNames(self._runtime)
 
     async def create(
         self,
@@ -68,7 +65,7 @@ class ClusterTopicChanges(TopicChanges):
         TopicConfig.parse({**self._defaults(), **config})
         if replicas is None:
             replicas = self.place(partitions)
-        await trio.sleep_until(self._deleted.get(name, -math.inf) + HOLD_S)
+        await self._deleted.until_free(name)
         runtime.check_taking()
         topics = runtime.topics
         try:
@@ -184,9 +181,8 @@ class ClusterTopicChanges(TopicChanges):
 
     async def close(self, topic: Topic, *, is_deleted: bool) -> None:
         """Closes a topic that the image does not have any more. The caller holds its name."""
-        runtime, now = self._runtime, trio.current_time()
-        self._deleted = {name: at for name, at in self._deleted.items() if now - at < HOLD_S}
-        self._deleted[topic.name] = now
+        runtime = self._runtime
+        self._deleted.add(topic)
         runtime.topics.remove(topic)
         self.names.remove(topic.name)
         topic.deleted = True

@@ -32,10 +32,11 @@ class Moves:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def reassign(self, name: str, wanted: Mapping[int, Sequence[int] | None]) -> set[int]:
+    async def reassign(self, name: str, wanted: Mapping[int, Sequence[int] | None], *, grows: bool = False) -> set[int]:
         """Begins reassignments: `wanted` are the new brokers of each partition; None cancels what is under way. The
-        partitions are returned that were to be cancelled and are not being reassigned. Raises UnknownTopic,
-        StorageError, ConnectionLost."""
+        partitions are returned that were to be cancelled and are not being reassigned. `grows`: it is not what somebody
+        wants, but gives a restored topic the replicas that it had. Raises UnknownTopic, StorageError,
+        ConnectionLost."""
         idle: set[int] = set()
 
         async def made() -> list[Operation]:
@@ -49,7 +50,7 @@ class Moves:
                     partitions[index] = reassigned(partitions[index], original(partitions[index]) if to is None else to)
             if partitions == list(topic.partitions):
                 return []
-            return [*topic.unless_deleted(), topic.put_replicas(partitions)]
+            return [*topic.unless_deleted(), topic.put_replicas(partitions, grows=grows)]
 
         with self._runtime.audit.change("reassignment", [name]) as told:
             told.after[name] = {str(index): None if to is None else list(to) for index, to in wanted.items()}

@@ -9,14 +9,15 @@ with partitions that are added: keys of before stand elsewhere then. It stays un
 The number of partitions says where a key's own place is, so all brokers have to agree on that, too. The rule:
 
 - Whoever answers a lookup holds a read lease, and has as many partitions of the topic as the cluster has by all that it
-  was told (`fits`, asked by `Replica.is_sure`); also it is the topic of this id, not one of that name from before.
+  was told (`fits`, asked by `Viewed.is_sure`); also it is the topic of this id, not one of that name from before.
 - A leader that sees another number writes nothing to this topic for HOLD_S. Then no lease is left that was renewed
   before its broker had read of the new partitions. So an event in an added partition, or of a key whose place has
   changed, is acknowledged only once nobody answers any more who counts by the old number.
 - So if one leader with a lease has so many partitions, no event was acknowledged before in one that it does not know.
   A client that asks all partitions names the number it knows (`among`); a leader with another one refuses.
-- A topic may be made anew once HOLD_S have passed since this broker saw the deletion of the one before
-  (cluster_topics.py): nobody answers for that one then.
+- A topic may be made anew once HOLD_S have passed since this broker saw the deletion of the one before, and all who
+  had replicas of that know it (deleted_names.py): nobody answers for that one then. Nor does anybody acknowledge events
+  for it: who is the only replica in sync, and stood still, writes nothing before it was told that its topic `is_there`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,24 @@ class ScatteredMark:
     def is_set(self) -> bool:
         found = self._runtime.image.topics.get(self._name)
         return found is not None and found.id == self._id and found.scattered
+
+    @property
+    def is_there(self) -> bool | None:
+        """Whether there is still this topic, by all that this broker was told; None: it stood still, and was told
+        nothing since."""
+        if self._runtime.stillness.was:
+            return None
+        found = self._runtime.image.topics.get(self._name)
+        return found is not None and found.id == self._id
+
+    @property
+    def is_split(self) -> bool:
+        """Whether another broker leads some of its partitions, by all that this broker was told."""
+        image = self._runtime.image
+        found = image.topics.get(self._name)
+        if found is None or found.id != self._id:
+            return False
+        return bool({each.state.leader for each in found.partitions} & (image.brokers.keys() - {self._runtime.id}))
 
     def fits(self, count: int) -> bool:
         """Whether the topic has so many partitions, and was not made anew, by all that this broker was told."""

@@ -184,7 +184,7 @@ class Topic:
             "applied": p.applied,
             "size": p.log.size,
             "segments": len(p.log.segments),
-            "failed": p.offline or p.log_failed or None,
+            "failed": p.spoiled or p.log_failed or None,
             "view_failed": None if p.view_failed is None else str(p.view_failed),
         }
 

@@ -9,6 +9,7 @@ import click
 
 from krappy.cli import output
 from krappy.cli.options import CommandGroup, address_option, complete_topics, confirm, connect, json_option
+from krappy.types import dead_letter_topic
 
 if TYPE_CHECKING:
     from krappy.clients.acls import AclInfo, AclMatch
@@ -21,6 +22,7 @@ OPERATIONS = (
 )
 PRODUCER = {"topic": ("write", "describe", "create"), "transactional_id": ("write", "describe")}
 CONSUMER = {"topic": ("read", "describe"), "group": ("read",)}
+DEAD_LETTERS = ("write", "create")
 
 
 @click.group(cls=CommandGroup)
@@ -95,15 +97,24 @@ def add(
     from krappy.clients.acls import AclInfo
 
     permission = "deny" if deny else "allow"
+
+    def made(kind: str, name: str, operation: str) -> AclInfo:
+        pattern = "prefixed" if prefixed and kind != "cluster" and name != "*" else "literal"
+        return AclInfo(kind, name, named(principal), operation, permission, pattern=pattern, host=host)
+
     added = [
-        AclInfo(
-            *(kind, name, named(principal), operation, permission),
-            pattern="prefixed" if prefixed and kind != "cluster" and name != "*" else "literal",
-            host=host,
-        )
+        made(kind, name, operation)
         for kind, name in resources(topics, groups, transactional_ids, cluster)
         for operation in wanted(kind, operations, producer=producer, consumer=consumer)
     ]
+    if consumer and topics and groups:
+        if prefixed or "*" in (*topics, *groups):
+            output.note(
+                "members of native groups also need `write` and `create` on their dead-letter topics, TOPIC.GROUP.dead"
+            )
+        else:
+            pairs = ((topic, group) for topic in topics for group in groups)
+            added += [made("topic", dead_letter_topic(*each), right) for each in pairs for right in DEAD_LETTERS]
     if not added:
         raise click.UsageError("name what it is allowed, such as --operation read --topic NAME, or --consumer")
     with connect(address) as client:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from krappy.cli import archive, output
+from krappy.cli import archive, backup_files, output
 from krappy.cli.errors import Failure
 from krappy.cli.options import Stopwatch, data_option, json_option
 from krappy.cli.progress import progress
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import OS_DISK, PRIVATE
 
 PRODUCER_IDS = 1_000_000  # ids to skip: the broker may have given them after its catalog was copied
 
@@ -47,12 +47,12 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             raise
         raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
     source = _latest(source)
-    OS_DISK.mkdir(data)
+    backup_files.make_folder(data)
     lock = FolderLock(data)
     try:
         partial = data / RESTORING
         if partial.exists():  # left by an interrupted restore; no broker starts on such a folder, so all is its own
-            for part in (*(data / name for name in archive.PARTS), *partial.iterdir()):
+            for part in (*(data / name for name in backup_files.PARTS), *partial.iterdir()):
                 shutil.rmtree(part, ignore_errors=True)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
         if strange:
@@ -62,6 +62,11 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         watch = Stopwatch()
         with _marked(partial), progress(size) as tell:
             listing = archive.unpack(archive.files_of(source), partial, tell)
+        restored = None
+        if listing["format"] == archive.CLUSTER_FORMAT:
+            from krappy.cli import cluster_restore
+
+            restored = cluster_restore.build(partial, listing)
         meta = Meta(partial / "meta")
         try:
             trio.run(skip_ahead, meta, PRODUCER_IDS)
@@ -78,8 +83,11 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     if as_json:
         facts = {"source": source, "data": str(data), "files": len(listing["files"])}
         facts["bytes"] = sum(size for _, size, _ in listing["files"])
-        output.emit_json({**facts, "taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)})
+        facts |= {"taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)}
+        output.emit_json(facts if restored is None else facts | restored._asdict())
     else:
+        for line in restored.notes if restored is not None else ():
+            output.note(line)
         output.note(f"{data}: as of {output.when(listing['taken_ms'])}; `krappy doctor --data {data}` checks it")
 
 
@@ -87,7 +95,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
 def _marked(partial: Path) -> Iterator[None]:
     """Creates the folder that marks an unfinished restore, and syncs it. If the block fails, the folder stays unless it
     is empty."""
-    partial.mkdir(exist_ok=True)
+    partial.mkdir(PRIVATE, exist_ok=True)
     OS_DISK.fsync_dir(partial.parent)
     try:
         yield

@@ -87,7 +87,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Event:
-        core = self._core
+        core = self._opened or self._core
         for event in core.received.events:
             return event
         while await core.next_events():
@@ -116,10 +116,11 @@ class Consumer:
         `wait`: returns when these and all earlier acks are durable. Raises LeaseLost when another member has one of
         the events by now; the others are acknowledged all the same.
         """
+        core = self._opened or self._core
         if wait:
-            await self._core.ack(events)
+            await core.ack(events)
         else:
-            self._core.note(events)
+            core.note(events)
 
     async def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
         """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`.

@@ -91,7 +91,7 @@ class Consumer(Opened):
         return self
 
     def __next__(self) -> Event:
-        core = self._core
+        core = self._opened or self._core
         for event in core.received.events:
             return event
         while run(core.next_events()):
@@ -120,10 +120,11 @@ class Consumer(Opened):
         `wait`: returns when these and all earlier acks are durable. Raises LeaseLost when another member has one of
         the events by now; the others are acknowledged all the same.
         """
+        core = self._opened or self._core
         if wait:
-            run(self._core.ack(events))
+            run(core.ack(events))
         else:
-            self._core.note(events)
+            core.note(events)
 
     def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
         """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`.

@@ -287,8 +287,7 @@ class ThreadRuntime:
             self.lock.release()
         return True
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # without a frame of its own: it is asked for each event of a group
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

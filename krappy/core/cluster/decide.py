@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from krappy.core.cluster import paths, reassign
 from krappy.core.cluster.demands import is_unclean, min_insync
+from krappy.core.cluster.elections import successor
 from krappy.core.cluster.image import NOTHING, Image, PartitionImage, TopicImage
 from krappy.core.cluster.presence import Presence
 from krappy.core.cluster.state import (
@@ -111,14 +112,14 @@ def _decide(
     if after == before:
         return []
     fences = [check for each in {*gone, *([] if led else [before.leader])} for check in presence.fence(each)]
-    return [*fences, *topic.put_state(index, after)]
+    put = topic.put_state(index, after)
+    return [*fences, *put] if put else []
 
 
 def _moved(image: Image, state: PartitionState, replicas: Sequence[int], presence: Presence) -> PartitionState:
     """The state after the leader, which is about to stop, has given its place to another replica in sync, if one can
     take it. It stays in the ISR, so the new leader commits nothing without it while it may hold a read lease."""
-    for each in replicas:
-        if each in state.isr and each in presence.alive and not image.brokers[each].draining:
-            epoch = image.brokers[each].epoch
-            return state._replace(leader=each, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
-    return state
+    to = successor(image, state, replicas, presence.alive)
+    if to is None:
+        return state
+    return state._replace(leader=to, leader_epoch=state.leader_epoch + 1, leader_inc=image.brokers[to].epoch)

@@ -31,6 +31,9 @@ class Document:
     def with_fields(self, fields: Mapping[str, Any]) -> bytes:
         return json.dumps({**self.fields, **fields}, separators=(",", ":")).encode()
 
+    def without(self, name: str) -> bytes:
+        return Document({key: value for key, value in self.fields.items() if key != name}).with_fields({})
+
     def more_than(self, known: Collection[str]) -> bytes:
         """All of it, if it has other fields than these; else nothing."""
         return b"" if self.fields.keys() <= set(known) else self.with_fields({})

@@ -23,6 +23,13 @@ class NotElected(StrEnum):
     NOT_AVAILABLE = "not available"  # no replica that may lead now is alive
 
 
+def successor(image: Image, state: PartitionState, replicas: Iterable[int], alive: Collection[int]) -> int | None:
+    """Who takes the place of a leader that gives it away: the first other replica in sync that lives, and is not about
+    to stop."""
+    others = (each for each in replicas if each in state.isr and each != state.leader)
+    return next((each for each in others if each in alive and not image.brokers[each].draining), None)
+
+
 def moved(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
     """What makes a broker of the ISR the leader, if it is registered as the image has it."""
     return _led(image, topic, index, topic.partitions[index].state, to)

@@ -16,6 +16,7 @@ from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.paths import KINDS, Kind
 from krappy.core.cluster.state import FIELDS, PartitionState, state_of, write_state
 from krappy.core.cluster.tree import Changes, Check, Operation, Put, Znode
+from krappy.core.epochs import LAST
 from krappy.core.security.acl import Acl
 from krappy.types import id_of, text_id
 
@@ -70,7 +71,8 @@ class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
     znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: keys may stand in other
     partitions than their own (strays). `identified`: the topic has its `paths.identity`; those of earlier versions get
-    it from the controller."""
+    it from the controller. `restored_factor`: how many replicas it had in the cluster whose backup it comes from, until
+    it has so many again; 0: it may stay as it is."""
 
     name: str
     id: bytes
@@ -81,21 +83,28 @@ class TopicImage:
     kept: bytes = b""
     scattered: bool = False
     identified: bool = False
+    restored_factor: int = 0
 
     def put_state(self, index: int, state: PartitionState) -> list[Operation]:
-        """What makes this the state of a partition, if its state is still that of the image."""
+        """What makes this the state of a partition, if its state is still that of the image. Nothing, if its leader
+        epoch is one that no protocol can tell."""
+        if state.leader_epoch > LAST:
+            return []
         before = self.partitions[index]
         put = Put(paths.state(self.name, index), write_state(state, before.kept), before.version)
         return [*self.unless_deleted(), put]
 
-    def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False) -> Put:
+    def put_replicas(self, partitions: Sequence[PartitionImage], *, scattered: bool = False, grows: bool = True) -> Put:
         """What gives the topic the replicas of these partitions, if its znode is still that of the image. `scattered`:
-        it counts as scattered from then on."""
+        it counts as scattered from then on. Without `grows` it has no `restored_factor` any more."""
         adding = {index: each.adding for index, each in enumerate(partitions)}
         removing = {index: each.removing for index, each in enumerate(partitions)}
         replicas = [each.replicas for each in partitions]
         marked = scattered or self.scattered
-        data = znodes.topic(self.id, replicas, self.generation, self.kept or b"{}", adding, removing, marked)
+        kept = self.kept or b"{}"
+        if self.restored_factor and not grows:
+            kept = Document.of(kept).without(znodes.RESTORED_FACTOR)
+        data = znodes.topic(self.id, replicas, self.generation, kept, adding, removing, marked)
         return Put(paths.topic(self.name), data, self.version)
 
     def unless_deleted(self) -> list[Operation]:
@@ -311,4 +320,5 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
         found.more_than(znodes.TOPIC_FIELDS),
         bool(found.fields.get("scattered", False)),
         before is not None and same and before.identified,
+        max(0, found.number(znodes.RESTORED_FACTOR, 0)),
     )

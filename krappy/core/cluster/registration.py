@@ -9,11 +9,20 @@ seen a later leader epoch than the tree has (`pass_epoch`) says so before it ent
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.state import NOBODY, excluded, normalise, write_state
 from krappy.core.cluster.tree import Create, Operation, Put, Znode
+from krappy.core.epochs import is_far
+
+
+class Loss(Enum):
+    """What a broker has lost of a replica that others may count on."""
+
+    SOME = "some of the last events"
+    ALL = "its whole log"
 
 
 def bump(broker: int, registered: Znode | None) -> list[Operation]:
@@ -36,13 +45,14 @@ def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True)
 
 
 def pass_epoch(topic: TopicImage, index: int, known: int) -> list[Operation]:
-    """Puts the leader epoch of a partition above `known`, which this broker has seen in it; nothing if it is not below.
+    """Puts the leader epoch of a partition above `known`, which this broker has seen in it; nothing if it is not below,
+    or so far below that `known` must be damaged.
 
     It is when ZooKeeper was given older data. A leader of an epoch that others have led in before would take their
     events for its own, and followers would cut off what they have of these."""
     partition = topic.partitions[index]
     state = partition.state
-    if partition.version < 0 or state.leader_epoch >= known:
+    if partition.version < 0 or state.leader_epoch >= known or is_far(known + 1, state.leader_epoch):
         return []
     return topic.put_state(index, state._replace(leader_epoch=known + 1))
 
@@ -55,14 +65,16 @@ def enter(
     session: int,
     directory: str = "",
     boot: str = "",
+    start: str = "",
     now_ms: int | None = None,
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `paths.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `boot`: of the machine, which changes when its memory is lost. `now_ms`: the time of day, for people."""
+    `boot`: of the machine, which changes when its memory is lost. `start`: an id for this registration. `now_ms`: the
+    time of day, for people."""
     path = paths.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
-    home = znodes.home(directory, boot)
+    home = znodes.home(directory, boot, start)
     write: Operation = Create(path, home) if registered is None else Put(path, home, registered.version)
     return epoch, [
         write,

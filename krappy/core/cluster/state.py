@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from krappy.core.cluster.document import Document
+from krappy.core.epochs import LAST
 
 NOBODY = -1
 
@@ -41,9 +42,12 @@ def read_state(data: bytes) -> PartitionState:
 
 def state_of(found: Document) -> PartitionState:
     """As `read_state`."""
+    epoch = found.number("leader_epoch")
+    if epoch > LAST:
+        raise ValueError(f"the leader epoch {epoch} can't be")
     return PartitionState(
         found.number("leader"),
-        found.number("leader_epoch"),
+        epoch,
         found.number("leader_inc", -1),
         found.numbers("isr"),
         found.numbers("elr"),

@@ -14,6 +14,7 @@ from krappy.types import id_of, text_id
 # What all brokers of a cluster must know before one of them uses it, and the level of this version.
 OFFSET_RECORDS = "krappy.offset.records"  # 1: committed offsets are Kafka's records
 FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1})
+RESTORED_FACTOR = "restored_replication_factor"  # of a topic from a cluster's backup, until it has so many replicas
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 
 
@@ -121,9 +122,15 @@ def registered_ms(registration: Document) -> int | None:
     return int(told) if told is not None and told.isascii() and told.isdigit() else None
 
 
-def home(directory: str, boot: str) -> bytes:
-    """Where a broker was when it registered last: its data folder's id, and the id of its machine's boot."""
-    return Document({}).with_fields({"version": 1, "directory_id": directory, "boot_id": boot})
+def home(directory: str, boot: str, start: str = "") -> bytes:
+    """Where a broker was when it registered last: its data folder's id, the id of its machine's boot, and one that it
+    made for this registration."""
+    return Document({}).with_fields({"version": 1, "directory_id": directory, "boot_id": boot, "start_id": start})
+
+
+def start(data: bytes) -> str:
+    """The id that a broker made for its last registration; "" if it does not tell one. Raises ValueError."""
+    return Document.of(data).text("start_id", "") or ""
 
 
 def boot(data: bytes) -> str:

@@ -165,6 +165,11 @@ def positions(held: Iterable[tuple[str, int, int]]) -> Facts | None:
     return found or None
 
 
+def kept(facts: Mapping[str, Any]) -> Facts:
+    """Without what no line shows of long texts: peers may send megabytes, and the trail remembers facts."""
+    return {name: fact[: LONGEST + 1] if isinstance(fact, str) else fact for name, fact in facts.items()}
+
+
 def cleaned(facts: Mapping[str, Any]) -> Facts:
     """Without what is None, and with texts cut."""
     return {name: _cut(fact) for name, fact in facts.items() if fact is not None}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
-_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
+# OpenSSL takes all three: `openssl x509 -trustout` writes the second, and the third is of old files.
+_PEM = re.compile(rb"-----BEGIN ((?:|TRUSTED |X509 )CERTIFICATE)-----(?P<data>[A-Za-z0-9+/=\s]+)-----END \1-----")
 SEQUENCE, UTC_TIME, VERSION = 0x30, 0x17, 0xA0  # tags of DER
 # The names of RFC 2253, section 2.3, by OpenSSL's; others are written as OpenSSL has them.
 _SHORT = {
@@ -31,7 +33,7 @@ def validity(pem: bytes) -> tuple[float, float]:
     if found is None:
         raise ValueError("there is no certificate in it")
     try:
-        certificate = _parts(b64decode(found[1]))
+        certificate = _parts(_first(b64decode(found["data"])))
         signed = list(_elements(certificate[0][1]))
         if signed[0][0] == VERSION:
             del signed[0]
@@ -39,6 +41,22 @@ def validity(pem: bytes) -> tuple[float, float]:
         return _seconds(kinds[0][0], begin), _seconds(kinds[1][0], end)
     except (IndexError, ValueError, OverflowError):
         raise ValueError("its certificate can't be read") from None
+
+
+def certificates(pem: bytes) -> list[bytes]:
+    """The DER of each certificate of a PEM file that can be read."""
+    found: list[bytes] = []
+    for each in _PEM.finditer(pem):
+        with suppress(ValueError, IndexError):
+            found.append(_first(b64decode(each["data"])))
+    return found
+
+
+def _first(data: bytes) -> bytes:
+    """The first element of DER: a trusted certificate has OpenSSL's settings of what it is trusted for behind it."""
+    for _, content in _elements(data):
+        return data[: 2 + (data[1] & 0x7F if data[1] & 0x80 else 0) + len(content)]
+    raise ValueError
 
 
 def _parts(data: bytes) -> Sequence[tuple[int, bytes]]:

@@ -11,6 +11,8 @@ Rules, kept here:
 - Who has used less than allowed has credit, of at most `BURST` seconds. Who has used more waits until the average is
   within the rate again; for what others did who share the quota, at most `DEBT` seconds: of more Kafka's samples do not
   know either. Only partitions are owed for ever (KIP-599).
+- What comes while others are over the quota may take its place in line behind them (`place`): it counts at once, so who
+  comes later is behind it, by however many connections they come.
 - When a quota changes, what was used of it before is forgotten.
 - However many names peers make up, memory is bounded, and nobody's debt is forgotten for it: what was used is forgotten
   only once it makes no difference. While that is not enough, new names share what one of them may use.
@@ -30,6 +32,17 @@ BURST: Mapping[QuotaKey, float] = {key: 11.0 if key is QuotaKey.MUTATION else 1.
 LENT = 2.0  # s: as much of something that is about to be used is counted ahead; all credit is gone for a second then
 WINDOW = 11.0  # s: Kafka's quota.window.num times quota.window.size.seconds
 DEBT: Mapping[QuotaKey, float] = {key: math.inf if key is QuotaKey.MUTATION else WINDOW for key in QuotaKey}
+
+
+class QuotaPlace(NamedTuple):
+    """The place in line of what somebody wants to do. `wait`: seconds until then. `silence`: seconds for which he is to
+    be silent afterwards."""
+
+    wait: float
+    silence: float
+
+
+AT_ONCE = QuotaPlace(0.0, 0.0)
 
 
 class Payer(NamedTuple):
@@ -116,6 +129,18 @@ class Bucket:
         self._paid = min(self._paid, now + self.debt)
         return wait
 
+    def place(self, amount: float, most: float, now: float) -> QuotaPlace | None:
+        """As `spend`, for what begins once those before are within the quota. None, and nothing is noted, if that takes
+        more than `most` seconds."""
+        wait = self.wait(now)
+        if wait > most:
+            return None
+        before = max(self._paid, now - self.burst)
+        after = before + amount / self.rate
+        self._paid = min(after, now + wait + self.debt)
+        silence = after - now - wait
+        return QuotaPlace(wait, silence if silence >= LEAST_WAIT else 0.0)
+
     def wait(self, now: float) -> float:
         left = self._paid - now
         return left if left >= LEAST_WAIT else 0.0
@@ -153,6 +178,12 @@ class QuotaUse:
         quota."""
         bucket = self._of(key, payer, now)
         return 0.0 if bucket is None else bucket.spend(amount, now)
+
+    def place(self, key: QuotaKey, payer: Payer, amount: float, most: float, now: float) -> QuotaPlace | None:
+        """As `spend`, for what may have to wait for others first. None: for more than `most` seconds; nothing is noted
+        then."""
+        bucket = self._of(key, payer, now)
+        return AT_ONCE if bucket is None else bucket.place(amount, most, now)
 
     def wait(self, key: QuotaKey, payer: Payer, now: float) -> float:
         """For how many seconds he is over his quota; 0: he is not."""

@@ -21,6 +21,7 @@ from krappy.core.security.scram import HASHES, ScramCredential, ScramRefused, Sc
 PLAIN = "PLAIN"
 MECHANISMS = (*HASHES, PLAIN, OAUTHBEARER)
 LONGEST_NAME = 255  # characters of a user's name
+LONGEST_MESSAGE = 64 << 10  # bytes of a client's message: before the login no more can come, after it much more
 
 
 class SaslRefused(Exception):
@@ -69,6 +70,8 @@ class SaslExchange:
 
     def step(self, data: bytes) -> SaslStep:
         """Raises SaslRefused."""
+        if len(data) > LONGEST_MESSAGE:
+            raise SaslRefused(f"a message of {len(data)} bytes")
         try:
             if self.mechanism == OAUTHBEARER:
                 return self._bearer(data)

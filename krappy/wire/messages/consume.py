@@ -24,7 +24,8 @@ class ConsumerRegistration(Request, kind=2):
     """Registers a consumer of topics, which must exist. Without `group` it is a reader: it has its own position in each
     partition, and may name `partitions`. With `group` it is a member, which shares the group's events with the other
     members. The first member creates the group, with its `start` and `order`. `max_deliveries` and `dead_letter` are
-    each topic's in the group: of its members that have registered for the topic, the last one decides.
+    each topic's in the group: of its members that have registered for the topic, the last one decides. With an
+    authorizer a member needs WRITE on each of its dead-letter topics, and CREATE of those that do not exist.
 
     If the dead-letter topic refuses an event, for example because it is too large, the event stays `dead` in the group,
     and the broker tries again each minute.

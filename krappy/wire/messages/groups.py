@@ -40,13 +40,21 @@ class Groups(Request, kind=20):
     or `positions` for native groups, `classic` or `consumer` for groups of Kafka clients, which can be described,
     reset and deleted, but not joined. `end` and `lag` are -1 of a partition that the broker does not have: ask its
     leader.
+
+    A list of all has those that the asked broker coordinates: in a cluster, ask each broker. It is refused with
+    COORDINATOR_NOT_AVAILABLE, or COORDINATOR_LOAD_IN_PROGRESS, while some groups would be left out, since a new
+    coordinator loads them, or nobody coordinates them: ask again. Answers of all brokers with the same `epoch` have
+    every group once; if they differ, ask all again. A broker says UNKNOWN_GROUP also of a group of Kafka clients that
+    another one coordinates: lists with `only` of all brokers tell which one that is, or that there is none.
     """
 
     group: str | None = None  # nil: all groups, without their members
+    only: str | None = None  # of such a list, only this group, if the broker has it; nil: all
 
 
 class GroupsFound(Answer, kind=20):
     groups: list[dict[str, Any]]
+    epoch: I64 | None = None  # rises whenever another broker coordinates some groups; nil: one group was asked for
 
 
 class DeleteGroup(Request, kind=21):

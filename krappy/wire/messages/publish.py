@@ -7,7 +7,9 @@ disk.
 `(murmur2(key) & 0x7fffffff) % partitions`, as by Kafka's default partitioner, so that lookups find it; events without a
 key go to the partitions in turn. `Message` does this by itself. `murmur2` is the 32-bit MurmurHash2 with the seed
 0x9747b28c, which reads the key four bytes at a time, little-endian: `murmur2("foobar")` is 0xd0e47bbe,
-`murmur2("abc")` is 0x1c94221b, and that of no bytes 0x106e08d9.
+`murmur2("abc")` is 0x1c94221b, and that of no bytes 0x106e08d9. The broker does not hash a key of more than 1 MiB,
+which would hold up others: where a request needs its partition, and does not name it, it is refused (INVALID_REQUEST).
+Long keys of a batch, of 1 KiB and more, that have more than 1 MiB together count as strays (see below).
 
 **Conditions.** `expect` makes a publish conditional on its key. An offset means that the key's latest event must be at
 that offset; -1 means that the key must have no value (never written, or deleted). If the condition does not hold, the

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.wire.schema import U32, Answer, Names, Offset, RangeList, Request
+from krappy.wire.schema import U32, Answer, Bulk, Names, Offset, Positive, RangeList, Request
 
 
 class Ping(Request, kind=22):
     """Asks for a sign of life and the broker's version. Send it first on a connection, and when nothing has come for a
     while. Before the client has logged in, the answer tells only how it may do that.
     """
+
+    # the client is a broker of the cluster that asks for its own clients: no quota counts what it does from then on, on
+    # this connection, if it may do CLUSTER_ACTION
+    broker: bool = False
 
 
 class Pong(Answer, kind=22):
@@ -112,16 +116,62 @@ class Unregistered(Answer, kind=23):
     pass
 
 
-class HoldBackup(Request, kind=60):
-    """Links the broker's files, as of now, into a folder on the broker's machine, from which a program there copies
-    them (`krappy backup`). The folder stays until Unregister of the handle, or the end of the connection.
-    `manifest.json` in that folder lists as `files` the name of each file and how many of its bytes belong to the
-    backup: a file that is still being written may have more.
+class BeginBackup(Request, kind=75):
+    """Begins the backup of a cluster, at one of its brokers. From now on this broker creates and deletes no topic,
+    removes nothing from a log, and decides no transaction and no staged job: until HoldBackup, Unregister, the end of
+    the connection, or 10 seconds are over.
     """
 
 
+class BackupBegun(Answer, kind=75):
+    handle: U32 | None  # for NoteEnds and HoldBackup; nil: the broker is alone. HoldBackup has all of it
+    broker: U32  # its id
+    # [[id, epoch], …]: those that are registered, as this one knows; the epoch rises each time that one registers
+    brokers: list[tuple[U32, Offset]]
+
+
+class NoteEnds(Request, kind=76):
+    """Asks how far partitions are committed that the broker leads, for a backup that was begun."""
+
+    handle: U32  # of BeginBackup
+    topics: Names | None = None  # nil: all
+
+
+class EndsNoted(Answer, kind=76):
+    """Partitions are left out of which the broker can't tell that now."""
+
+    # [[topic, partition, leader epoch, offset], …]: all events before the offset are committed
+    ends: list[tuple[str, U32, U32, Offset]]
+    brokers: list[tuple[U32, Offset]]  # [[id, epoch], …]: as in BackupBegun
+
+
+class HoldBackup(Request, kind=60):
+    """Links the broker's files, as of now, into a folder on the broker's machine, from which a program there copies
+    them (`krappy backup`), or to be read with ReadBackup. The folder stays until Unregister of the handle, or the end
+    of the connection. `manifest.json` in that folder lists as `files` the name of each file and how many of its bytes
+    belong to the backup: a file that is still being written may have more.
+    """
+
+    # of BeginBackup: only the logs' files are linked, and what was begun is over. nil: all of this broker's files
+    begun: U32 | None = None
+    tree: bool = False  # with `begun`: adds what the cluster's tree has: topics, settings, users, ACLs
+
+
 class BackupHeld(Answer, kind=60):
-    handle: U32  # for Unregister
+    handle: U32  # for Unregister and ReadBackup
     folder: str  # where the files are
     files: U32  # how many
     size: Offset  # how many of their bytes belong to the backup
+
+
+class ReadBackup(Request, kind=77):
+    """Reads a file that HoldBackup has linked, or its `manifest.json`."""
+
+    handle: U32  # of HoldBackup
+    name: str  # of the file, as the manifest has it
+    offset: Offset
+    size: Positive  # how many bytes at most; the broker may give fewer
+
+
+class BackupRead(Answer, kind=77):
+    data: Bulk  # empty behind the file's end

@@ -120,7 +120,9 @@ class Watch(Request, kind=15):
     "end_of_snapshot" if no change has come since. Then there is no snapshot, and changes come from these offsets on.
     The first answer, which comes at once, has the `topic_id`. If it is not the same as before, the topic was deleted,
     and the offsets mean nothing in the new topic of its name. The same holds for the positions of a reader that
-    registers again.
+    registers again. OFFSET_OUT_OF_RANGE ends a watch if the log starts behind one of its offsets, or ends before it:
+    as after an unclean election, when the table may have lost what the watch has told. Then watch anew, without
+    `offsets`.
 
     A watch of all partitions (`partitions` nil) includes those that are added to the topic later, from their beginning;
     "end_of_snapshot" does not name these. If a watch that resumes leaves partitions out of `offsets`, they come from
@@ -143,6 +145,10 @@ class Watched(Answer, kind=15):
     """If the connection is lost during the snapshot, begin a new watch with `tombstones` true: it shows which keys were
     deleted meanwhile. If the answers have `scattered`, a key's tombstone may come from another partition than its
     value.
+
+    A broker that leads all partitions sends no event that is older than what it has sent of the key from another
+    partition. Where several brokers lead them, each sends what its own have: once an answer had `scattered`, or
+    partitions were added, the client looks up the key of each event in all partitions, to see which is the newest.
     """
 
     event: str  # "snapshot", "end_of_snapshot" or "changes"
@@ -152,7 +158,7 @@ class Watched(Answer, kind=15):
     more: bool  # false in the last answer
     offsets: list[tuple[int, int]] | None  # [[partition, offset], …]: "end_of_snapshot": where the changes begin
     entries: Raw  # [key, entry, …]: changes: in the order of the log
-    scattered: bool = False  # snapshot: a key may have stood in another partition in an earlier one (see Get)
+    scattered: bool = False  # a key may stand, or have stood in an earlier snapshot, in another partition (see Get)
     topic_id: str | None = None  # the first answer: the topic's `id`, as in DescribeTopics
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from krappy.core.cluster import image as image_module
-from krappy.core.cluster import paths, znodes
+from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image, PartitionImage, Registration
 from krappy.core.cluster.state import PartitionState, elected, normalise, read_state, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
+from krappy.core.epochs import FAR, LAST
 from krappy.types import text_id
 
 
@@ -163,6 +164,38 @@ def test_what_nobody_can_read_counts_as_it_was() -> None:
     tree.apply(changes)
     assert not broken.after(tree.plan([Put(paths.topic("t"), topic(5, 3))])).unreadable
     assert not broken.after(tree.plan([Delete(paths.topic("t"))])).unreadable
+
+
+def partition_in(epoch: int) -> Image:
+    """The image of a topic whose partition is in this leader epoch."""
+    tree = rooted()
+    state = write_state(PartitionState(1, epoch, 0, (1,)))
+    path = paths.partition("t", 0)
+    made = [Create(paths.topic("t"), topic(5, 1)), Create(f"{paths.topic('t')}/partitions"), Create(path)]
+    tree.apply(tree.plan([*made, Create(f"{path}/state", state)]))
+    return Image().after(dict(tree.under("/")))
+
+
+def test_no_leader_epoch_is_beyond_what_can_be_told() -> None:
+    """One that somebody has written keeps only its partition from being known; and none is written."""
+    image = partition_in(LAST)
+    assert image.topics["t"].partitions[0].state.leader_epoch == LAST
+    state = image.topics["t"].partitions[0].state
+    assert image.topics["t"].put_state(0, state)
+    assert image.topics["t"].put_state(0, state._replace(leader_epoch=LAST + 1)) == []
+    image = partition_in(LAST + 1)
+    assert image.unreadable == {paths.state("t", 0)}
+    assert image.topics["t"].partitions[0].version == -1
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "after"),
+    [(3, 3, 3), (3, 4, 5), (3, 3 + FAR - 1, 3 + FAR), (3, 3 + FAR, 3), (3, LAST, 3), (LAST - 1, LAST, LAST - 1)],
+)
+def test_only_a_leader_epoch_that_can_be_is_passed(known: int, seen: int, after: int) -> None:
+    found = partition_in(known).topics["t"]
+    puts = [each for each in registration.pass_epoch(found, 0, seen) if isinstance(each, Put)]
+    assert [read_state(put.data).leader_epoch for put in puts] == ([] if after == known else [after])
 
 
 @pytest.mark.parametrize("name", ["a", ".", "..", "...", "a/b", "%2F", "ä\0", "a b", "x" * 300])

@@ -12,6 +12,7 @@ from krappy.core.cluster.state import PartitionState, elected_uncleanly
 from tests.core.cluster.simulation.mutants import MUTANTS, first_found, patched
 from tests.core.cluster.simulation.world import World
 
+KEPT_DAMAGED = (79, 1000094, 1000297, 5000241)
 FIRST = range(0, 300, 25)
 # How many seeds from each of these on, for each of three kinds of histories: 324 in all in `make test`, which has the
 # same ones each time. What it must find are mutants, by seeds of their own.
@@ -50,6 +51,27 @@ def test_nothing_is_lost_while_replicas_change(first: int) -> None:
 def test_after_an_unclean_election_the_logs_become_the_same(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         World(seed, min_isr=1 + seed % 3, moves=seed % 2 == 0, unclean=True).run()
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_logs_that_fail_become_whole_again(first: int) -> None:
+    counts: dict[str, int] = {}
+    for seed in range(first, first + TOGETHER):
+        for what, count in World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run().counts.items():
+            counts[what] = counts.get(what, 0) + count
+    assert {"failed syncs", "damages", "hand over", "leave", "made anew", "opened anew"} <= counts.keys()
+    assert counts["acks"] > TOGETHER * 20
+
+
+def test_some_of_these_logs_lose_events() -> None:
+    """Few do, so not every test above has one."""
+    runs = (World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run() for seed in range(TOGETHER))
+    assert any(run.counts.get("losses") for run in runs)
+
+
+@pytest.mark.parametrize("seed", KEPT_DAMAGED)
+def test_a_history_of_failed_logs_that_was_wrong_once(seed: int) -> None:
+    World(seed, min_isr=1 + seed % 3, damages=True).run()
 
 
 @pytest.mark.parametrize(("seed", "moves", "unclean"), KEPT)

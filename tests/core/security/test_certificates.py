@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.core.security.certificates import distinguished_name, validity
+from krappy.core.security.certificates import certificates, distinguished_name, validity
 from krappy.core.security.name_rules import LONGEST, NameRules
 from tests.security.authority import Authority
 
@@ -30,6 +31,16 @@ def test_what_is_no_certificate(data: bytes) -> None:
     for pem in (data, wrapped):
         with pytest.raises(ValueError, match="certificate"):
             validity(pem)
+        certificates(pem)  # raises nothing
+
+
+@pytest.mark.parametrize(("label", "behind"), [("", b""), ("TRUSTED ", b"\x30\x00"), ("X509 ", b"")])
+def test_each_kind_of_pem_that_openssl_takes(tmp_path: Path, label: str, behind: bytes) -> None:
+    plain = Path(Authority(tmp_path).ca).read_text()
+    der = ssl.PEM_cert_to_DER_cert(plain)
+    pem = ssl.DER_cert_to_PEM_cert(der + behind).replace(" CERTIFICATE-", f" {label}CERTIFICATE-").encode()
+    assert certificates(pem + plain.encode()) == [der, der]
+    assert validity(pem) == validity(plain.encode())
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,33 @@ def test_what_others_did_is_owed_for_a_bounded_time(key: QuotaKey) -> None:
     assert use.wait(key, ADA, 0.0) == WINDOW
 
 
+def test_who_comes_while_others_are_over_it_takes_his_place_behind_them() -> None:
+    use = use_of((QuotaEntity("ada"), 10.0))
+    others = Payer("ada", "another")
+    places = [(ADA, 40, 0.0), (others, 10, 0.0), (others, 20, 1.0)]
+    found = [use.place(PRODUCE, payer, amount, 5.0, now) for payer, amount, now in places]
+    waits = [(0.0, 3.0), (3.0, 1.0), (3.0, 2.0)]  # of the first, 10 may be used at once
+    assert [value for each in found if each is not None for value in each] == pytest.approx(sum(waits, ()))
+    assert use.place(PRODUCE, others, 1, 4.9, 1.0) is None  # that is too late; nothing is noted
+    assert use.wait(PRODUCE, ADA, 1.0) == pytest.approx(5.0)
+    assert use.place(PRODUCE, Payer("bob"), 1e9, 0.0, 1.0) == (0.0, 0.0)
+
+
+@given(st.floats(1, 1e6), st.lists(st.tuples(st.floats(0, 3), st.floats(0.001, 2 * WINDOW)), min_size=1, max_size=60))
+def test_places_keep_to_the_rate_and_are_bounded(rate: float, asked: list[tuple[float, float]]) -> None:
+    """However they come, and whoever waits for nothing: what begins is within the rate; of one that takes more than the
+    window only that counts for the others."""
+    use, now, done, most = use_of((QuotaEntity("ada"), rate)), 0.0, 0.0, 10.0
+    for pause, seconds in asked:
+        now += pause
+        found = use.place(PRODUCE, ADA, seconds * rate, most, now)
+        assert use.wait(PRODUCE, ADA, now) <= most + WINDOW + 0.001
+        if found is not None:
+            assert found.wait <= most
+            assert done <= rate * (now + found.wait + BURST[PRODUCE]) * 1.0001 + rate * 0.002 * len(asked)
+            done += min(seconds, WINDOW) * rate
+
+
 def test_partitions_are_owed_for_as_long_as_it_takes() -> None:
     use = use_of((QuotaEntity("ada"), 1.0), key=QuotaKey.MUTATION)
     use.spend(QuotaKey.MUTATION, ADA, 1011, 0.0)

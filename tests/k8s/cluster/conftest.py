@@ -41,7 +41,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 @pytest.fixture(scope="session")
 def installed(node: Node, desk: Desk) -> Krappy:
     """The overlay `single` with its components, in the namespace `krappy`."""
-    _prometheus_operator(node)
+    define(node, "monitoring.coreos.com", "ServiceMonitor", "PrometheusRule")
     for tag in ("0.1.0", "0.1.1"):
         node.ctr("images", "tag", "docker.io/library/krappy:0.1.0", f"registry.example/krappy:{tag}")
     _, install = blocks("Install")
@@ -58,21 +58,21 @@ def krappy(installed: Krappy) -> Krappy:
     return installed
 
 
-def _prometheus_operator(node: Node) -> None:
-    """Defines only the operator's kinds, so that objects of them can be applied."""
+def define(node: Node, group: str, *kinds: str) -> None:
+    """Defines kinds of an operator that is not there, so that objects of them can be applied."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    for kind in ("ServiceMonitor", "PrometheusRule"):
+    for kind in kinds:
         plural = f"{kind.lower()}s"
         definition = {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+            "metadata": {"name": f"{plural}.{group}"},
             "spec": {
-                "group": "monitoring.coreos.com",
+                "group": group,
                 "names": {"kind": kind, "plural": plural},
                 "scope": "Namespaced",
                 "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}],
             },
         }
         node.kubectl.apply(definition)
-        node.kubectl("wait", "--for=condition=Established", f"crd/{plural}.monitoring.coreos.com", "--timeout=60s")
+        node.kubectl("wait", "--for=condition=Established", f"crd/{plural}.{group}", "--timeout=60s")

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from krappy import blocking
 from tests.k8s.cluster.kubectl import Kubectl, Object
@@ -19,16 +20,18 @@ CLIENT_S = 300.0  # a pod that is killed, restarted and recovers on a busy machi
 
 
 class Krappy:
-    """One broker in a namespace."""
+    """One broker in a namespace. `login`: how Krappy's clients connect; `kafka_login`: how librdkafka does."""
 
     def __init__(self, node: Node, kubectl: Kubectl) -> None:
         self.node, self.kubectl = node, kubectl
         self.service = f"krappy.{kubectl.namespace}.svc"
         self.native, self.kafka = f"{self.service}:7092", f"{self.service}:9092"
+        self.login: dict[str, Any] = {}
+        self.kafka_login: dict[str, Any] = {}
 
-    def client(self) -> blocking.Client:
-        """By the Service's name and address, as from any pod."""
-        return blocking.connect(self.native, timeout=CLIENT_S)
+    def client(self, **login: Any) -> blocking.Client:
+        """By the Service's name and address, as from any pod. `login`: in the place of its own."""
+        return blocking.connect(self.native, timeout=CLIENT_S, **(login or self.login))
 
     def stored(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
         """Every event of a topic, by key and value."""

@@ -101,7 +101,7 @@ class Async(Publisher):
 
     async def _publish(self) -> None:
         async with (
-            krappy.connect(self.broker.native, timeout=CLIENT_S) as client,
+            krappy.connect(self.broker.native, timeout=CLIENT_S, **self.broker.login) as client,
             client.producer(self.topic) as producer,
             trio.open_nursery() as nursery,
         ):
@@ -123,6 +123,7 @@ class Kafka(Publisher):
             "bootstrap.servers": self.broker.kafka,
             "enable.idempotence": True,
             "message.timeout.ms": int(CLIENT_S * 1000),
+            **self.broker.kafka_login,
         }
         producer = KafkaProducer(settings)
         while not self._stopped.is_set():
@@ -167,9 +168,8 @@ class KafkaReader(Reader):
     """Of Kafka's groups, by librdkafka."""
 
     def work(self) -> None:
-        consumer = KafkaConsumer(
-            {"bootstrap.servers": self.broker.kafka, "group.id": "kafka-load", "auto.offset.reset": "earliest"}
-        )
+        settings = {"bootstrap.servers": self.broker.kafka, "group.id": "kafka-load", "auto.offset.reset": "earliest"}
+        consumer = KafkaConsumer({**settings, **self.broker.kafka_login})
         consumer.subscribe([self.topic])
         try:
             while not self._stopped.is_set():

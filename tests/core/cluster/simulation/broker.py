@@ -17,6 +17,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, RefusedMulti, Znode
 from krappy.core.cluster.znodes import controlled_by
+from tests.core.cluster.simulation.disk import SimulatedDisk
 from tests.core.cluster.simulation.rules import Violation
 from tests.core.cluster.simulation.zookeeper import TOPIC, Link
 
@@ -39,6 +40,8 @@ class Broker:
         self.epochs = world.rules.epochs()
         self.high_watermark = 0
         self.lost = False  # the disk has lost events, and nobody was told
+        self.some_lost = False  # not all of them
+        self.disk = SimulatedDisk(self)
         self.link = Link(self)
         self.role = Role.OFFLINE
         self.epoch_of = 0
@@ -62,6 +65,7 @@ class Broker:
         self._fetching: tuple[int, float] | None = None
         self._begin_session()
         self.epoch = -1  # the leader epoch that it knows
+        self.led = -1  # the one in which it led last
 
     def _begin_session(self) -> None:
         self.image = Image()
@@ -89,14 +93,29 @@ class Broker:
         if power:
             del self.log[chance.randint(self.on_disk, len(self.log)) :]
         self.on_disk = len(self.log)  # a start syncs what it finds
-        self._recover()
+        self.recover()
+        self.disk.restarted()
 
     def lose_disk(self) -> None:
         self.kill(power=True)
-        self.log, self.on_disk, self.lost = [], 0, True
-        self._recover()
+        self.log, self.on_disk, self.lost, self.some_lost = [], 0, True, False
+        self.recover()
+        self.disk.emptied()
 
-    def _recover(self) -> None:
+    def rest(self) -> None:
+        """It takes part in nothing, until it is told its role again."""
+        self._offline()
+
+    def take_again(self) -> None:
+        """Takes its role with another log."""
+        partition = self.image.topics[TOPIC].partitions[0]
+        if self.epoch_of and partition.version >= 0 and partition.state.leader_epoch >= self.epoch:
+            self._take(partition)
+
+    def forget_fetch(self) -> None:
+        self._fetching = None
+
+    def recover(self) -> None:
         self.epochs = self.world.rules.epochs()
         for offset, (epoch, _) in enumerate(self.log):
             self.epochs.note(epoch, offset)
@@ -120,6 +139,7 @@ class Broker:
         link = self.link
         if not link.number and link.open():
             self._looking = self._registering = self._controlling = False
+            self.disk.connected()
             self._settle()  # the answer to a proposal may be lost
         link.alive()
         if link.number:
@@ -128,6 +148,8 @@ class Broker:
             else:
                 self._renew()
                 self._control()
+                if self.world.damages and TOPIC in self.image.topics:
+                    self.disk.look()
         if self.role is Role.FOLLOWER:
             self._fetch()
         elif self.role is Role.LEADER:
@@ -167,7 +189,7 @@ class Broker:
             return ask(lambda: self.world.zookeeper.image, leave)
 
         def leave(image: Image) -> None:
-            ask(registration.exclude(image.topics[TOPIC], 0, self.id), read)
+            return ask(registration.exclude(image.topics[TOPIC], 0, self.id, emptied=not self.some_lost), read)
 
         def read(answer: Any) -> None:
             if isinstance(answer, RefusedMulti):
@@ -327,11 +349,18 @@ class Broker:
         found = self.world.rules.role(state, self.id, self.epoch_of)
         if self._leaves(partition):
             return
+        cant = self.disk.refuses or (self.lost and self.world.rules.excludes)
+        cant |= state.leader_epoch <= self.disk.barred and self.world.rules.leads_anew
+        if found is Role.LEADER and cant:
+            if self.role is not Role.LEADER or self.epoch != state.leader_epoch:
+                self._offline()
+            return
         if found is Role.LEADER:
             if self.role is not Role.LEADER or self.epoch != state.leader_epoch:
                 self._offline()
                 self._sync()
-                self.role, self.epoch = Role.LEADER, state.leader_epoch
+                self.role = Role.LEADER
+                self.epoch = self.led = state.leader_epoch
                 self.world.takes_over(self)
                 self.epochs.lead(self.epoch, len(self.log))
                 known = (self.high_watermark, len(self.log), now)
@@ -348,7 +377,7 @@ class Broker:
             self._offline()
             if self.world.rules.forgets_empty_epochs:
                 self.epochs.cut(len(self.log))
-        follows = found is Role.FOLLOWER and state.leader != NOBODY
+        follows = found is Role.FOLLOWER and state.leader != NOBODY and not self.lost
         self.role, self.epoch = (Role.FOLLOWER if follows else Role.OFFLINE), state.leader_epoch
         self._leader = state.leader
 
@@ -364,6 +393,7 @@ class Broker:
         self._offline()
         self.log, self.on_disk, self.high_watermark = [], 0, 0
         self.epochs = self.world.rules.epochs()
+        self.disk.emptied()
         self.world.left(self)
         return True
 
@@ -379,11 +409,13 @@ class Broker:
 
     def produce(self, value: int) -> None:
         assert self.replicas is not None
-        if self.replicas.enough:
+        if self.replicas.enough and not self.disk.refuses:
             self.log.append((self.epoch, value))
             self._waiting.append((len(self.log), value))
 
     def _sync(self) -> None:
+        if self.disk.refuses:
+            return
         self.on_disk = len(self.log)
         self._synced()
 
@@ -437,6 +469,7 @@ class Broker:
             if self.replicas.fetched(source, broker_epoch, offset, end, self.clock()):
                 self._rose()
             told = self.log[offset : offset + self.world.chance.randint(1, 6)]
+            del told[self.disk.readable(offset, len(told)) :]
         self.world.send(self.id, source, "fetched", epoch, offset, told, self.high_watermark, number)
 
     def _propose(self) -> None:
@@ -485,6 +518,8 @@ class Broker:
 
     def _fetch(self) -> None:
         now = self.world.now
+        if not self.disk.copies:
+            return
         if self._fetching is not None and now - self._fetching[1] < ASK_MS:
             return
         offset = len(self.log)
@@ -499,7 +534,7 @@ class Broker:
     def fetched(self, epoch: int, offset: int, told: tuple[int, int] | list[Event], end: int, number: int) -> None:
         if self.role is not Role.FOLLOWER or epoch != self.epoch or offset != len(self.log):
             return
-        if self._fetching is None or self._fetching[0] != number:
+        if self._fetching is None or self._fetching[0] != number or self.disk.refuses:
             return
         self._fetching = None
         if isinstance(told, tuple):
@@ -511,6 +546,7 @@ class Broker:
             self.world.count("cuts")
             del self.log[cut:]
             self.on_disk = min(self.on_disk, cut)
+            self.disk.cut(cut)
             self.epochs.cut(cut)
         else:
             for event in told:

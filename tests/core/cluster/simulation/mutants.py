@@ -31,9 +31,10 @@ from unittest import mock
 import click
 
 from krappy.core.cluster import decide as deciding
-from krappy.core.cluster import elections, reassign
+from krappy.core.cluster import elections, reassign, registration
 from krappy.core.cluster import isr as changing
 from krappy.core.cluster import state as states
+from krappy.core.cluster.healing import Deed, LogTrouble, Step, next_step
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.presence import Presence, ReadLease
 from krappy.core.cluster.replica_set import ReplicaSet
@@ -143,6 +144,40 @@ def ready_with_too_few(image: Image, topic: TopicImage, partition: PartitionImag
     return partition.state.leader != states.NOBODY and bool(isr)
 
 
+def anew_in_the_same_epoch(
+    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
+) -> Step | None:
+    step = next_step(image, topic, index, broker, trouble, **how)
+    if step is None or step.deed is not Deed.BEGIN_ANEW:
+        return step
+    *_, put = step.operations
+    assert isinstance(put, Put)
+    after = states.read_state(put.data)
+    return Step(step.deed, topic.put_state(index, after._replace(leader_epoch=after.leader_epoch - 1)))
+
+
+def anew_while_a_candidate(
+    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
+) -> Step | None:
+    step = next_step(image, topic, index, broker, trouble, **how)
+    if step is None or step.deed is not Deed.BEGIN_ANEW:
+        return step
+    return Step(step.deed, topic.put_state(index, topic.partitions[index].state))
+
+
+def leaves_although_it_is_the_last(
+    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
+) -> Step | None:
+    if trouble is LogTrouble.DAMAGED and topic.partitions[index].state.leader == broker:
+        return Step(Deed.LEAVE, registration.exclude(topic, index, broker, emptied=False))
+    return next_step(image, topic, index, broker, trouble, **how)
+
+
+def leads_on_in_its_epoch(topic: TopicImage, index: int, broker: int) -> list[Operation]:
+    state = topic.partitions[index].state
+    return topic.put_state(index, state) if state.leader == broker else []
+
+
 _moved = elections.moved
 
 
@@ -156,6 +191,7 @@ class Mutant(NamedTuple):
     patches: Mapping[str, Any] = {}
     moves: bool = False
     unclean: bool = False
+    damages: bool = False
 
 
 MUTANTS = {
@@ -190,6 +226,20 @@ MUTANTS = {
     ),
     "takes a leader that lives out of the ISR as another replaces it": Mutant(47, patches={"moved": moved_out}),
     "deletes its log before the reassignment has ended": Mutant(0, Rules(keeps_until_certain=False), moves=True),
+    "empties a replica in the leader epoch in which it was fetched": Mutant(
+        7, Rules(next_step=anew_in_the_same_epoch, copies_when_whole=False), damages=True
+    ),
+    "empties a replica that is a candidate": Mutant(4, Rules(next_step=anew_while_a_candidate), damages=True),
+    "empties a replica before that is written": Mutant(5, Rules(empties_when_written=False), damages=True),
+    "takes out a damaged leader although it is the last": Mutant(
+        24, Rules(next_step=leaves_although_it_is_the_last), min_isr=1, damages=True
+    ),
+    "leads on in its epoch with a log that was opened anew": Mutant(
+        25, Rules(lead_anew=leads_on_in_its_epoch), min_isr=1, damages=True
+    ),
+    "leads in an old epoch with a log that was opened anew": Mutant(
+        33, Rules(leads_anew=False), min_isr=1, damages=True
+    ),
     "elects uncleanly where nobody allows it": Mutant(0, patches={"is_unclean": lambda *args: True}),
 }
 PATCHED = (changing, deciding, elections, reassign, broker)
@@ -209,7 +259,7 @@ def first_found(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, Violation] |
     with patched(mutant.patches):
         for seed in seeds:
             try:
-                how = {"moves": mutant.moves, "unclean": mutant.unclean}
+                how = {"moves": mutant.moves, "unclean": mutant.unclean, "damages": mutant.damages}
                 World(seed, mutant.rules, min_isr=mutant.min_isr, **how).run()
             except Violation as error:
                 return seed, error
@@ -219,9 +269,11 @@ def first_found(mutant: Mutant, seeds: Iterable[int]) -> tuple[int, Violation] |
 if __name__ == "__main__":
     seeds, rest = int(sys.argv[1]), sys.argv[2:]
     if rest == ["-"]:
-        for min_isr, moves, unclean in product((1, 2, 3), (False, True), (False, True)):
-            found = first_found(Mutant(0, min_isr=min_isr, moves=moves, unclean=unclean), range(seeds)) or "clean"
-            click.echo(f"min.insync.replicas {min_isr}, moves {moves}, unclean {unclean}: {found}")
+        both = (False, True)
+        for min_isr, moves, unclean, damages in product((1, 2, 3), both, both, both):
+            real = Mutant(0, min_isr=min_isr, moves=moves, unclean=unclean, damages=damages)
+            found = first_found(real, range(seeds)) or "clean"
+            click.echo(f"min.insync.replicas {min_isr}, moves {moves}, unclean {unclean}, damages {damages}: {found}")
     else:
         for name, mutant in MUTANTS.items():
             if not rest or name in rest:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from krappy.core.cluster.image import Image, PartitionImage
+from krappy.core.cluster.healing import Step, lead_anew, next_step
+from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.isr import addable
 from krappy.core.cluster.presence import Presence, ReadLease
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import PartitionState
+from krappy.core.cluster.tree import Operation
 from krappy.core.epochs import Epochs
 
 
@@ -28,6 +30,8 @@ class Rules:
     epochs: type[Epochs] = Epochs
     role: Callable[[PartitionState, int, int], Role] = role
     addable: Callable[[Image, PartitionImage], dict[int, int]] = addable
+    next_step: Callable[..., Step | None] = next_step
+    lead_anew: Callable[[TopicImage, int, int], list[Operation]] = lead_anew
     excludes: bool = True  # a broker whose disk lost events takes itself out of the candidates
     bumps_first: bool = True  # and before that it raises its broker epoch
     asks_when_synced: bool = True  # a follower asks for more when what it has is on its disk
@@ -35,3 +39,6 @@ class Rules:
     forgets_empty_epochs: bool = True  # a follower forgets epochs in which it led and wrote nothing
     waits_for_end: bool = True  # no strong read before all that earlier leaders acknowledged is known
     keeps_until_certain: bool = True  # a broker deletes its log when it is no replica any more, and not when it is told
+    copies_when_whole: bool = True  # a replica that is out of sync, and known not to be whole, asks for nothing
+    empties_when_written: bool = True  # a replica is emptied once it is written that it is no candidate
+    leads_anew: bool = True  # whoever opens its log anew leads in no epoch in which it has led

@@ -8,8 +8,8 @@ There is one partition; its log is a list of (epoch, value).
 What goes wrong: messages between brokers are late, lost and overtake each other; brokers are cut from each other and
 from ZooKeeper; connections with ZooKeeper break with requests and answers under way; sessions end early, just after a
 write of theirs; processes pause, and are killed; machines lose what was not synced; disks are replaced; clocks are up
-to 5 % too fast or slow. What must hold is in `World.check`, `World.committed_to` and `Broker.read`.
-"""
+to 5 % too fast or slow. Disks refuse syncs, damage events, and lose some (disk.py). What must hold is in `World.check`,
+`World.committed_to` and `Broker.read`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,13 @@ class World:
         steps: int = 6000,
         moves: bool = False,
         unclean: bool = False,
+        damages: bool = False,
     ) -> None:
-        """`moves`: replicas and min.insync.replicas change. `unclean`: elections may be unclean, of the controller and
-        by hand. Then nothing is kept that was acknowledged before one, but logs become the same again."""
-        self.moves, self.unclean = moves, unclean
+        """`damages`: disks refuse syncs, and lose or damage events. `moves`: replicas and min.insync.replicas change.
+        `unclean`: elections may be unclean, of the controller and by hand. Then nothing is kept that was acknowledged
+        before one, but logs become the same again."""
+        self.moves, self.unclean, self.damages = moves, unclean, damages
+        self.harmed: int | None = None  # the broker whose log was damaged last
         self.unclean_epoch = -1  # of the last unclean election
         self.chance = random.Random(seed)
         self.rules = rules or Rules()
@@ -76,6 +79,8 @@ class World:
         self.after(3000, self._trouble)
         if moves:
             self.after(4000, self._move)
+        if damages:
+            self.after(3500, self._harm)
 
     # --- time
 
@@ -193,6 +198,48 @@ class World:
         else:
             self._move_leader()
 
+    def _harm(self) -> None:
+        """A disk refuses a sync, or damages or loses events."""
+        if self.healing:
+            return
+        chance = self.chance
+        self.after(chance.uniform(500, 2 * self.calm_ms), self._harm)
+        broker = self.brokers[chance.choice(list(self.brokers))]
+        leader = self.zookeeper.partition.state.leader
+        if leader in self.brokers and chance.random() < 0.4:
+            broker = self.brokers[leader]
+        what = chance.random()
+        if what < 0.4:
+            if broker.works:
+                broker.disk.fail()
+        elif broker.id in self.replicas and self.may_harm(broker, least=1 if what < 0.8 else 2):
+            self.harmed = broker.id
+            if what < 0.8:
+                # With one replica in sync, what nobody else has yet can be acknowledged although it is damaged.
+                broker.disk.damage(len(self.committed) if self._least() < 2 else len(broker.log))
+            else:
+                broker.disk.lose_some()
+                self.after(self.short(1000, 9000), broker.restart)
+
+    def may_harm(self, broker: Broker, *, least: int = 2, itself: bool = False) -> bool:
+        """Whether each acknowledged event is still somewhere if this broker loses it. Then another one may be harmed
+        only when this one is in sync again, and whole. `least`: of min.insync.replicas. `itself`: of its harm now, a
+        failed sync may be a part."""
+        if self._is_disk_lost() or not broker.is_up:
+            return False
+        last = self.brokers.get(self.harmed or 0)
+        if last is not None and (last is not broker or not itself) and not self._is_whole(last):
+            return False
+        state = self.zookeeper.partition.state
+        others = [self.brokers[each] for each in {*state.isr, *state.elr} - {broker.id}]
+        return self._least() >= least and any(each.disk.is_whole for each in others)
+
+    def _least(self) -> int:
+        return min(self.min_isr, self.zookeeper.partition.state.min_isr)
+
+    def _is_whole(self, broker: Broker) -> bool:
+        return broker.disk.is_whole and broker.id in self.zookeeper.partition.state.isr
+
     def _kill(self, broker: Broker) -> None:
         if broker.is_up:
             self.count("kills")
@@ -264,6 +311,9 @@ class World:
             return False
         if not {*state.isr, *state.elr} - {broker.id}:
             return False  # nobody else was in sync yet
+        harmed = self.brokers.get(self.harmed or 0)
+        if harmed is not None and not self._is_whole(harmed):
+            return False
         if self.lost_disk is None:
             return True
         last = self.brokers[self.lost_disk]
@@ -292,10 +342,16 @@ class World:
         for value, offset in self.acked.items():
             if offset >= len(leader.log) or leader.log[offset][1] != value:
                 raise Violation(f"the acknowledged event {value} at offset {offset} is lost")
+            if all(offset in each.disk.damaged for each in self.members()) and not self.moves:
+                raise Violation(f"nobody can read the acknowledged event {value} at offset {offset}")
 
     def _is_well(self) -> bool:
         state = self.zookeeper.partition.state
         if state.leader == NOBODY or {*state.isr} != {*self.replicas} or is_moving(self.zookeeper.partition):
+            return False
+        if self.moves and any(each.disk.damaged for each in self.members()):
+            return True  # who had the damaged events may have been taken away
+        if any(each.disk.spoiled or each.disk.refuses for each in self.members()):
             return False
         end = len(self.brokers[state.leader].log)
         return all(each.high_watermark == len(each.log) == end for each in self.members())

@@ -1,0 +1,187 @@
+"""How a replica of this broker whose log has failed becomes whole again, without anybody.
+
+A log is in trouble if the disk refused a sync (it takes no more events), if bytes of it are damaged or the log could
+not be opened, or if it has lost events that were acknowledged. `healing.next_step` says what is written next:
+
+1. If it leads, it gives the lead to another replica in sync. Without one it stays what it is: it is all there is.
+2. Once another one leads, it leaves the ISR. One that takes no more events stays a candidate (in the ELR): what was
+   committed is on its disk. A damaged one does not; but where the others are too few to acknowledge events, it stays
+   for up to WAIT_S, so that another replica may come back first: it has all that is new.
+3. A damaged one is made anew: by one write it is no candidate and counts as empty, and a new leader epoch begins, so
+   that nobody brings it back for what it fetched before. Then it is set aside, and copied from the leader. Not more
+   often than once in ANEW_S. A kill between two of these steps leaves a replica that is no candidate, and empty, or
+   noted as damaged.
+4. One that takes no more events is opened anew after RETRY_S, and then ever more seldom (up to ANEW_S), once the disk
+   takes a sync again. If it has lost events then, it goes on with 3, and never leads. One that still leads, for nobody
+   else can, begins a new leader epoch before.
+5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
+   election, people may look for them there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition.partition import Partition
+from krappy.broker.replication.assignments import Assignments
+from krappy.broker.replication.replica_logs import ReplicaLogs
+from krappy.broker.topics.topic import Topic
+from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step
+from krappy.core.cluster.image import TopicImage
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.tree import RefusedMulti
+from krappy.errors import ConnectionLost, KrappyError, StorageError
+from krappy.store.local_replicas import ReplicaId
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+    from krappy.ports.cluster import MembershipPort
+
+LOOK_S = 0.5
+WAIT_S = 600.0  # that a damaged replica stays in an ISR that would be too small without it
+ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
+RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
+
+
+class Care:
+    """What is done for one replica. Times are seconds of trio's clock."""
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.led_until = -ANEW_S  # when it gave the lead away last
+        self.anew = -ANEW_S  # when it was made anew last
+        self.pause = RETRY_S
+        self.retry = now + RETRY_S  # when its log may be opened anew
+        self.is_noted = False
+        self.removes_aside = False
+
+    def failed(self, now: float) -> None:
+        """To be called when its log is opened anew, whatever comes of it: it may fail again at once."""
+        self.pause = min(ANEW_S, 2 * self.pause)
+        self.retry = now + self.pause
+
+    def is_over(self, now: float) -> bool:
+        return now >= max(self.retry, self.anew + ANEW_S, self.led_until + ANEW_S)
+
+
+class FailedLogs:
+    """`rebuilt`: how many replicas were made anew."""
+
+    def __init__(self, runtime: Runtime, cluster: MembershipPort, assignments: Assignments, logs: ReplicaLogs) -> None:
+        self._runtime, self._cluster, self._assignments, self._logs = runtime, cluster, assignments, logs
+        self._cares: dict[ReplicaId, Care] = {}
+        self._healing: set[ReplicaId] = set()  # those that were in trouble, and are not in sync again
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            there = self._runtime.topics.by_id
+            self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
+            self._healing &= self._cares.keys()
+            for topic in list(self._runtime.topics.values()):
+                for partition in list(topic.local.values()):
+                    key = topic.id, partition.index
+                    trouble = self._trouble(key, partition)
+                    # Another one has changed it, or ZooKeeper is away: it is looked at again.
+                    with suppress(RefusedMulti, ConnectionLost, StorageError):
+                        if trouble is not None:
+                            await self._take_care(topic, partition, key, trouble)
+                        elif key in self._cares:
+                            await self._look_after(topic, partition, key)
+
+    def _trouble(self, key: ReplicaId, partition: Partition) -> LogTrouble | None:
+        if partition.gone is not None and not partition.offline:
+            return None  # it is closed
+        if key in self._logs.lost:
+            return LogTrouble.LOST
+        if partition.spoiled:
+            return LogTrouble.DAMAGED
+        return LogTrouble.REFUSES if partition.log_failed else None
+
+    def _found(self, topic: Topic, index: int) -> TopicImage | None:
+        found = self._cluster.image.topics.get(topic.name)
+        known = found is not None and found.id == topic.id and index < len(found.partitions)
+        return found if known and self._cluster.epoch >= 0 else None
+
+    async def _take_care(self, topic: Topic, partition: Partition, key: ReplicaId, trouble: LogTrouble) -> None:
+        now, index = trio.current_time(), partition.index
+        found = self._found(topic, index)
+        if found is None:
+            return
+        care = self._cares.get(key)
+        if care is None:
+            care = self._cares[key] = Care(now)
+        if key not in self._healing:
+            self._healing.add(key)
+            care.since, care.retry = now, max(care.retry, now + care.pause)
+            partition.report("replica_spoiled", trouble=str(trouble), why=partition.log_failed or partition.spoiled)
+        if trouble is LogTrouble.DAMAGED and partition.log.damage and not care.is_noted:
+            care.is_noted = True
+            with suppress(StorageError):  # then the next start may have to find it again
+                await self._runtime.in_thread(lambda: self._logs.note_damage(partition.log))
+        acknowledges = not partition.log_failed
+        if partition.role is Role.LEADER and acknowledges and now < care.led_until + ANEW_S:
+            return  # others may be damaged, too
+        empties, waits = now >= care.anew + ANEW_S, acknowledges and now < care.since + WAIT_S
+        step = next_step(self._cluster.image, found, index, self._runtime.id, trouble, empties=empties, waits=waits)
+        if step is not None:
+            if step.deed is not Deed.BEGIN_ANEW:
+                leads = step.deed is Deed.HAND_OVER
+                partition.report("failed_log_left", leads=leads, why=partition.log_failed or partition.spoiled)
+            await self._cluster.multi(step.operations)
+            if trouble is LogTrouble.LOST:
+                self._logs.lost.pop(key, None)
+            if step.deed is Deed.HAND_OVER:
+                care.led_until = now
+            elif step.deed is Deed.BEGIN_ANEW:
+                care.anew = now
+                await self._begin_anew(topic, partition)
+        elif partition.log_failed and trouble is not LogTrouble.LOST and now >= care.retry:
+            care.failed(now)
+            if await self._tried(partition, care.retry - now, self._reopen(found, topic, partition)):
+                partition.report("log_reopened")
+
+    async def _reopen(self, found: TopicImage, topic: Topic, partition: Partition) -> bool:
+        await self._assignments.try_disk(topic, partition)
+        if partition.role is Role.LEADER:
+            operations = lead_anew(found, partition.index, self._runtime.id)
+            if not operations:
+                return False
+            await self._cluster.multi(operations)
+            await partition.rest()
+        return await self._assignments.reopen(topic, partition)
+
+    async def _begin_anew(self, topic: Topic, partition: Partition) -> None:
+        why, size = partition.spoiled, partition.size
+        self._cares[topic.id, partition.index].removes_aside = not partition.log.lost
+        if await self._tried(partition, ANEW_S, self._assignments.replace(topic, partition)):
+            self._runtime.measures.rebuilt_replicas += 1
+            partition.report("replica_begins_anew", why=why, bytes=size)
+
+    async def _tried(self, partition: Partition, next_s: float, work: Awaitable[bool]) -> bool:
+        try:
+            return await work
+        except KrappyError as error:
+            partition.report("replica_waits", error, seconds=next_s)
+            return False
+
+    async def _look_after(self, topic: Topic, partition: Partition, key: ReplicaId) -> None:
+        """It is in no trouble any more."""
+        found = self._found(topic, partition.index)
+        if found is None:
+            return
+        care = self._cares[key]
+        if key in self._healing and self._runtime.id in found.partitions[partition.index].state.isr:
+            self._healing.discard(key)
+            care.is_noted = False
+            if care.removes_aside:
+                await self._tried(partition, math.inf, self._assignments.remove_aside(topic, partition))
+            partition.report("replica_whole")
+        if key not in self._healing and care.is_over(trio.current_time()):
+            del self._cares[key]

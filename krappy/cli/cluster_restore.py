@@ -1,0 +1,278 @@
+"""Makes the data folder of a broker that is alone out of a cluster's backup.
+
+Each log is cut where the backup says that it ends. What a cluster keeps of groups, transactional ids and staged jobs
+in internal topics goes to the catalog, where a broker that is alone has it. (If the broker joins a cluster, that moves
+to internal topics again.) No transaction stays open that nobody would end.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from krappy.broker.kafka_groups.offset_records import is_offset_key, offset_in, offset_key
+from krappy.broker.staging.replicated import outcome_rows
+from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS, SHARES, TRANSACTIONS
+from krappy.broker.upkeep.cluster_backup import TREE
+from krappy.cli.errors import Failure
+from krappy.core import staging, transactions
+from krappy.core.cluster import paths, znodes
+from krappy.core.cluster.document import Document
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.tree import Znode
+from krappy.core.kafka.offset import Offset
+from krappy.core.stability import marker
+from krappy.core.staging import OWN, JobState
+from krappy.core.transactions import Transaction, TxnStage
+from krappy.errors import InvalidTopic, KrappyError, StorageError
+from krappy.records import batch as batches
+from krappy.settings.topic import TopicConfig, check_topic_name
+from krappy.store.catalog import new_id
+from krappy.store.group_offsets import GroupChange
+from krappy.store.groups import GROUP, group_of, state_at
+from krappy.store.local_tree import records
+from krappy.store.log import Log
+from krappy.store.meta import Meta
+from krappy.store.staging import ENDED, JOB, OUTCOME, job_in, job_of
+from krappy.store.transactions import packed, unpacked
+from krappy.store.view_numbers import ViewNumbers
+from krappy.store.views import Views
+from krappy.types import Headers, TopicPartition
+
+ID = 16  # bytes of a topic's id
+READ = 1 << 20
+JOB_ENDED = 1  # the producer epoch of the markers of a staged job
+WRITES = 1_000  # rows of the catalog that are written at a time
+At = tuple[str, int]
+Row = tuple[bytes, Headers]
+
+
+class ClusterRestored(NamedTuple):
+    topics: int
+    partitions: int
+    notes: list[str]
+
+
+def build(folder: Path, listing: Mapping[str, Any]) -> ClusterRestored:
+    """Makes the files of a backup, which were unpacked to `folder`, those of a broker that is alone. Raises Failure,
+    StorageError."""
+    return _Build(folder, listing).run()
+
+
+class _Build:
+    def __init__(self, folder: Path, listing: Mapping[str, Any]) -> None:
+        self._folder = folder
+        try:
+            tree = json.loads((folder / TREE).read_bytes())
+            self._tree = {str(path): base64.b64decode(data) for path, data in tree.items()}
+            self._ends = {(str(topic), int(index)): int(end) for topic, index, _, end in listing["ends"]}
+            self._image = Image().after({path: Znode(self._tree[path]) for path in sorted(self._tree)})
+            for name, topic in self._image.topics.items():
+                check_topic_name(name)  # folders are called after it
+                for index in range(len(topic.partitions)):
+                    if self._ends.get((name, index), -1) < 0:
+                        raise ValueError(f"it does not say where {name}-{index} ends")
+        except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError, InvalidTopic) as error:
+            raise Failure(f"this is not a whole backup of a cluster: {error!r:.200}") from None
+        self._now_ms = int(time.time() * 1000)
+        self._puts: dict[bytes, bytes] = {}  # for the catalog
+        self._committed: set[int] = set()  # producer ids of staged jobs whose commit was decided
+        self._open: dict[int, Transaction] = {}  # by producer id
+        self._notes: list[str] = []
+
+    def run(self) -> ClusterRestored:
+        topics = [each for name, each in sorted(self._image.topics.items()) if name not in INTERNAL]
+        for name in (TRANSACTIONS, JOBS, OFFSETS, SHARES):
+            if name in self._image.topics:
+                self._take(name, self._fold(self._image.topics[name]))
+        for topic in topics:
+            for index in range(len(topic.partitions)):
+                with _failing(f"{topic.name}-{index}"):
+                    self._finish(topic, index)
+        Views(self._folder / "views").close()  # the broker's first start folds the logs
+        meta = Meta(self._folder / "meta")
+        try:
+            self._write(meta, topics)
+        finally:
+            meta.close()
+        shutil.rmtree(self._folder / "cluster")
+        return ClusterRestored(len(topics), sum(len(each.partitions) for each in topics), self._notes)
+
+    # --- logs
+
+    def _log(self, topic: TopicImage, index: int) -> Log:
+        """The log, cut where the backup ends."""
+        folder, end = self._folder / "topics" / f"{topic.name}-{index}", self._ends[topic.name, index]
+        config = TopicConfig.parse(dict(self._image.config("topics", topic.name)))
+        log = Log.open(folder, config)
+        if log.end_offset < end:
+            raise StorageError(f"{folder} ends at offset {log.end_offset}, and the backup has events up to {end}")
+        log.truncate(end)
+        if log.end_offset < end:  # compaction took away the last ones: their offsets must not be given again
+            data = batches.nothing(log.end_offset, end)
+            log.append_as_is([(batches.read_header(data), data)], self._now_ms)
+        return log
+
+    def _finish(self, topic: TopicImage, index: int) -> None:
+        log = self._log(topic, index)
+        epoch = max(0, topic.partitions[index].state.leader_epoch)
+        for producer_id in list(log.producers.stability.open):
+            found = self._open.get(producer_id)
+            commit = producer_id in self._committed
+            if found is not None and TopicPartition(topic.name, index) in found.partitions:
+                continue  # its coordinator ends it
+            producer_epoch = JOB_ENDED if producer_id >= OWN else found.epoch if found is not None else 0
+            data = marker(producer_id, producer_epoch, commit, self._now_ms)
+            log.append([(batches.read_header(data), data)], epoch, self._now_ms)
+        log.sync()
+        log.high_watermark = log.end_offset
+        log.checkpoint()
+        log.close()
+
+    def _fold(self, topic: TopicImage) -> dict[bytes, Row]:
+        """Value and headers of each key of an internal topic, whose logs are removed. Rows of staged data are left
+        out."""
+        found: dict[bytes, Row] = {}
+        for index in range(len(topic.partitions)):
+            with _failing(f"{topic.name}-{index}"):
+                log = self._log(topic, index)
+                for key, value, headers in _events(log):
+                    if value is None:
+                        found.pop(key, None)
+                    elif topic.name != JOBS or key.startswith((JOB, OUTCOME, ENDED)):
+                        found[key] = value, headers
+                log.close()
+            shutil.rmtree(self._folder / "topics" / f"{topic.name}-{index}")
+        return found
+
+    # --- what internal topics have
+
+    def _take(self, topic: str, rows: Mapping[bytes, Row]) -> None:
+        take = {
+            TRANSACTIONS: self._take_transaction,
+            JOBS: self._take_job,
+            OFFSETS: self._take_group,
+            SHARES: self._take_share,
+        }[topic]
+        groups = {group_of(key) for key in rows if topic == SHARES and key.startswith(GROUP)}
+        unreadable = 0
+        for key, (value, headers) in rows.items():
+            try:
+                take(key, value, headers, groups)
+            except StorageError as error:  # as brokers of a cluster do: the others count
+                unreadable += 1
+                if unreadable == 1:
+                    self._notes.append(f"left out of {topic}, as it can't be read: {error}")
+        if unreadable > 1:
+            self._notes.append(f"left out of {topic}, as they can't be read: {unreadable} records")
+
+    def _take_transaction(self, key: bytes, value: bytes, headers: Headers, groups: Collection[str]) -> None:
+        found = unpacked(key, value)
+        if found.stage is TxnStage.ONGOING:  # its producer may have been told of writes that are lost
+            found = transactions.fence(found, self._now_ms)
+        if found.prepared:
+            self._open[found.producer_id] = found
+        self._puts[key] = packed(found)
+
+    def _take_job(self, key: bytes, value: bytes, headers: Headers, groups: Collection[str]) -> None:
+        if not key.startswith(JOB):
+            self._puts[key] = value
+            return
+        job = job_of(job_in(key), value)
+        if job.state is JobState.MARKING:
+            self._committed.add(job.producer_id)
+            self._puts |= outcome_rows(staging.complete(job, self._now_ms))
+        else:
+            self._notes.append(f"the staged job '{job.name:.80}' was not committed, and has to be run again")
+
+    def _take_group(self, key: bytes, value: bytes, headers: Headers, groups: Collection[str]) -> None:
+        if not is_offset_key(key):
+            self._puts[key] = value
+            return
+        (name, at), offset = offset_key(key), offset_in(value, headers)
+        if self._is_there(at[0], offset):
+            self._puts |= GroupChange(name, offsets={at: offset}).rows()[0]
+
+    def _is_there(self, topic: str, offset: Offset) -> bool:
+        """Whether it is not known that the topic of a position is gone. A table's name is none of a topic."""
+        found = self._image.topics.get(topic)
+        return found is None or not offset.topic_id or offset.topic_id == found.id
+
+    def _take_share(self, key: bytes, value: bytes, headers: Headers, groups: Collection[str]) -> None:
+        at = state_at(key)
+        if at is None:
+            self._puts[key] = value
+            return
+        found = self._image.topics.get(at[0])
+        if group_of(key) in groups and found is not None and found.id == value[:ID] and at[1] < len(found.partitions):
+            self._puts[key] = value[ID:]
+
+    # --- the catalog
+
+    def _write(self, meta: Meta, topics: Collection[TopicImage]) -> None:
+        rows = [*self._puts.items(), *records(self._znodes(topics)).items()]
+        for at in range(0, len(rows), WRITES):
+            meta.write(dict(rows[at : at + WRITES]))
+        numbers = ViewNumbers(meta)
+        for topic in topics:
+            numbers.give(topic.id, topic.name, len(topic.partitions))
+        meta.sync()
+
+    def _znodes(self, topics: Collection[TopicImage]) -> dict[str, bytes]:
+        """The tree, without internal topics, and without leaders. Topics remember how many replicas they had."""
+        gone = [
+            path
+            for name in INTERNAL
+            for root in (paths.topic(name), paths.config("topics", name))
+            for path in self._tree
+            if path == root or path.startswith(f"{root}/")
+        ]
+        found = {path: data for path, data in self._tree.items() if path not in set(gone)}
+        found[paths.CLUSTER_ID] = znodes.cluster(new_id())  # so it never counts as the cluster that may still be there
+        for topic in topics:
+            factor = max((len(each.replicas) - len(each.adding) for each in topic.partitions), default=1)
+            replicas = [each.replicas for each in topic.partitions]
+            before = Document.of(found[paths.topic(topic.name)]).with_fields({znodes.RESTORED_FACTOR: factor})
+            found[paths.topic(topic.name)] = znodes.topic(topic.id, replicas, topic.generation, before)
+            for index, each in enumerate(topic.partitions):
+                path = paths.state(topic.name, index)
+                if path in found:
+                    state = each.state._replace(leader=NOBODY, elr=(), last_known_elr=(), emptied=())
+                    found[path] = write_state(state, found[path])
+        return found
+
+
+def _events(log: Log) -> Iterator[tuple[bytes, bytes | None, Headers]]:
+    offset = log.start_offset
+    while offset < log.end_offset:
+        span = log.read_span(offset, READ)
+        if not span.data:
+            return
+        for header, data in batches.split(span.data):
+            if not header.is_control:
+                columns = batches.decode(data)
+                headers = columns.headers or [()] * len(columns.keys)
+                for key, value, told in zip(columns.keys, columns.values, headers, strict=True):
+                    if key is not None:
+                        yield key, value, told
+        offset = span.next_offset
+
+
+class _failing:
+    """Says of which partition an error is."""
+
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KrappyError):
+            raise Failure(f"{self._partition} can't be restored: {error}") from error

@@ -1,0 +1,48 @@
+"""A note in a log's folder that the log is not what it was: `trouble`, one line of text.
+
+    lost: TEXT       events were lost that may have been acknowledged
+    damaged: TEXT    bytes of it can't be read
+
+A recovery writes the first one before it removes anything, so the loss is known at the next start too, whoever opens
+the log meanwhile. It matters to a broker of a cluster, whose other replicas may have these events; it goes with the
+folder."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from krappy.store.disk import OS_DISK, Disk
+from krappy.store.format import TROUBLE
+from krappy.store.refusals import refusals
+
+
+class Trouble(StrEnum):
+    LOST = "lost"
+    DAMAGED = "damaged"
+
+
+def note(folder: Path, trouble: Trouble, text: str, disk: Disk = OS_DISK) -> None:
+    """On disk when it returns. A loss that is noted stays. Raises OSError."""
+    known = noted(folder, disk)
+    if known is None or known[0] is not Trouble.LOST:
+        disk.write_file(folder / TROUBLE, f"{trouble}: {text}\n".encode())
+        disk.fsync_dir(folder)
+
+
+def noted(folder: Path, disk: Disk = OS_DISK) -> tuple[Trouble, str] | None:
+    """What is noted. A note that can't be read, or that a crash left empty, counts as a loss. Raises OSError."""
+    try:
+        found = disk.read_file(folder / TROUBLE).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    kind, _, text = found.partition(": ")
+    return (Trouble.DAMAGED, text) if kind == Trouble.DAMAGED else (Trouble.LOST, text or "a recovery was interrupted")
+
+
+def forget(folder: Path) -> None:
+    """From now on the log counts as it is. Raises StorageError."""
+    with refusals(folder):
+        if (folder / TROUBLE).exists():
+            OS_DISK.unlink(folder / TROUBLE)
+            OS_DISK.fsync_dir(folder)

@@ -1,0 +1,276 @@
+"""What a cluster's backup has of producers, open transactions and staged jobs; and what it does where brokers die, and
+where it does not belong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.broker.topics.internal_topics import TRANSACTIONS
+from krappy.core.cluster.coordinators import partition_of
+from krappy.errors import InvalidRequest, StagingCommitted, UnknownHandle
+from krappy.records import batch
+from krappy.store.catalog import LocalCatalog
+from krappy.store.meta import Meta
+from krappy.wire import messages as m
+from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.secured import SecuredProcesses
+from tests.cluster.test_backup import LONG, check_folder, done, krappy
+from tests.cluster.test_secured import secured as secured
+from tests.cluster.test_staged_jobs import stage
+from tests.kafka.raw import Raw
+from tests.peer import Peer
+from tests.process import BrokerProcess, wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster(lasting: ClusterProcesses) -> Iterator[ClusterProcesses]:
+    yield lasting
+    assert not [each for id in lasting.brokers for each in lasting.events(id, "internal_error")]
+
+
+def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:
+    [made] = cluster.admin.create_topics([NewTopic(name, len(assigned), replica_assignment=list(assigned))]).values()
+    made.result(LONG)
+    wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG)
+
+
+def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
+    make(cluster, "t", *[[n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1] for n in range(6)])
+    with cluster.asked(1) as raw:
+        producer = raw.new_producer_id()
+        once = batch.encode(None, [b"once"], timestamps=1, producer_id=producer, producer_epoch=0, base_sequence=0)
+        offset = raw.produce("t", once)["base_offset"]  # to partition 0, which broker 1 leads
+    open_one = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "open"})
+    open_one.init_transactions(LONG)
+    open_one.begin_transaction()
+    for index in range(6):
+        open_one.produce("t", b"open", partition=index)
+    open_one.send_offsets_to_transaction([TopicPartition("t", 0, 1)], _metadata(cluster), LONG)
+    assert open_one.flush(LONG) == 0
+    tokens = [stage(client, "done", task) for task in range(2)]
+    assert client.commit_staged("done", tokens, timeout=LONG).records == 12
+    stage(client, "half", 0)
+    told = done("backup", tmp_path / "backup", "--address", cluster.native)
+    assert not told["lost_brokers"]
+    restored = done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
+    assert restored["notes"] == ["the staged job 'half' was not committed, and has to be run again"]
+    again = krappy("restore", tmp_path / "backup", "--data", tmp_path / "alone")
+    assert again.returncode == 1
+    assert b"is not empty" in again.stderr
+    check_folder(tmp_path / "alone")
+    with BrokerProcess(tmp_path / "alone") as alone:
+        with Raw(alone.kafka) as raw:
+            assert raw.produce("t", once)["base_offset"] == offset, "it is there already"
+        waiting = Producer({"bootstrap.servers": alone.kafka, "transactional.id": "open"})
+        waiting.init_transactions(LONG)  # aborts what was open
+        with blocking.connect(alone.address, timeout=LONG) as restored_client:
+            with restored_client.consumer("t", start="earliest", end="now") as consumer:
+                values = sorted(event.value or b"" for event in consumer)
+            assert values == sorted([b"once", *(f"done:{t}:{i}".encode() for t in range(2) for i in range(6))])
+            [topic] = [each for each in restored_client.topics() if each.name == "t"]
+            assert all(each.last_stable_offset == each.end for each in topic.partitions)
+            with pytest.raises(StagingCommitted):
+                stage(restored_client, "done", 0)
+            tokens = [stage(restored_client, "half", task) for task in range(2)]
+            assert restored_client.commit_staged("half", tokens, timeout=LONG).records == 12
+        asked = Consumer({"bootstrap.servers": alone.kafka, "group.id": "of a transaction"})
+        assert [each.offset for each in asked.committed([TopicPartition("t", 0)], LONG)] == [-1001]
+        asked.close()
+        assert alone.stop() == 0
+    with suppress(Exception):
+        open_one.abort_transaction(LONG)
+
+
+def _metadata(cluster: ClusterProcesses) -> object:
+    consumer = Consumer({"bootstrap.servers": cluster.kafka, "group.id": "of a transaction"})
+    return consumer.consumer_group_metadata()
+
+
+def test_a_later_backup_shares_files(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
+    make(cluster, "shared", [1, 2, 3])
+    with client.producer("shared") as producer:
+        producer.send_columns(None, [b"v" * 1000] * 3000)
+    cluster.until_in_sync("shared")
+    first = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
+    with client.producer("shared") as producer:
+        producer.send(b"more").result(LONG)
+    second = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
+    assert first["shared_bytes"] == 0 < second["shared_bytes"]
+    assert done("doctor", "--backup", tmp_path / "some")["sound"]
+    done("restore", tmp_path / "some", "--data", tmp_path / "alone")
+    check_folder(tmp_path / "alone")
+    address = cluster.brokers[2].settings["listen_native"]
+    archive = krappy("backup", tmp_path / "it.tar", "--address", address)
+    assert archive.returncode == 1
+    assert b"needs a folder" in archive.stderr
+    only = done("backup", tmp_path / "it.tar", "--this-broker", "--address", address)
+    assert "brokers" not in only
+    assert done("doctor", "--backup", tmp_path / "it.tar")["sound"]
+
+
+def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    """The backup waits until its session is over; meanwhile transactions wait for some seconds at most."""
+    make(cluster, "still", [1, 2, 3])
+    Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "first"}).init_transactions(LONG)
+    cluster.until_in_sync(TRANSACTIONS)
+    coordinators = cluster.partitions(TRANSACTIONS)
+    names = (f"still-{number}" for number in count())
+    name = next(each for each in names if coordinators[partition_of(each, len(coordinators))].leader != 3)
+    producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": name, "linger.ms": 0})
+    producer.init_transactions(LONG)
+    producer.begin_transaction()  # once before, so that it need not ask the broker that stands still for anything
+    producer.produce("still", b"v")
+    producer.commit_transaction(LONG)
+    with cluster.paused(3):
+        taken = subprocess.Popen(
+            [sys.executable, "-m", "krappy", "backup", str(tmp_path / "backup"), "--json", "--address", cluster.native],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        producer.begin_transaction()
+        producer.produce("still", b"v")
+        producer.commit_transaction(LONG)
+        out, err = taken.communicate(timeout=LONG)
+    assert taken.returncode == 0, err.decode()
+    assert json.loads(out)["brokers"] == [1, 2]
+    cluster.until_known()
+    done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
+
+
+def test_a_broker_that_is_dead_already(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
+    """Others do not know that yet: the backup waits until they do, and until others lead."""
+    make(cluster, "dead", [2, 3, 1], [1, 2, 3])
+    with client.producer("dead") as producer:
+        producer.send_columns([b"a", b"b", b"c"], [b"1", b"2", b"3"])
+    cluster.until_in_sync("dead")
+    cluster.brokers[2].kill()
+    told = done("backup", tmp_path / "backup", "--address", cluster.native)
+    assert told["brokers"] == [1, 3]
+    cluster.brokers[2].start()
+    done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
+    with BrokerProcess(tmp_path / "alone") as alone, blocking.connect(alone.address, timeout=LONG) as restored:
+        assert {entry.key: entry.value for entry in restored.table("dead").scan()} == {
+            b"a": b"1",
+            b"b": b"2",
+            b"c": b"3",
+        }
+
+
+def test_the_only_replica_dies_while_it_is_copied(
+    cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
+) -> None:
+    make(cluster, "only", [3])
+    with client.producer("only") as producer:
+        producer.send_columns(None, [b"v" * 1000] * 5000)
+    command = [sys.executable, "-m", "krappy", "backup", tmp_path / "backup", "--max-rate", "1", "--json"]
+    taken = subprocess.Popen([*map(str, command), "--address", cluster.native], stderr=subprocess.PIPE)
+    wait_until((tmp_path / "backup" / "cluster" / "tree.json").exists, "it copies", LONG)
+    cluster.brokers[3].kill()
+    _, err = taken.communicate(timeout=LONG)
+    cluster.brokers[3].start()
+    assert taken.returncode == 1
+    assert "no broker holds only-0 any more: start again" in json.loads(err.splitlines()[-1])["error"]
+    assert not (tmp_path / "backup").exists()
+    wait_until(lambda: cluster.partitions("only")[0].leader == 3, "it is there again", LONG)
+
+
+def test_a_folder_of_a_backup_does_not_join_the_cluster_that_it_comes_from(
+    cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
+) -> None:
+    make(cluster, "here", [1])
+    done("backup", tmp_path / "backup", "--address", cluster.native)
+    done("restore", tmp_path / "backup", "--data", tmp_path / "copy")
+    where = cluster.brokers[1].settings["zookeeper_connect"]
+    copy = BrokerProcess(tmp_path / "copy", broker_id=9, zookeeper_connect=where)
+    copy.begin()
+    assert copy.ended() != 0
+    assert "of a backup, and the cluster has it, too" in copy.last_words()
+    check_folder(tmp_path / "copy")
+
+
+def test_what_is_begun_ends_with_its_connection(cluster: ClusterProcesses) -> None:
+    """Meanwhile no transaction is decided, and events are written."""
+    make(cluster, "held", [1, 2, 3])
+    producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "held", "linger.ms": 0})
+    producer.init_transactions(LONG)
+    producer.begin_transaction()
+    producer.produce("held", b"v")
+    producer.flush(LONG)
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Peer(str(each.settings["listen_native"]))) for each in cluster.brokers.values()]
+        begun = [peer.ask(m.BeginBackup(), m.BackupBegun) for peer in peers]
+        assert len({str(sorted(each.brokers)) for each in begun}) == 1
+        committing = threading.Thread(target=producer.commit_transaction, args=(LONG,), daemon=True)
+        committing.start()
+        for peer, at in zip(peers, begun, strict=True):
+            assert at.handle is not None
+            with pytest.raises(UnknownHandle):
+                peer.ask(m.ReadBackup(at.handle, "manifest.json", 0, 1), m.BackupRead)
+        with blocking.connect(cluster.native, timeout=LONG) as client, client.producer("held") as other:
+            assert other.send(b"w").result(LONG).offset > 0
+        committing.join(1.0)
+        assert committing.is_alive(), "a transaction was decided while a backup was begun"
+    committing.join(LONG)
+    assert not committing.is_alive()
+
+
+def test_what_can_be_read(cluster: ClusterProcesses) -> None:
+    make(cluster, "readable", [1])
+    with Peer(str(cluster.brokers[1].settings["listen_native"])) as peer:
+        begun = peer.ask(m.BeginBackup(), m.BackupBegun)
+        assert begun.handle is not None
+        noted = peer.ask(m.NoteEnds(begun.handle, ["readable"]), m.EndsNoted)
+        assert [(topic, index, end) for topic, index, _, end in noted.ends] == [("readable", 0, 0)]
+        held = peer.ask(m.HoldBackup(begun.handle, True), m.BackupHeld)
+        with pytest.raises(InvalidRequest, match="is over"):
+            peer.ask(m.NoteEnds(begun.handle), m.EndsNoted)
+        manifest = json.loads(peer.ask(m.ReadBackup(held.handle, "manifest.json", 0, 1 << 20), m.BackupRead).data)
+        names = {name for name, _ in manifest["files"]}
+        assert "cluster/tree.json" in names
+        for name in ("../../meta/CURRENT", "/etc/passwd", "", "topics", "manifest.json/", "topics/../manifest.json"):
+            with pytest.raises(InvalidRequest):
+                peer.ask(m.ReadBackup(held.handle, name, 0, 100), m.BackupRead)
+        assert peer.ask(m.ReadBackup(held.handle, "manifest.json", 1 << 62, 100), m.BackupRead).data == b""
+        peer.ask(m.Unregister(held.handle), m.Unregistered)
+        wait_until(lambda: not any((cluster.brokers[1].data / "backup").iterdir()), "the links are removed")
+
+
+def test_over_tls_and_only_for_brokers_and_super_users(secured: SecuredProcesses, tmp_path: Path) -> None:
+    def backup(user: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
+        login = {
+            "KRAPPY_CA": secured.authority.ca,
+            "KRAPPY_USER": user,
+            "KRAPPY_PASSWORD_FILE": str(secured.folder / "users" / user),
+        }
+        command = [sys.executable, "-m", "krappy", "backup", str(folder), "--json"]
+        address = ",".join(secured.address(id, "listen_native") for id in secured.brokers)
+        environ = {**os.environ, **login}
+        return subprocess.run([*command, "--address", address], env=environ, capture_output=True, timeout=LONG)
+
+    refused = backup("eve", tmp_path / "eve")
+    assert refused.returncode == 1
+    assert b"AUTHORIZATION_FAILED" in refused.stderr
+    assert not (tmp_path / "eve").exists()
+    taken = backup("admin", tmp_path / "admin")
+    assert taken.returncode == 0, taken.stderr.decode()
+    done("restore", tmp_path / "admin", "--data", tmp_path / "alone")
+    check_folder(tmp_path / "alone")
+    meta = Meta(tmp_path / "alone" / "meta")
+    try:
+        acls = LocalCatalog(meta, change=False).tree.image.acls.values()
+        assert {acl.principal for acl in acls if acl is not None} == {"User:eve"}
+    finally:
+        meta.close()

@@ -1,0 +1,328 @@
+"""A replica whose log is damaged, or has lost events, is made anew from its leader, whatever comes between; the last
+one
+in sync stays what it is; and none leads that lacks what was acknowledged. Bytes of files are flipped under brokers that
+run, or have stopped."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from krappy import blocking
+from krappy.core.epochs import LAST
+from krappy.errors import KrappyError
+from krappy.records import batch
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.dying import STEPS, dies_at, dying, has_died
+from tests.cluster.failing_disk import failing_at
+from tests.cluster.zookeeper import ZooKeeperServer
+from tests.process import wait_until
+
+LONG = 60.0
+SMALL = {"segment.bytes": "20000"}
+VALUES = [b"%d." % number * 300 for number in range(100)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
+    """No follower leaves the ISR because it lags."""
+    shared = SharedProcesses(shared_zookeeper, dying)
+    with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000, cleaner_backoff_ms=300) as made:
+        yield made
+        for id in made.brokers:
+            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+@pytest.fixture
+def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.native, timeout=LONG) as made:
+        yield made
+
+
+def filled(cluster: ClusterProcesses, client: blocking.Client, values: list[bytes] = VALUES, **config: str) -> int:
+    """Makes the topic, with these events in many segments. Its leader."""
+    client.create_topic("t", 1, {**SMALL, **{name.replace("_", "."): value for name, value in config.items()}})
+    cluster.until_in_sync("t")
+    add(client, values)
+    return cluster.partitions("t")[0].leader
+
+
+def add(client: blocking.Client, values: list[bytes]) -> None:
+    with client.producer("t") as producer:
+        for number, value in enumerate(values):
+            producer.send(value, key=b"%d" % (number % 10)).result(LONG)
+
+
+def segments(cluster: ClusterProcesses, id: int) -> list[Path]:
+    return sorted((cluster.brokers[id].data / "topics" / "t-0").glob("*.log"))
+
+
+def flip(cluster: ClusterProcesses, id: int, value: bytes) -> None:
+    """Changes a byte of this event on a broker's disk."""
+    for segment in segments(cluster, id):
+        content = segment.read_bytes()
+        if (at := content.find(value)) >= 0:
+            with segment.open("r+b") as file:
+                file.seek(at + 3)
+                file.write(bytes([content[at + 3] ^ 1]))
+            return
+    raise AssertionError(f"no segment of broker {id} has it")
+
+
+def set_epoch(segment: Path, number: int, epoch: int) -> None:
+    """Writes a leader epoch into a batch of this segment; no checksum covers it. A negative number counts from the
+    end."""
+    data = segment.read_bytes()
+    places, at = list[int](), 0
+    while at < len(data):
+        places.append(at)
+        at += batch.read_header(data, at).size
+    with segment.open("r+b") as file:
+        file.seek(places[number] + 12)
+        file.write(epoch.to_bytes(4, "big", signed=True))
+
+
+def copy_from(cluster: ClusterProcesses, id: int) -> None:
+    """Removes the log of another broker, which is copied from this one, the leader, then."""
+    other = cluster.brokers[id % 3 + 1]
+    other.stop()
+    shutil.rmtree(other.data / "topics" / "t-0")
+    other.start()
+
+
+def read(client: blocking.Client) -> list[bytes | None]:
+    with client.consumer("t", end="now") as consumer:
+        return [event.value for event in consumer]
+
+
+def reads(client: blocking.Client, values: list[bytes]) -> bool:
+    with suppress(KrappyError):
+        return read(client) == values
+    return False
+
+
+def until_anew(cluster: ClusterProcesses, *ids: int) -> None:
+    """Until these brokers have made their replicas anew, and all are in sync."""
+    for id in ids:
+        wait_until(
+            lambda id=id: bool(cluster.events(id, "replica_begins_anew")),  # type: ignore[misc]
+            f"broker {id} has begun anew",
+        )
+    cluster.until_in_sync("t")
+
+
+def check_the_same(cluster: ClusterProcesses, client: blocking.Client, values: list[bytes]) -> None:
+    """All replicas are in sync, and have the same bytes; the table is right; and each broker can lead."""
+    add(client, [b"last"])
+    values = [*values, b"last"]
+    cluster.until_in_sync("t")
+    assert read(client) == values
+    entry = client.table("t").get("0")
+    assert entry is not None
+    assert entry.value == b"last"
+    for broker in cluster.brokers.values():
+        broker.stop()
+    logs = {id: b"".join(each.read_bytes() for each in segments(cluster, id)) for id in cluster.brokers}
+    assert logs[1] == logs[2] == logs[3], {id: len(log) for id, log in logs.items()}
+    assert all(values[0] in log and values[-2] in log for log in logs.values())
+
+
+def test_a_damaged_leader_is_made_anew(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    leader = filled(cluster, client)
+    flip(cluster, leader, VALUES[5])
+    wait_until(lambda: reads(client, VALUES), "all of it is read")
+    until_anew(cluster, leader)
+    assert cluster.partitions("t")[0].leader != leader
+    wait_until(lambda: len(cluster.events(leader, "replica_whole")) > 0, "it is whole")
+    assert not list((cluster.brokers[leader].data / "set-aside").glob("*"))
+    check_the_same(cluster, client, VALUES)
+
+
+def test_a_damaged_follower_is_made_anew(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """Its cleaner finds the damage."""
+    leader = filled(cluster, client)
+    follower = leader % 3 + 1
+    flip(cluster, follower, VALUES[5])
+    client.alter_topic("t", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    until_anew(cluster, follower)
+    for id in cluster.brokers:
+        assert bool(cluster.events(id, "replica_spoiled")) == (id == follower)
+
+
+def test_two_replicas_that_are_damaged_in_two_places(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    leader = filled(cluster, client)
+    others = [id for id in cluster.brokers if id != leader]
+    flip(cluster, leader, VALUES[5])
+    flip(cluster, others[0], VALUES[50])
+    flip(cluster, others[0], VALUES[5])
+    wait_until(lambda: reads(client, VALUES), "all of it is read")
+    until_anew(cluster, leader)
+    with cluster.asked(others[0]):
+        cluster.brokers[others[1]].stop()  # so that the other damaged one leads, and its damage is found
+        wait_until(lambda: cluster.partitions("t")[0].leader in (leader, others[0]), "another one leads")
+        wait_until(lambda: reads(client, VALUES), "all of it is read")
+        cluster.brokers[others[1]].start()
+    cluster.until_in_sync("t")
+    check_the_same(cluster, client, VALUES)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_whoever_is_killed_while_it_is_made_anew(cluster: ClusterProcesses, client: blocking.Client, step: str) -> None:
+    leader = filled(cluster, client)
+    dies_at(cluster.brokers[leader], step)
+    flip(cluster, leader, VALUES[5])
+    with suppress(KrappyError):
+        read(client)
+    wait_until(lambda: has_died(cluster.brokers[leader]), f"it has died: {step}")
+    add(client, [b"meanwhile"])
+    cluster.brokers[leader].start()
+    cluster.until_in_sync("t")
+    check_the_same(cluster, client, [*VALUES, b"meanwhile"])
+
+
+def test_the_last_replica_in_sync_stays(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """It is damaged, and started again: nobody else has what it has."""
+    leader = filled(cluster, client, min_insync_replicas="1")
+    others = [id for id in cluster.brokers if id != leader]
+    for id in others:
+        cluster.brokers[id].stop()
+    wait_until(lambda: cluster.partitions("t")[0].isrs == [leader], "it is alone")
+    add(client, [b"alone"])
+    flip(cluster, leader, VALUES[50])
+    for restart in (False, True):
+        if restart:
+            cluster.brokers[leader].kill()
+            cluster.brokers[leader].start()
+        with pytest.raises(KrappyError):
+            read(client)
+        wait_until(lambda: len(cluster.events(leader, "replica_spoiled")) > 0, "the damage is known")
+        with client.consumer("t", start=51, end="now") as consumer:
+            assert [event.value for event in consumer] == [*VALUES[51:], b"alone"]
+        time.sleep(3)  # as long as it takes a replica to leave that may
+        assert cluster.partitions("t")[0].isrs == [leader]
+        assert cluster.partitions("t")[0].leader == leader
+    assert not cluster.events(leader, "replica_begins_anew")
+    assert not list((cluster.brokers[leader].data / "set-aside").glob("*"))
+
+
+def test_a_log_that_cant_be_opened(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """A segment of it is gone. Others have all of it, so it is made anew."""
+    leader = filled(cluster, client)
+    lost = cluster.brokers[leader]
+    lost.stop()
+    segments(cluster, leader)[1].unlink()
+    lost.start()
+    until_anew(cluster, leader)
+    assert cluster.events(leader, "partition_offline")
+    check_the_same(cluster, client, VALUES)
+
+
+def test_the_last_replica_in_sync_stays_though_it_cant_be_opened(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """Somebody brings the missing segment back."""
+    leader = filled(cluster, client, min_insync_replicas="1")
+    others = [id for id in cluster.brokers if id != leader]
+    for id in others:
+        cluster.brokers[id].stop()
+    wait_until(lambda: cluster.partitions("t")[0].isrs == [leader], "it is alone")
+    add(client, [b"alone"])
+    alone = cluster.brokers[leader]
+    alone.stop()
+    segment = segments(cluster, leader)[1]
+    content = segment.read_bytes()
+    segment.unlink()
+    for broker in cluster.brokers.values():
+        broker.start()
+    time.sleep(5)  # as long as it takes a replica to leave that may
+    assert cluster.states("t")[0]["isr"] == [leader]
+    assert not cluster.events(leader, "replica_begins_anew")
+    assert not list((alone.data / "set-aside").glob("*"))
+    alone.stop()
+    segment.write_bytes(content)
+    alone.start()
+    wait_until(lambda: reads(client, [*VALUES, b"alone"]), "all of it is read")
+    check_the_same(cluster, client, [*VALUES, b"alone"])
+
+
+def test_who_lacks_what_was_acknowledged_never_leads(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    """All are killed. The first one that is back has damage at its log's end, which a recovery cuts off."""
+    leader = filled(cluster, client)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    flip(cluster, leader, VALUES[-1])
+    cluster.brokers[leader].start()
+    wait_until(lambda: len(cluster.events(leader, "replica_lost")) > 0, "it knows")
+    wait_until(lambda: cluster.states("t")[0]["isr"] and leader not in cluster.states("t")[0]["isr"], "it is out")
+    time.sleep(3)
+    assert cluster.partitions("t")[0].leader != leader
+    for id, broker in cluster.brokers.items():
+        if id != leader:
+            broker.start()
+    wait_until(lambda: reads(client, VALUES), "all of it is read")
+    until_anew(cluster, leader)
+    check_the_same(cluster, client, VALUES)
+
+
+def test_a_failed_disk_that_works_again(cluster: ClusterProcesses, client: blocking.Client) -> None:
+    leader = filled(cluster, client)
+    with failing_at(cluster.brokers[leader], "/t-0/"):
+        add(client, [b"meanwhile"])
+        wait_until(lambda: leader not in cluster.partitions("t")[0].isrs, "it is not in sync")
+        wait_until(lambda: len(cluster.events(leader, "replica_waits")) >= 2, "it has tried again")
+    cluster.until_in_sync("t")
+    assert cluster.events(leader, "log_reopened")
+    assert not cluster.events(leader, "replica_begins_anew")
+    check_the_same(cluster, client, [*VALUES, b"meanwhile"])
+
+
+# --- leader epochs: no checksum covers them
+
+
+def test_a_damaged_leader_epoch_at_the_end_of_a_killed_follower(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """It is the highest that can be told. Nobody takes it for the partition's."""
+    leader = filled(cluster, client)
+    follower = leader % 3 + 1
+    cluster.brokers[follower].kill()
+    set_epoch(segments(cluster, follower)[-1], -1, LAST)
+    cluster.brokers[follower].start()
+    until_anew(cluster, follower)
+    assert cluster.states("t")[0]["leader_epoch"] < 100
+    check_the_same(cluster, client, VALUES)
+
+
+@pytest.mark.parametrize("epoch", [1 << 24, LAST, -7])
+def test_a_leader_with_a_damaged_leader_epoch_is_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, epoch: int
+) -> None:
+    leader = filled(cluster, client)
+    set_epoch(segments(cluster, leader)[1], 3, epoch)
+    copy_from(cluster, leader)
+    until_anew(cluster, leader)
+    check_the_same(cluster, client, VALUES)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_leader_with_a_leader_epoch_of_before_is_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, epoch: int
+) -> None:
+    """Some of its events are of that epoch."""
+    filled(cluster, client)
+    for id in cluster.brokers:
+        cluster.brokers[id].stop()
+        cluster.brokers[id].start()
+        cluster.until_in_sync("t")
+    add(client, VALUES)
+    state = cluster.states("t")[0]
+    assert state["leader_epoch"] > epoch
+    set_epoch(segments(cluster, state["leader"])[-2], 2, epoch)
+    copy_from(cluster, state["leader"])
+    until_anew(cluster, state["leader"])
+    check_the_same(cluster, client, VALUES * 2)

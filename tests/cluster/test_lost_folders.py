@@ -1,0 +1,186 @@
+"""What a broker lost while it was stopped, or an old copy of its folder, harms no events that other replicas have:
+also if it is killed while it starts, and comes back first."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from krappy import blocking
+from krappy.store.local_replicas import LocalReplicas
+from krappy.store.meta import Meta
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.dying import EXCLUDES, REGISTERS, dies_at, dying, has_died
+from tests.cluster.zookeeper import ZooKeeperServer
+from tests.process import BrokerProcess, wait_until
+
+LONG = 60.0
+VALUES = [b"%d." % number * 300 for number in range(100)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[ClusterProcesses]:
+    shared = SharedProcesses(shared_zookeeper, dying)
+    with brokers(tmp_path, shared=shared, replica_lag_time_max_ms=600_000) as made:
+        yield made
+        for id in made.brokers:
+            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+def folder(broker: BrokerProcess) -> Path:
+    return broker.data / "topics" / "t-0"
+
+
+def add(cluster: ClusterProcesses, values: list[bytes]) -> BrokerProcess:
+    """Makes the topic, if need be, with many segments. Gives its leader."""
+    with blocking.connect(cluster.native, timeout=LONG) as client:
+        if cluster.topic("t") is None:
+            client.create_topic("t", 1, {"segment.bytes": "20000"})
+        cluster.until_in_sync("t")
+        with client.producer("t") as producer:
+            for value in values:
+                producer.send(value, key=value[:2]).result(LONG)
+    return cluster.brokers[cluster.partitions("t")[0].leader]
+
+
+def read(cluster: ClusterProcesses) -> list[bytes | None]:
+    with blocking.connect(cluster.native, timeout=LONG) as client, client.consumer("t", end="now") as consumer:
+        return [event.value for event in consumer]
+
+
+def leads_alone(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
+    """Stops the others, until this broker leads, and starts them again."""
+    [id] = [id for id, each in cluster.brokers.items() if each is broker]
+    for other in cluster.brokers.values():
+        if other is not broker:
+            other.stop()
+    wait_until(lambda: cluster.states("t")[0]["leader"] == id, "it leads")
+    for other in cluster.brokers.values():
+        if other is not broker:
+            other.start()
+
+
+def comes_first(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
+    """Starts this broker, and once it is registered the others."""
+    before = len(broker.events("registered"))
+    broker.start()
+    wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
+    for other in cluster.brokers.values():
+        if not other.running:
+            other.start()
+    cluster.until_known()
+
+
+def test_a_folder_that_is_gone_when_its_broker_is_killed_at_its_start(cluster: ClusterProcesses) -> None:
+    leader = add(cluster, VALUES)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    shutil.rmtree(folder(leader))
+    dies_at(leader, REGISTERS)
+    leader.begin()
+    wait_until(lambda: has_died(leader), "it has died")
+    comes_first(cluster, leader)
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
+def test_that_a_folder_was_gone_is_forgotten_once_all_know(cluster: ClusterProcesses) -> None:
+    """Else it would be copied after each start."""
+    leader = add(cluster, VALUES)
+    leader.stop()
+    shutil.rmtree(folder(leader))
+    leader.start()
+    cluster.until_in_sync("t")
+    leader.stop()
+    lost = len(leader.events("replica_lost"))
+    assert lost == 1
+    leader.start()
+    cluster.until_in_sync("t")
+    assert len(leader.events("replica_lost")) == lost
+    assert not leader.events("replica_begins_anew")
+    assert read(cluster) == VALUES
+
+
+def test_a_log_without_its_first_segment_and_checkpoints(cluster: ClusterProcesses) -> None:
+    """Nothing here tells that the segment was there; the others go by the start of the log that leads."""
+    leader = add(cluster, VALUES)
+    leader.stop()
+    min(folder(leader).glob("*.log")).unlink()
+    for each in folder(leader).glob("checkpoint*"):
+        each.unlink()
+    comes_first(cluster, leader)
+    cluster.until_in_sync("t")
+    leads_alone(cluster, leader)
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
+@pytest.mark.parametrize("had", [0, 50])
+def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> None:
+    """It comes back before all others. `had`: events that the copy has; without any, it does not know the topic."""
+    leader = add(cluster, VALUES[:had]) if had else cluster.brokers[1]
+    leader.stop()
+    old = leader.data.with_name("old")
+    shutil.copytree(leader.data, old)
+    leader.start()
+    cluster.until_known()
+    add(cluster, VALUES[had:])
+    for broker in cluster.brokers.values():
+        broker.kill()
+    shutil.rmtree(leader.data)
+    old.rename(leader.data)
+    dies_at(leader, EXCLUDES)
+    leader.begin()
+    wait_until(lambda: has_died(leader), "it has died")
+    comes_first(cluster, leader)
+    assert leader.events("old_folder")
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
+def test_an_old_copy_that_is_back_within_its_session(cluster: ClusterProcesses) -> None:
+    leader = add(cluster, VALUES[:50])
+    leader.stop()
+    old = leader.data.with_name("old")
+    shutil.copytree(leader.data, old)
+    leader.start()
+    cluster.until_known()
+    add(cluster, VALUES[50:])
+    leader.kill()
+    shutil.rmtree(leader.data)
+    old.rename(leader.data)
+    comes_first(cluster, leader)
+    cluster.until_in_sync("t")
+    leads_alone(cluster, leader)
+    assert read(cluster) == VALUES
+
+
+def test_nobody_takes_a_folder_for_old_that_is_killed_while_it_registers(cluster: ClusterProcesses) -> None:
+    leader = add(cluster, VALUES)
+    for _ in range(3):
+        leader.kill()
+        dies_at(leader, REGISTERS)
+        leader.begin()
+        wait_until(lambda: has_died(leader), "it has died")
+        leader.start()
+    cluster.until_in_sync("t")
+    assert not leader.events("old_folder")
+
+
+def test_what_a_folder_registered_under(tmp_path: Path) -> None:
+    with closing(Meta(tmp_path / "meta")) as meta:
+        replicas = LocalReplicas(meta)
+        first, is_latest = replicas.new_start("")
+        assert is_latest
+        ids = [first]
+        for _ in range(5):
+            id, is_latest = replicas.new_start(ids[-1])
+            assert is_latest
+            ids.append(id)
+        assert replicas.new_start(first)[1]  # ZooKeeper was given older data
+        for _ in range(2):
+            assert not replicas.new_start("of another one")[1]

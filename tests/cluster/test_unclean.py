@@ -1,0 +1,268 @@
+"""An unclean election takes acknowledged events from a topic's log. What comes in their place reaches all who had read
+those: groups go back to where the log was cut, and a watch ends, since its table is not the topic's any more."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.blocking import Consumer
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES
+from krappy.core.cluster.coordinators import partition_of
+from krappy.errors import KrappyError, OffsetOutOfRange
+from krappy.records import batch
+from krappy.types import Entry
+from krappy.wire.kafka import ApiKey
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.test_share_groups import leader_of, make_ready
+from tests.kafka.shares import ACCEPT, Member, beat, earliest
+from tests.kafka.test_latest_wire import following, rows
+from tests.process import wait_until
+
+LONG = 60.0
+FIRST, LOST, THIRD = 1, 2, 3  # the leader that dies; who lacks events, and leads then; and one without a replica
+KEPT, GONE, NEW = 20, 10, 5  # events that both have, that only the first one has, and that come in their place
+TABLE = dict.fromkeys(map(str, range(KEPT)), "kept")  # of the first ones
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[ClusterProcesses]:
+    with brokers(tmp_path_factory.mktemp("unclean"), shared=shared_processes) as made:
+        make_ready(made)
+        yield made
+        for id in made.brokers:
+            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+def write(cluster: ClusterProcesses, topic: str, count: int, value: bytes, key: bytes | None = None) -> None:
+    """`key`: of all events; None: each has its own."""
+    [found] = cluster.partitions(topic).values()
+    keys = [b"%d" % n if key is None else key for n in range(count)]
+    data = batch.encode(keys, [value] * count, timestamps=1_700_000_000_000)
+    with cluster.asked(found.leader) as raw:
+        wait_until(lambda: raw.produce(topic, data)["error_code"] == 0, "it is written")
+
+
+class Scene(NamedTuple):
+    cluster: ClusterProcesses
+    topic: str
+
+    @classmethod
+    def made(cls, cluster: ClusterProcesses) -> Scene:
+        topic = f"t{next(_numbers)}"
+        config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        new = NewTopic(topic, 1, replica_assignment=[[FIRST, LOST]], config=config)
+        [done] = cluster.admin.create_topics([new]).values()
+        done.result(30)
+        cluster.until_in_sync(topic)
+        write(cluster, topic, KEPT, b"kept")
+        return cls(cluster, topic)
+
+    def name_at(self, internal: str, broker: int) -> str:
+        """A group's that this broker coordinates, or keeps the states of."""
+        return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"g{n}") == broker)
+
+    def led_by(self) -> int:
+        return self.cluster.partitions(self.topic)[0].leader
+
+    def write_alone(self) -> None:
+        """Events that only the first leader has."""
+        self.cluster.brokers[LOST].kill()
+        wait_until(lambda: self.cluster.partitions(self.topic)[0].isrs == [FIRST], "it is alone", LONG)
+        write(self.cluster, self.topic, GONE, b"gone", b"gone")
+
+    def lose(self) -> None:
+        """The other one leads, without these."""
+        self.cluster.brokers[FIRST].kill()
+        self.cluster.brokers[LOST].start()
+        wait_until(lambda: self.led_by() == LOST, "who lacks events leads", LONG)
+
+    def share(self, group: str) -> list[int]:
+        """The offsets of what a member of a share group gets, which are acknowledged: of one fetch, once it brings
+        something."""
+        coordinator = partial(leader_of, self.cluster, OFFSETS, group)
+        wait_until(lambda: coordinator() in self.cluster.running, "there is a coordinator", LONG)
+        with self.cluster.asked(self.led_by()) as raw, self.cluster.asked(coordinator()) as its:
+            wait_until(lambda: beat(its, group, "one", 0, [self.topic])["error_code"] == 0, "it is a member", LONG)
+            member = Member(raw, group, "one", self.topic, coordinator=its, wait_ms=500)
+            found: list[tuple[int, int, int]] = []
+
+            def look() -> bool:
+                found.extend(member.acquired())
+                return bool(found)
+
+            wait_until(look, "records", LONG)
+            assert member.acknowledge(*((first, last, [ACCEPT]) for first, last, _ in found)) == 0
+        return [offset for first, last, _ in found for offset in range(first, last + 1)]
+
+    def latest(self) -> dict[str, str | None]:
+        """The topic's table, as one has it who reads all of it from its leader; {}: it can't be had now."""
+        table: dict[str, str | None] = {}
+        with self.cluster.asked(self.led_by()) as raw:
+            offset, end = 0, 1
+            while offset < end:
+                found = raw.fetch(f"{self.topic}@latest", offset)
+                if not found["records"]:
+                    return {}
+                table.update({key: value for _, key, value in rows(found["records"])})
+                offset, end = following(found["records"]), found["high_watermark"]
+        return table
+
+    def heal(self) -> None:
+        for each in self.cluster.brokers.values():
+            if not each.running:
+                each.start()
+        self.cluster.until_known()
+        for topic in (OFFSETS, SHARES, self.topic):
+            self.cluster.until_in_sync(topic)
+
+
+@contextlib.contextmanager
+def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
+    """It is healed at the end. Each broker leads internal partitions again."""
+    found = Scene.made(cluster)
+    for topic in (OFFSETS, SHARES):
+        cluster.until_in_sync(topic)
+        cluster.spread(topic)
+    try:
+        yield found
+    finally:
+        found.heal()
+
+
+@pytest.mark.parametrize("coordinator", [LOST, THIRD])
+def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses, coordinator: int) -> None:
+    """Whether their coordinator leads the topic then, or asks its leader. Groups with members, and without."""
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+        busy, idle = made.name_at(SHARES, THIRD), made.name_at(SHARES, THIRD)
+        with consumer(client, made.topic, busy) as reader:
+            take(reader, KEPT)
+            made.write_alone()
+            take(reader, GONE)
+            with consumer(client, made.topic, idle) as other:
+                take(other, KEPT + GONE)
+            made.lose()
+            write(cluster, made.topic, NEW, b"new")
+            if coordinator == LOST:
+                move(cluster, SHARES, busy, idle)
+            assert take(reader, NEW) == {b"new"}
+        with consumer(client, made.topic, idle) as other:
+            assert take(other, NEW) == {b"new"}
+
+
+def test_no_lost_event_comes_from_what_a_coordinator_has_read_ahead(cluster: ClusterProcesses) -> None:
+    with (
+        scene(cluster) as made,
+        blocking.connect(cluster.native, timeout=LONG) as client,
+        consumer(client, made.topic, made.name_at(SHARES, THIRD), max_records=1) as reader,
+    ):
+        take(reader, KEPT)
+        made.write_alone()
+        take(reader, 1)
+        made.lose()
+        write(cluster, made.topic, GONE, b"new")
+        assert take(reader, GONE - 1) == {b"new"}
+
+
+def move(cluster: ClusterProcesses, internal: str, *groups: str) -> None:
+    """Makes the broker that leads the topic then the coordinator of these groups, too."""
+    indexes = {partition_of(group, len(cluster.partitions(internal))) for group in groups}
+    rows = [{"partition_index": index, "replicas": [LOST, THIRD]} for index in indexes]
+    with cluster.asked(LOST) as raw:
+        moves = {"timeout_ms": 30_000, "topics": [{"name": internal, "partitions": rows}]}
+        raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, moves)
+
+    def replicated() -> bool:
+        found = cluster.partitions(internal)
+        return all(sorted(found[index].isrs) == [LOST, THIRD] for index in indexes)
+
+    wait_until(replicated, "they are moved", LONG)
+    elect(cluster, internal, indexes)
+    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG)
+
+
+def elect(cluster: ClusterProcesses, topic: str, indexes: Collection[int]) -> None:
+    """Has the preferred replicas of these partitions lead."""
+    body = {"election_type": 0, "topic_partitions": [{"topic": topic, "partitions": [*indexes]}]}
+    with cluster.asked(LOST) as raw:
+        raw.ask(ApiKey.ELECT_LEADERS, {"timeout_ms": 30_000, **body})
+
+
+def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterProcesses) -> None:
+    with scene(cluster) as made:
+        group = made.name_at(SHARES, THIRD)
+        with cluster.asked(THIRD) as raw:
+            earliest(raw, group)
+        assert made.share(group) == list(range(KEPT))
+        made.write_alone()
+        assert made.share(group) == list(range(KEPT, KEPT + GONE))
+        made.lose()
+        write(cluster, made.topic, NEW, b"new")
+        assert made.share(group) == list(range(KEPT, KEPT + NEW))
+
+
+def test_the_table_that_a_broker_has_made_of_lost_events_is_given_to_nobody(cluster: ClusterProcesses) -> None:
+    """It lives on, and leads again later, when the log has as many events as it had."""
+    with scene(cluster) as made:
+        made.write_alone()
+        wait_until(lambda: made.latest() == {**TABLE, "gone": "gone"}, "its table is made", LONG)
+        with cluster.paused(FIRST):
+            cluster.brokers[LOST].start()
+            wait_until(lambda: made.led_by() == LOST, "who lacks events leads", LONG)
+            write(cluster, made.topic, GONE, b"new")
+        made.heal()
+        elect(cluster, made.topic, [0])
+        wait_until(lambda: made.led_by() == FIRST, "it leads again", LONG)
+        table = {**TABLE, **dict.fromkeys(map(str, range(GONE)), "new")}
+        wait_until(lambda: made.latest() == table, "its table is the topic's", 10)
+
+
+def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+        seen: list[Entry] = []
+        ends: list[Exception] = []
+
+        def run() -> None:
+            try:
+                with client.table(made.topic).watch() as changes:
+                    seen.extend(each for each in changes if isinstance(each, Entry))
+            except KrappyError as error:
+                ends.append(error)
+
+        watching = threading.Thread(target=run)
+        watching.start()
+        made.write_alone()
+        wait_until(lambda: seen[-1:] != [] and seen[-1].value == b"gone", "it is told", LONG)
+        made.lose()
+        write(cluster, made.topic, NEW, b"new")
+        watching.join(LONG)
+        assert [type(each) for each in ends] == [OffsetOutOfRange]
+
+
+def consumer(client: blocking.Client, topic: str, group: str, max_records: int = 100) -> Consumer:
+    return client.consumer(topic, group=group, start="earliest", max_records=max_records)
+
+
+def take(consumer: Consumer, count: int) -> set[bytes | None]:
+    """The values of so many events, which are acknowledged durably."""
+    values: list[bytes | None] = []
+
+    def look() -> bool:
+        events = consumer.poll(1)
+        if events:
+            consumer.ack(events, wait=True)
+        values.extend(each.value for each in events)
+        return len(values) >= count
+
+    wait_until(look, f"{count} events", LONG)
+    assert len(values) == count
+    return set(values)

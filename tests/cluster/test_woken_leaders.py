@@ -1,0 +1,158 @@
+"""A broker that stood still, and may not know what was decided meanwhile."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from functools import partial
+from http.client import HTTPConnection
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.records import batch
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey, Code
+from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.cut_off import cut_off
+from tests.kafka.raw import Raw, fetch
+from tests.peer import Peer
+from tests.process import wait_until
+
+OLD = 7  # events of the topic that is deleted
+ELSEWHERE = (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION)  # where it does not have the new one yet
+
+
+def create(cluster: ClusterProcesses, at: int, name: str, broker: int) -> None:
+    """A topic with one replica, on this broker."""
+    assignments = [{"partition_index": 0, "broker_ids": [broker]}]
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}
+    with cluster.asked(at) as raw:
+        [told] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 20_000})["topics"]
+        assert told["error_code"] == 0
+    for id in {at, broker}:
+        wait_until(partial(leads, cluster, id, name, broker), f"broker {id} knows that {broker} leads")
+
+
+def leads(cluster: ClusterProcesses, at: int, name: str, broker: int) -> bool:
+    found = cluster.partitions_at(at, name)
+    return bool(found) and found[0].leader == broker
+
+
+def delete(cluster: ClusterProcesses, at: int, name: str) -> None:
+    with cluster.asked(at) as raw:
+        wanted = {"topics": [{"name": name, "topic_id": bytes(16)}], "timeout_ms": 20_000}
+        [told] = raw.ask(ApiKey.DELETE_TOPICS, wanted)["responses"]
+        assert told["error_code"] == 0
+
+
+def produced(raw: Raw) -> int:
+    """The answer to what `send` has sent."""
+    [told] = raw.receive()["responses"]
+    return int(told["partition_responses"][0]["error_code"])
+
+
+def send(raw: Raw, topic: str, value: bytes) -> None:
+    data = batch.encode([b"k"], [value], timestamps=1_700_000_000_000)
+    row = {"name": topic, "partition_data": [{"index": 0, "records": data}]}
+    raw.send(ApiKey.PRODUCE, {"acks": -1, "timeout_ms": 20_000, "topic_data": [row]}, 9)
+
+
+def publish(raw: Raw, topic: str, value: bytes) -> None:
+    """It may know that it leads a moment before it does."""
+
+    def is_taken() -> bool:
+        send(raw, topic, value)
+        return produced(raw) == 0
+
+    wait_until(is_taken, "it is written")
+
+
+def test_what_comes_to_a_topic_that_was_made_anew_is_not_acknowledged_by_the_one_before(
+    cluster: ClusterProcesses,
+) -> None:
+    """Its only replica is on a broker that stood still: it still has the deleted topic when it wakes up."""
+    create(cluster, 1, "t", 3)
+    with Raw(str(cluster.brokers[3].settings["listen_kafka"])) as raw:
+        publish(raw, "t", b"old")
+        with cluster.paused(3):
+            delete(cluster, 1, "t")
+            create(cluster, 1, "t", 1)
+            for _ in range(5):
+                send(raw, "t", b"new")
+        answers = {produced(raw) for _ in range(5)}
+    assert Code.NONE not in answers
+    cluster.until_known()
+    create(cluster, 1, "alone", 3)
+    with Raw(str(cluster.brokers[3].settings["listen_kafka"])) as raw:
+        publish(raw, "alone", b"x")
+
+
+def asked_by_name(name: str) -> list[tuple[ApiKey, dict[str, Any], int]]:
+    """Kafka's requests that tell of what a topic has, and name it: in the newest versions that do so."""
+    place = {"partition": 0, "partition_index": 0, "timestamp": -1, "leader_epoch": 0, "offset": OLD}
+    named = {"name": name, "topic": name, "partitions": [place]}
+    by_time = {**named, "partitions": [{**place, "timestamp": 0}]}
+    return [
+        (ApiKey.FETCH, fetch([(name, 0, 0)]), 12),
+        (ApiKey.LIST_OFFSETS, {"topics": [named]}, 7),
+        (ApiKey.LIST_OFFSETS, {"topics": [by_time]}, 7),
+        (ApiKey.OFFSET_FOR_LEADER_EPOCH, {"topics": [named]}, 4),
+        (ApiKey.DELETE_RECORDS, {"topics": [named], "timeout_ms": 20_000}, 2),
+    ]
+
+
+def told_of_partition(answer: dict[str, Any]) -> dict[str, Any]:
+    [topic] = answer.get("responses") or answer["topics"]
+    [found] = topic["partitions"]
+    return dict(found)
+
+
+def test_who_names_a_topic_is_told_nothing_of_the_one_before(cluster: ClusterProcesses) -> None:
+    """The only replica of the topic that was deleted is on a broker that stood still. What came to it meanwhile names
+    the topic that there is now, whose partition is on another broker."""
+    create(cluster, 1, "t", 3)
+    settings = cluster.brokers[3].settings
+    with ExitStack() as opened, Raw(str(settings["listen_kafka"])) as raw:
+        for _ in range(OLD):
+            publish(raw, "t", b"old")
+        asked = [(opened.enter_context(Raw(str(settings["listen_kafka"]))), *each) for each in asked_by_name("t") * 2]
+        peers = [opened.enter_context(Peer(str(settings["listen_native"]))) for _ in range(4)]
+        paths = "/api/v1/topics/t/events", "/api/v1/topics/t/table/entry?key=k"
+        webs = {opened.enter_context(closing(HTTPConnection(cluster.brokers[3].http))): path for path in paths}
+        for web, path in webs.items():
+            web.request("GET", path)
+            assert b"old" in web.getresponse().read()
+        reader = peers[3].ask(m.ConsumerRegistration(["t"]), m.ConsumerRegistered)
+        with cluster.paused(3):
+            delete(cluster, 1, "t")
+            create(cluster, 1, "t", 1)
+            with cluster.asked(1) as other:
+                publish(other, "t", b"new")
+            for each, key, body, version in asked:
+                each.send(key, body, version)
+            wanted = (m.Get("t", b"k"), m.Offsets("t", "latest"), m.ConsumerRegistration(["t"]), m.Poll(reader.handle))
+            for peer, request in zip(peers, wanted, strict=True):
+                peer.send(request)
+            for web, path in webs.items():
+                web.request("GET", path)
+        for each, key, _, _ in asked:
+            told = told_of_partition(each.receive())
+            assert told["error_code"] in ELSEWHERE, (key, told)
+        for peer in peers:
+            _, answer = peer.receive()
+            assert isinstance(answer, KrappyError), answer
+        for web in webs:
+            text = web.getresponse().read()
+            assert b"new" in text
+            assert b"old" not in text
+
+
+def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: ClusterProcesses) -> None:
+    """Its leader does not hear of ZooKeeper any more, so it leads what was deleted until its session is over."""
+    with cut_off(cluster, 3) as cut:
+        create(cluster, 1, "t", 3)
+        with cluster.asked(3) as raw, cut():
+            delete(cluster, 1, "t")
+            create(cluster, 1, "t", 1)
+            send(raw, "t", b"x")
+            assert produced(raw) == Code.NOT_LEADER_OR_FOLLOWER
+            assert raw.fetch("t", 0)["error_code"] == Code.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,105 @@
+"""What is written for a replica whose log is in trouble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step
+from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
+from krappy.core.cluster.state import NOBODY, PartitionState, read_state
+from krappy.core.cluster.tree import Put
+
+REFUSES, DAMAGED, LOST = LogTrouble
+LED = PartitionState(leader=1, leader_epoch=6, leader_inc=4, isr=(1, 2, 3), min_isr=2)
+
+
+def step_of(
+    state: PartitionState,
+    broker: int,
+    trouble: LogTrouble,
+    *,
+    empties: bool = True,
+    waits: bool = False,
+    there: tuple[int, ...] = (1, 2, 3),
+) -> tuple[Deed, PartitionState] | None:
+    topic = TopicImage("t", bytes(16), (PartitionImage((1, 2, 3), state, 0),), identified=True)
+    image = Image({each: Registration(each, 4, {}) for each in there}, topics={"t": topic})
+    step = next_step(image, topic, 0, broker, trouble, empties=empties, waits=waits)
+    if step is None:
+        return None
+    put = step.operations[-1]
+    assert isinstance(put, Put)
+    return step.deed, read_state(put.data)
+
+
+@pytest.mark.parametrize("trouble", [REFUSES, DAMAGED])
+def test_a_leader_hands_over_and_stays_in_the_isr_so_long(trouble: LogTrouble) -> None:
+    assert step_of(LED, 1, trouble) == (Deed.HAND_OVER, LED._replace(leader=2, leader_epoch=7))
+
+
+def test_a_damaged_follower_is_made_anew_in_a_new_epoch() -> None:
+    wanted = LED._replace(isr=(1, 3), emptied=(2,), leader_epoch=7)
+    assert step_of(LED, 2, DAMAGED) == (Deed.BEGIN_ANEW, wanted)
+    assert step_of(wanted, 2, DAMAGED) == (Deed.BEGIN_ANEW, wanted._replace(leader_epoch=8))
+    # It was not long ago: then it only leaves.
+    assert step_of(LED, 2, DAMAGED, empties=False) == (Deed.LEAVE, LED._replace(isr=(1, 3)))
+    assert step_of(wanted, 2, DAMAGED, empties=False) is None
+
+
+def test_a_damaged_follower_is_no_candidate_where_the_others_are_too_few() -> None:
+    few = LED._replace(isr=(1, 2))
+    assert step_of(few, 2, DAMAGED, waits=True) is None
+    assert step_of(few, 2, DAMAGED) == (Deed.BEGIN_ANEW, few._replace(isr=(1,), emptied=(2,), leader_epoch=7))
+    out = few._replace(isr=(1,), last_known_elr=(2,))
+    assert step_of(few, 2, DAMAGED, empties=False) == (Deed.LEAVE, out)
+
+
+def test_a_follower_whose_disk_refuses_stays_a_candidate() -> None:
+    few = LED._replace(isr=(1, 2))
+    assert step_of(few, 2, REFUSES, waits=True) == (Deed.LEAVE, few._replace(isr=(1,), elr=(2,)))
+    assert step_of(few._replace(isr=(1,), elr=(2,)), 2, REFUSES) is None
+
+
+@pytest.mark.parametrize("trouble", [REFUSES, DAMAGED])
+@pytest.mark.parametrize(
+    ("state", "broker", "there"),
+    [
+        (LED._replace(isr=(1,)), 1, (1, 2, 3)),  # it is the last
+        (LED, 1, (1,)),  # nobody else is there
+        (LED._replace(leader=NOBODY, leader_inc=-1), 2, (1, 2, 3)),
+        (LED, 2, (2, 3)),  # the leader is away: perhaps this one has to lead
+        (LED._replace(leader_inc=3), 2, (1, 2, 3)),  # the leader was started again
+    ],
+)
+def test_nothing_is_written_while_others_may_need_it(
+    trouble: LogTrouble, state: PartitionState, broker: int, there: tuple[int, ...]
+) -> None:
+    assert step_of(state, broker, trouble, there=there) is None
+
+
+def test_a_damaged_leader_makes_room_for_one_of_the_elr() -> None:
+    alone = LED._replace(isr=(1,), elr=(3,))
+    wanted = alone._replace(leader=NOBODY, leader_inc=-1, leader_epoch=7, isr=(), last_known_elr=(1,))
+    assert step_of(alone, 1, DAMAGED) == (Deed.HAND_OVER, wanted)
+    assert step_of(alone, 1, REFUSES) is None
+    assert step_of(alone, 1, DAMAGED, there=(1, 2)) is None
+
+
+@pytest.mark.parametrize("state", [LED, LED._replace(isr=(1,), elr=()), LED._replace(leader=NOBODY, elr=(1,), isr=())])
+def test_who_has_lost_events_is_no_candidate_whoever_else_is(state: PartitionState) -> None:
+    found = step_of(state, 1, LOST, there=(1,))
+    assert found is not None
+    assert found[0] is Deed.LEAVE
+    assert 1 not in (*found[1].isr, *found[1].elr, found[1].leader)
+
+
+def test_a_leader_that_opens_its_log_anew_leads_in_a_new_epoch() -> None:
+    def led(**changed: Any) -> list[Any]:
+        state = LED._replace(**changed)
+        return lead_anew(TopicImage("t", bytes(16), (PartitionImage((1, 2, 3), state, 0),), identified=True), 0, 1)
+
+    [*_, put] = led()
+    assert read_state(put.data) == LED._replace(leader_epoch=7)
+    assert led(leader=2) == []

@@ -1,0 +1,121 @@
+"""What a broker remembers of what peers name: which decisions were made, who was denied what. It is little, also of one
+who names what has megabytes, and nobody is mistaken for another."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy.core.security.operations import Op, Resource
+from krappy.errors import AuthorizationFailed
+from krappy.partitioner import partition_for
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from tests.kafka.raw import Raw as Kafka
+from tests.process import wait_until
+from tests.security.guarded import NOBODY, USER, Guarded, guarded_broker, rule
+
+MEGABYTE = 1 << 20
+TIMES, SIZE = 50, MEGABYTE
+LITTLE = 20 * MEGABYTE
+KEYS, KEY = 250, 160_000  # to hash more of them takes long
+OTHER = "127.0.0.77"  # of whom nothing was told before: only so many lines of an address are told one by one
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "log"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, audit: Path) -> Iterator[Guarded]:
+    with guarded_broker(tmp_path_factory.mktemp("remembered"), audit_log=f"file:{audit}") as found:
+        yield found
+
+
+SIZES = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+
+
+class Allocated(ctypes.Structure):
+    """What the C library's mallinfo2 answers: sizes in bytes, over all its arenas."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in SIZES]
+
+
+def in_use() -> int:
+    """Bytes that this process allocated and did not free. Its resident memory has freed memory too, which other tests
+    left, and tracemalloc may crash beside other threads (CPython's issue 128679)."""
+    gc.collect()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Allocated
+    found = mallinfo()
+    return int(found.uordblks + found.hblkhd)
+
+
+@contextmanager
+def little_is_kept() -> Iterator[None]:
+    """Of what is allocated meanwhile."""
+    before = in_use()
+    yield
+    assert in_use() - before < LITTLE
+
+
+REQUESTS: dict[str, Callable[[str], m.Request]] = {
+    "topics": lambda name: m.Offsets(name, "latest"),
+    "groups": m.Groups,
+    "jobs": m.AbortStaged,
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_long_names_of_one_who_may_do_nothing(guarded: Guarded, what: str) -> None:
+    with little_is_kept(), guarded.native(NOBODY) as raw:
+        for number in range(TIMES):
+            with pytest.raises(AuthorizationFailed):
+                raw.call(REQUESTS[what](f"{number}-{'x' * SIZE}"))
+
+
+def test_long_names_in_kafkas_protocol(guarded: Guarded) -> None:
+    """Also of programs."""
+    with little_is_kept():
+        for number in range(TIMES):
+            with Kafka(guarded.broker.kafka_address, f"{number}-{'x' * 32_000}", source=NOBODY) as raw:
+                names = [{"name": f"{number}-{other}-{'x' * 32_000}"} for other in range(30)]
+                raw.ask(ApiKey.METADATA, {"topics": names, "allow_auto_topic_creation": False})
+
+
+def test_long_keys(guarded: Guarded) -> None:
+    """Of a table in several partitions: where a key belongs is remembered."""
+    wanted = {"name": "several", "num_partitions": 3, "replication_factor": 1}
+    guarded.admin.ask(ApiKey.CREATE_TOPICS, {"topics": [wanted], "timeout_ms": 10_000})
+    guarded.allow(rule(Resource.TOPIC, "several", Op.READ))
+    with guarded.native(USER) as raw, little_is_kept():
+        for number in range(KEYS):
+            assert raw.call(m.Get("several", b"%d-" % number + bytes(KEY))).entry == [None]
+
+
+def test_long_keys_of_a_client() -> None:
+    with little_is_kept():
+        for number in range(KEYS):
+            partition_for(b"%d-" % number + bytes(KEY), 3)
+
+
+def test_a_denial_from_each_address_is_told(guarded: Guarded, audit: Path) -> None:
+    """Both are User:ANONYMOUS: who is denied often would hide another one."""
+
+    def lines() -> list[Any]:
+        found = [json.loads(line) for line in audit.read_text().splitlines()]
+        return [each for each in found if each.get("resource") == "of-nobody"]
+
+    for source in (USER, USER, OTHER, USER):
+        with guarded.kafka(source) as raw:
+            raw.ask(ApiKey.METADATA, {"topics": [{"name": "of-nobody"}], "allow_auto_topic_creation": False})
+    wait_until(lambda: len(lines()) >= 2, "both are told")
+    assert [each["host"] for each in lines()] == [USER, OTHER]

@@ -1,0 +1,181 @@
+"""A read that waits, for an event to come or for a quota, ends when its client may not read any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test, wait_all_tasks_blocked
+
+from krappy import arrow_layout
+from krappy.console import events
+from krappy.core.security.acl import Acl, Pattern, Permission
+from krappy.core.security.operations import Op, Resource
+from krappy.core.security.principal import Principal
+from krappy.errors import TopicAuthorizationFailed
+from krappy.handlers.kafka.fetch import fetch as kafka_fetch
+from krappy.handlers.native import registry
+from krappy.records import batch
+from krappy.server.session import Session
+from krappy.testing.sessions import kafka_session, native_session
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey, Code, encode_request, read_request
+from tests.broker.engine import running
+from tests.kafka.raw import fetch as fetch_body
+from tests.security.guarded import Guarded, rule
+
+ALLOW = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:eve", "*", Op.READ, Permission.ALLOW)
+BODY_AT = 15  # of a request without a client id
+COLUMN = arrow_layout.binary([b"k"])
+
+
+def record(value: bytes) -> bytes:
+    return batch.encode([b"k"], [value], timestamps=1_000)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda topic: m.Get(topic, b"k", min_offset=1),
+        lambda topic: m.MultiGet(topic, [b"k"], min_offsets=[(0, 1)]),
+        lambda topic: m.Scan(topic, min_offsets=[(0, 1)]),
+    ],
+    ids=["Get", "MultiGet", "Scan"],
+)
+def test_what_is_written_later_is_not_told(
+    guarded: Guarded, ask: Callable[[str], Any], request: pytest.FixtureRequest
+) -> None:
+    topic = f"later-{request.node.callspec.id}"
+    guarded.admin.make(topic)
+    guarded.admin.produce(topic, record(b"old"))
+    guarded.allow(rule(Resource.TOPIC, topic, Op.READ))
+    with guarded.native() as eve:
+        asked = eve.send(ask(topic))
+        eve.call(m.Ping())  # it waits now
+        guarded.take_away()
+        guarded.admin.produce(topic, record(b"new"))
+        with pytest.raises(TopicAuthorizationFailed):
+            eve.receive(asked)
+
+
+async def asked(session: Session, request: Any) -> Any:
+    handler, _, _ = registry().served[type(request)]
+    answer: Any = handler(session, request)
+    return answer if isinstance(answer, m.Answer) else await answer
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda handle: m.GetColumns("t", COLUMN.offsets, COLUMN.data),
+        lambda handle: m.History("t", b"k"),
+        lambda handle: m.ReadLog("t", 0, 0, 1),
+        lambda handle: m.Poll(handle),
+    ],
+    ids=["GetColumns", "History", "ReadLog", "Poll"],
+)
+@trio_test
+async def test_who_waits_for_his_quota_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[int], Any]
+) -> None:
+    waits, may_read = trio.Event(), trio.Event()
+
+    @asynccontextmanager
+    async def reading(limit: int) -> AsyncIterator[None]:
+        waits.set()
+        await may_read.wait()
+        yield
+
+    async def refused(request: Any) -> None:
+        with pytest.raises(TopicAuthorizationFailed):
+            await asked(session, request)
+
+    async with running(tmp_path, authorizer="acl", super_users="User:ada") as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await topic.led(0).publish(record(b"old")).wait()
+        await broker.authorizer.add([ALLOW])
+        session = native_session(broker)
+        session.principal = Principal(name="eve")
+        handle = (await asked(session, m.ConsumerRegistration(["t"]))).handle
+        monkeypatch.setattr(session, "reading", reading)
+        monkeypatch.setattr(type(session), "ready", False)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refused, ask(handle))
+                await waits.wait()
+                await broker.authorizer.remove([ALLOW])
+                await topic.led(0).publish(record(b"new")).wait()
+                may_read.set()
+
+
+@pytest.mark.parametrize("wait", [0, 60_000])
+@trio_test
+async def test_a_fetch_that_waits_for_its_turn_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: int
+) -> None:
+    """While other answers take all memory, or its peer does not read what it was sent."""
+    waits, may_answer = trio.Event(), trio.Event()
+
+    @asynccontextmanager
+    async def answering(limit: int) -> AsyncIterator[int]:
+        waits.set()
+        await may_answer.wait()
+        yield limit
+
+    async with running(tmp_path, authorizer="acl", super_users="User:ada") as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await topic.led(0).publish(record(b"old")).wait()
+        await broker.authorizer.add([ALLOW])
+        session = kafka_session(broker)
+        session.principal = Principal(name="eve")
+        monkeypatch.setattr(session, "answering", answering)
+        monkeypatch.setattr(type(session), "ready", False)
+        sent = encode_request(ApiKey.FETCH, 12, 0, None, fetch_body([("t", 0, 1)], max_wait_ms=wait))
+        request, _ = read_request(ApiKey.FETCH, 12, memoryview(sent)[BODY_AT:])
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            found: Any = kafka_fetch(session, request, 12)
+            answers.append(found if isinstance(found, dict) else await found)
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                if wait:
+                    await wait_all_tasks_blocked()
+                    await topic.led(0).publish(record(b"between")).wait()
+                await waits.wait()
+                await broker.authorizer.remove([ALLOW])
+                await topic.led(0).publish(record(b"new")).wait()
+                may_answer.set()
+        [part] = answers[0]["responses"][0]["partitions"]
+        assert (part["error_code"], part["records"]) == (Code.TOPIC_AUTHORIZATION_FAILED, b"")
+
+
+def test_a_page_that_waited_for_others_is_not_told(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of topics with many partitions are made one at a time."""
+    guarded.admin.make("paged")
+    guarded.admin.produce("paged", record(b"old"))
+    guarded.allow(rule(Resource.TOPIC, "paged", Op.READ))
+    page, waits = events._list_page, threading.Event()
+
+    async def page_later(call: Any, *given: Any) -> Any:
+        waits.set()
+        while call.access.may(Resource.TOPIC, "paged", Op.READ):
+            await trio.sleep(0.01)
+        return await page(call, *given)
+
+    monkeypatch.setattr(events, "_list_page", page_later)
+    with guarded.web() as web, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(web.client.get, "/api/v1/topics/paged/events")
+        assert waits.wait(30)
+        guarded.take_away()
+        answer = asked.result(30)
+    assert answer.status_code == 403, answer.text
+    assert answer.json()["code"] == "TOPIC_AUTHORIZATION_FAILED"
