@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import lzma
 import os
 import shutil
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from krappy.cli import backup_files
+from krappy.cli import backup_files, tar_stream
 from krappy.cli.backup_files import SourceFolder
 from krappy.cli.errors import Failure
 from krappy.store.disk import OS_DISK, PRIVATE
@@ -29,6 +28,9 @@ LISTING = backup_files.LISTING
 FORMAT = 1
 CLUSTER_FORMAT = 2  # of a cluster's backup: see cluster_backup.py
 CHUNK = 1 << 20
+RESERVE = 1 << 30  # bytes that a restore leaves free; of a smaller disk:
+RESERVED_PART = 20
+REMOVED = "what was written is removed again. If the backup is yours, and no bomb, restore to a larger disk"
 WRITE_OUT = 8 << 20  # at most so many bytes wait for the disk, because the broker's syncs wait for them too
 
 Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, open file
@@ -247,20 +249,16 @@ def read_folder(folder: Path) -> Files:
                 yield name, os.fstat(file.fileno()).st_size, file
 
 
-def read_tar(source: IO[bytes]) -> Files:
-    """The files of a tar archive, compressed or not, read in order."""
-    with tarfile.open(fileobj=source, mode="r|*") as tar:
-        for member in tar:
-            file = tar.extractfile(member) if member.isreg() else None
-            if file is not None:
-                yield member.name, member.size, file
+def read_tar(path: Path) -> Files:
+    with path.open("rb") as file:
+        yield from tar_stream.files(file)
 
 
 def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
     """Writes the files below `folder`, checks them against the listing, and returns it. Raises Failure, OSError."""
     try:
         return _unpack(files, folder, tell)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except tar_stream.DAMAGE as error:
         raise Failure(f"this is not a whole backup: {error}") from None
 
 
@@ -268,7 +266,7 @@ def check(files: Files, tell: Tell) -> tuple[dict[str, Any], list[str]]:
     """The listing of a backup, and the names of the files that differ from it. Raises Failure, OSError."""
     try:
         return _look(files, None, tell)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except tar_stream.DAMAGE as error:
         raise Failure(f"this is not a whole backup: {error}") from None
 
 
@@ -290,11 +288,14 @@ def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any]
             listing = _listing(file)
             continue
         name = backup_files.check_name(name)
+        if len(sums) == backup_files.MOST_FILES:
+            raise Failure(f"this is no backup: it has more than {len(sums):,} files")
         source = Counted(file, name, size, tell)
         if folder is None:
             while source.read(CHUNK):
                 pass
         else:
+            check_room(folder, size, reserve=True, done=REMOVED)
             _save(source, folder, name)
         sums[name] = size, source.crc
     if listing is None:
@@ -313,7 +314,10 @@ def _save(source: Counted, folder: Path, name: str) -> None:
 
 def _listing(file: IO[bytes]) -> dict[str, Any]:
     try:
-        found = json.loads(file.read())
+        data = file.read(backup_files.MOST_TOLD + 1)
+        if len(data) > backup_files.MOST_TOLD:
+            raise ValueError
+        found = json.loads(data)
         if found["format"] not in (FORMAT, CLUSTER_FORMAT):
             newest = CLUSTER_FORMAT
             raise Failure(f"this backup has format {found['format']!r:.20}, but this version reads format {newest}")
@@ -328,13 +332,13 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
 def files_of(source: str) -> Files:
     """The files of a backup: of a folder, of a tar archive, or of one on stdin (`-`). Raises Failure."""
     if source == "-":
-        return read_tar(sys.stdin.buffer)
+        return tar_stream.files(sys.stdin.buffer)
     path = Path(source)
     if path.is_dir():
         return read_folder(path)
     if not path.is_file():
         raise Failure(f"there is no backup {source}")
-    return read_tar(path.open("rb"))
+    return read_tar(path)
 
 
 def size_of(source: str) -> int:
@@ -345,11 +349,14 @@ def size_of(source: str) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def check_room(target: Path, needed: int) -> None:
-    """Raises Failure when the disk of `target` has fewer than `needed` bytes free: better now than after an hour."""
+def check_room(target: Path, needed: int, *, reserve: bool = False, done: str = "nothing was written") -> None:
+    """Raises Failure when the disk of `target` has fewer than `needed` bytes free: better now than after an hour.
+    `reserve`: some of the disk is to stay free. `done`: what is told of what was written."""
     place = target.absolute()
     while not place.exists():
         place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise Failure(f"{place} has {free:,} bytes free, but {needed:,} are needed: nothing was written")
+    disk = shutil.disk_usage(place)
+    kept = min(RESERVE, disk.total // RESERVED_PART) if reserve else 0
+    if disk.free < needed + kept:
+        but = f", and {kept:,} of them stay free" if kept else ""
+        raise Failure(f"{place} has {disk.free:,} bytes free{but}, but {needed:,} are needed: {done}")

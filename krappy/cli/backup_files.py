@@ -21,7 +21,9 @@ from krappy.store.disk import OS_DISK, PRIVATE
 
 LISTING = "backup.json"
 PARTS = ("views", "meta", "staging", "topics", "cluster")
+MOST_FILES = 1_000_000  # of a backup
 MOST_TOLD = 256 << 20  # bytes of a manifest, which has about 200 for each file
+MOST_NAME = 512  # characters
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999, the last that a calendar has
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # without waiting for the writer of a FIFO
@@ -34,7 +36,7 @@ def check_name(name: object) -> str:
     if isinstance(name, str):
         pure = PurePosixPath(name)
         parts = pure.parts
-        if name.isprintable() and ".." not in parts and len(parts) > 1 and parts[0] in PARTS:
+        if len(name) <= MOST_NAME and name.isprintable() and ".." not in parts and len(parts) > 1 and parts[0] in PARTS:
             return str(pure)
     raise Failure(f"a backup has no file called {name!r:.300}")
 

@@ -19,6 +19,7 @@ from krappy.broker.kafka_groups.offset_records import is_offset_key, offset_in, 
 from krappy.broker.staging.replicated import outcome_rows
 from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.upkeep.cluster_backup import TREE
+from krappy.cli.backup_files import MOST_TOLD
 from krappy.cli.errors import Failure
 from krappy.core import staging, transactions
 from krappy.core.cluster import paths, znodes
@@ -48,6 +49,7 @@ from krappy.types import Headers, TopicPartition
 ID = 16  # bytes of a topic's id
 READ = 1 << 20
 JOB_ENDED = 1  # the producer epoch of the markers of a staged job
+MOST_KEPT = 1 << 30  # bytes of internal topics that are kept in memory: keys and values of groups and the like
 WRITES = 1_000  # rows of the catalog that are written at a time
 At = tuple[str, int]
 Row = tuple[bytes, Headers]
@@ -69,6 +71,8 @@ class _Build:
     def __init__(self, folder: Path, listing: Mapping[str, Any]) -> None:
         self._folder = folder
         try:
+            if (folder / TREE).stat().st_size > MOST_TOLD:
+                raise ValueError(f"{TREE} has more than {MOST_TOLD:,} bytes")
             tree = json.loads((folder / TREE).read_bytes())
             self._tree = {str(path): base64.b64decode(data) for path, data in tree.items()}
             self._ends = {(str(topic), int(index)): int(end) for topic, index, _, end in listing["ends"]}
@@ -85,6 +89,7 @@ class _Build:
         self._committed: set[int] = set()  # producer ids of staged jobs whose commit was decided
         self._open: dict[int, Transaction] = {}  # by producer id
         self._notes: list[str] = []
+        self._left = MOST_KEPT
 
     def run(self) -> ClusterRestored:
         topics = [each for name, each in sorted(self._image.topics.items()) if name not in INTERNAL]
@@ -143,10 +148,14 @@ class _Build:
             with _failing(f"{topic.name}-{index}"):
                 log = self._log(topic, index)
                 for key, value, headers in _events(log):
-                    if value is None:
-                        found.pop(key, None)
-                    elif topic.name != JOBS or key.startswith((JOB, OUTCOME, ENDED)):
+                    self._left += _size(key, found.pop(key, None))
+                    if value is not None and (topic.name != JOBS or key.startswith((JOB, OUTCOME, ENDED))):
                         found[key] = value, headers
+                        self._left -= _size(key, found[key])
+                    if self._left < 0:
+                        raise Failure(
+                            f"{topic.name} has more than {MOST_KEPT:,} bytes of what groups and the like keep"
+                        )
                 log.close()
             shutil.rmtree(self._folder / "topics" / f"{topic.name}-{index}")
         return found
@@ -246,6 +255,14 @@ class _Build:
                     state = each.state._replace(leader=NOBODY, elr=(), last_known_elr=(), emptied=())
                     found[path] = write_state(state, found[path])
         return found
+
+
+def _size(key: bytes, row: Row | None) -> int:
+    """Bytes that a row takes."""
+    if row is None:
+        return 0
+    value, headers = row
+    return len(key) + len(value) + sum(len(name) + len(told or b"") for name, told in headers)
 
 
 def _events(log: Log) -> Iterator[tuple[bytes, bytes | None, Headers]]:

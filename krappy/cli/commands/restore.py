@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -26,7 +26,8 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     """Restore a backup to a new data folder.
 
     SOURCE is a backup of `krappy backup`: a folder, a tar archive (compressed or not), - for an archive on stdin, or a
-    folder of backups, of which the latest is restored. Every file is checked against its checksum. Run `krappy doctor`
+    folder of backups, of which the latest is restored. Every file is checked against its checksum. A twentieth of the
+    disk, or 1 GiB of a large one, stays free. A restore that fails removes what it has written. Run `krappy doctor`
     afterwards to check the data inside.
 
     \b
@@ -58,20 +59,21 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         if strange:
             raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a new folder")
         size = archive.size_of(source)
-        archive.check_room(data, size)
+        archive.check_room(data, size, reserve=True)
         watch = Stopwatch()
-        with _marked(partial), progress(size) as tell:
-            listing = archive.unpack(archive.files_of(source), partial, tell)
         restored = None
-        if listing["format"] == archive.CLUSTER_FORMAT:
-            from krappy.cli import cluster_restore
+        with _marked(partial):
+            with progress(size) as tell:
+                listing = archive.unpack(archive.files_of(source), partial, tell)
+            if listing["format"] == archive.CLUSTER_FORMAT:
+                from krappy.cli import cluster_restore
 
-            restored = cluster_restore.build(partial, listing)
-        meta = Meta(partial / "meta")
-        try:
-            trio.run(skip_ahead, meta, PRODUCER_IDS)
-        finally:
-            meta.close()
+                restored = cluster_restore.build(partial, listing)
+            meta = Meta(partial / "meta")
+            try:
+                trio.run(skip_ahead, meta, PRODUCER_IDS)
+            finally:
+                meta.close()
         for part in sorted(partial.iterdir()):
             part.rename(data / part.name)
         OS_DISK.fsync_dir(data)
@@ -93,15 +95,14 @@ def restore(source: str, data: Path, as_json: bool) -> None:
 
 @contextmanager
 def _marked(partial: Path) -> Iterator[None]:
-    """Creates the folder that marks an unfinished restore, and syncs it. If the block fails, the folder stays unless it
-    is empty."""
+    """Creates the folder that marks an unfinished restore, and syncs it. If the block fails, the folder is removed with
+    all that is in it."""
     partial.mkdir(PRIVATE, exist_ok=True)
     OS_DISK.fsync_dir(partial.parent)
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # raised when it is not empty
-            partial.rmdir()
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
