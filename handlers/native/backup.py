@@ -11,6 +11,9 @@ from krappy.wire import messages
 
 GRANTS = [Grant(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)]
 MAX_BYTES = 4 << 20  # of one answer
+# Seconds of silence after which one who holds files is taken for gone: they keep disk, and MOST_HELD of them keep others
+# from a backup. Clients ping every 30.
+PATIENCE = 90.0
 
 
 @serves(messages.BeginBackup, needs=needs.cluster(Op.CLUSTER_ACTION))
@@ -41,6 +44,7 @@ async def hold(session: SessionPort, request: messages.HoldBackup) -> messages.B
         held = await cluster.hold_backup()
     else:
         held = await session.find(request.begun, BackupStart).begun.hold(tree=request.tree)
+    session.patience = PATIENCE
     return messages.BackupHeld(session.add(BackupFiles(held), GRANTS), str(held.folder), held.files, held.size)
 
 

@@ -108,6 +108,7 @@ class SessionPort(PacedPort, Protocol):
     login: LoginPort | None  # None: nobody logs in at this listener
     access: AccessPort  # to whatever has a name
     says_broker: bool  # that it is another broker, which no quota limits
+    patience: float  # seconds of silence after which its connection ends, if others may be silent for longer
 
     @property
     def payer(self) -> Payer:

@@ -96,6 +96,11 @@ class Channel(DescribedConnection, Throttled):
     _least = 0  # the smallest size that a frame may have
     _keeping_back = False  # no further request may begin
 
+    @property
+    def _patience(self) -> float:
+        """Seconds for which a peer may be silent that has not begun a frame."""
+        return self._server.idle_seconds
+
     def _weigh(self, frame: memoryview) -> int:
         """`_due` of a request. `frame`: its bytes after the size field."""
         return 0
@@ -272,7 +277,7 @@ class Channel(DescribedConnection, Throttled):
         if self._silent_since == math.inf:
             return
         halfway = bool(self._rest) or self._large is not None
-        patience = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
+        patience = min(self._patience, self._server.stall_seconds) if halfway else self._patience
         if now - self._silent_since >= patience:
             if self._waited_for and not halfway:
                 self._silent_since = now

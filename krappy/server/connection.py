@@ -112,6 +112,10 @@ class Connection(Channel):
     def _tell(self) -> SessionFacts:
         return self.session.describe()
 
+    @property
+    def _patience(self) -> float:
+        return min(super()._patience, self.session.patience)
+
     def _close_session(self) -> None:
         self.session.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,6 +132,7 @@ class Session(Identified):
         self._further: dict[int, int] = {}  # for how many more the large ones count; members of groups never do
         self.closed = False
         self.says_broker = False
+        self.patience = math.inf
         self._next = 1
 
     @property

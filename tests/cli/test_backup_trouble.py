@@ -21,6 +21,7 @@ from krappy import blocking
 from krappy.cli import archive, checkup
 from krappy.cli.spawn import spawn_broker
 from krappy.errors import StorageError
+from krappy.handlers.native import backup as handler
 from krappy.store import hold
 from krappy.store.hold import _files as held_files
 from krappy.store.meta import Meta
@@ -154,10 +155,10 @@ def test_compaction_goes_on_beside_a_backup(tmp_path: Path) -> None:
             assert [entry.value for entry in client.table("t").scan()] == [b"39"] * 7
 
 
-def until(true: object) -> None:
+def until(true: object, seconds: float = 120) -> None:
     """Waits for what another thread brings about."""
     assert callable(true)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -238,6 +239,35 @@ def test_a_backup_that_is_stopped_leaves_nothing(tmp_path: Path, form: str, numb
         else:
             assert not target.exists()
         until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
+
+
+def test_a_backup_that_is_killed_is_let_go_at_once(tmp_path: Path) -> None:
+    with run_broker(tmp_path / "data") as broker:
+        with blocking.connect(broker.address) as client, client.producer("t") as producer:
+            producer.send("1").result()
+        program = [sys.executable, "-c", HALTED, "backup", str(tmp_path / "copy"), "--address", broker.address]
+        with child(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"half\n"
+            process.kill()
+            until(lambda: not list((tmp_path / "data" / "backup").iterdir()), 10)
+
+
+def test_a_backup_whose_machine_is_gone_is_let_go_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells the broker that it is gone: the process stands still here. One that pings keeps what it holds."""
+    monkeypatch.setattr(handler, "PATIENCE", 1.0)
+    with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address, keepalive=0.3) as client:
+        with client.producer("t") as producer:
+            producer.send("1").result()
+        program = [sys.executable, "-c", HALTED, "backup", str(tmp_path / "copy"), "--address", broker.address]
+        with client.hold_backup() as held, child(program, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"half\n"
+            process.send_signal(signal.SIGSTOP)
+            until(lambda: [str(each) for each in (tmp_path / "data" / "backup").iterdir()] == [held.folder], 10)
+            assert (Path(held.folder) / "manifest.json").exists()
 
 
 # `krappy`, halting in the middle of what it copies until a signal ends it.

@@ -148,7 +148,7 @@ class EndsNoted(Answer, kind=76):
 class HoldBackup(Request, kind=60):
     """Links the broker's files, as of now, into a folder on the broker's machine, from which a program there copies
     them (`krappy backup`), or to be read with ReadBackup. The folder stays until Unregister of the handle, or the end
-    of the connection. `manifest.json` in that folder lists as `files` the name of each file and how many of its bytes
+    of the connection, which comes, too, once nothing has come for 90 seconds (Ping helps). `manifest.json` in that folder lists as `files` the name of each file and how many of its bytes
     belong to the backup: a file that is still being written may have more.
     """
 
