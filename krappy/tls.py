@@ -17,7 +17,8 @@ import os
 import socket
 import ssl
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, WeakSet
 
 PART = 17 << 10  # bytes that are decrypted at a time: a whole record, or 640 key updates
 FRUITLESS = 64 << 10  # four times as many as the largest record has
@@ -26,7 +27,10 @@ PIECE = 256 << 10  # bytes of one `recv` or `send`, which takes about 0.1 ms
 
 
 class TlsSocket(socket.socket):
-    """Takes the place of `sock`, before the handshake. `host`: of the server, for a client's side."""
+    """Takes the place of `sock`, before the handshake. `host`: of the server, for a client's side. `made`: those that
+    were made with a context, if somebody has put it there."""
+
+    made: ClassVar[WeakKeyDictionary[ssl.SSLContext, WeakSet[TlsSocket]]] = WeakKeyDictionary()
 
     def __init__(self, context: ssl.SSLContext, sock: socket.socket, host: str | None = None) -> None:
         family, kind, protocol = sock.family, sock.type, sock.proto
@@ -37,6 +41,8 @@ class TlsSocket(socket.socket):
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=host
         )
+        if (made := self.made.get(context)) is not None:
+            made.add(self)
         self._unsent: list[bytes | memoryview] = []  # encrypted bytes that the system has not taken
         self._taken = 0  # bytes of a `send` that are among these
         self._more = False  # what has come was not all read

@@ -6,7 +6,8 @@ Rules, kept here:
   certificate without its key, or one that is not valid now, does not: the old one stays, and the log says so. They are
   looked at again until they are good.
 - Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
-  files without it are taken, the connection ends.
+  files without it are taken, the connection ends. So does a link that this broker has opened to another one, by whose
+  certificate it was taken for a broker; whoever needs the link opens it anew.
 - A handshake has `SECONDS`. When more than `MOST` wait for their peers, the one that has waited longest gives way: not
   one whose peer is quick. The steps of handshakes, of up to some ms each, are made in turns; while as many wait for
   that, listeners with TLS accept nobody.
@@ -17,14 +18,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import ssl
 import stat
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import trio
 
@@ -57,7 +60,8 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 class Contexts(NamedTuple):
     """`clients`: of Kafka's and the native protocol. `browsers`: of HTTP, whose clients show no certificate. `brokers`:
     with which this broker connects to others of its cluster. `begins`, `expires`: from when until when the certificate
-    is valid, in seconds since the epoch. `authorities`: hashes of those that vouch for clients."""
+    is valid, in seconds since the epoch. `authorities`, `for_brokers`: hashes of those that vouch for clients, and for
+    other brokers."""
 
     clients: ssl.SSLContext
     browsers: ssl.SSLContext
@@ -65,6 +69,7 @@ class Contexts(NamedTuple):
     begins: float
     expires: float
     authorities: Authorities = NOBODY
+    for_brokers: Authorities = NOBODY
 
     def not_now(self, now: float) -> str:
         """Why the certificate is not valid now; empty: it is."""
@@ -82,6 +87,7 @@ class ServerTls:
         self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
         self._seen = self._look()
         self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
+        self._links: WeakKeyDictionary[ssl.SSLContext, WeakSet[TlsSocket]] = WeakKeyDictionary()  # to other brokers
         self.rules = _rules(settings)
         self.contexts = self._load()
         self._failed = ""  # why the files were not taken when they were read last
@@ -99,8 +105,8 @@ class ServerTls:
         return self.contexts.browsers
 
     def stands_on(self, sock: TlsSocket) -> Authorities:
-        """The authorities by which a client's certificate was found good; of several that may be, all. Nobody: it has
-        shown none."""
+        """The authorities by which a peer's certificate was found good; of several that may be, all. Nobody: it has
+        shown none. Raises ValueError during the handshake."""
         known = self._known.get(sock.context, NOBODY)  # which may be of the files before
         if not known or not sock.getpeercert(binary=True):
             return NOBODY
@@ -115,6 +121,20 @@ class ServerTls:
         while True:
             await trio.sleep(LOOK_SECONDS)
             await trio.to_thread.run_sync(self.look)
+            self._end_links()
+
+    def _end_links(self) -> None:
+        """Ends what was opened to brokers, before the files changed, by authorities that are there no more."""
+        contexts = self.contexts
+        for context, links in list(self._links.items()):
+            for link in list(links) if context is not contexts.brokers else ():
+                try:
+                    stands_on = self.stands_on(link)
+                except ValueError:  # the handshake is not done: it may stand on any
+                    stands_on = self._known[context]
+                if not stands_on <= contexts.for_brokers:
+                    with suppress(OSError):
+                        link.shutdown(socket.SHUT_RDWR)
 
     def look(self) -> None:
         """Takes the files if they have changed since the last look. What was not good may be good now, though nothing
@@ -157,8 +177,12 @@ class ServerTls:
         clients, browsers = self._context(settings.ssl_client_auth), self._context("none")
         authorities = NOBODY if settings.ssl_client_auth == "none" else _authorities(settings.tls_client_ca, clients)
         self._known[clients] = authorities
-        outgoing = self._outgoing() if settings.zookeeper_connect else None
-        return Contexts(clients, browsers, outgoing, begins, expires, authorities)
+        if not settings.zookeeper_connect:
+            return Contexts(clients, browsers, None, begins, expires, authorities)
+        brokers = self._outgoing()
+        self._known[brokers] = _authorities(settings.tls_client_ca, brokers) if settings.tls_client_ca else NOBODY
+        self._links[brokers] = TlsSocket.made[brokers] = WeakSet()
+        return Contexts(clients, browsers, brokers, begins, expires, authorities, self._known[brokers])
 
     def _outgoing(self) -> ssl.SSLContext:
         """It trusts the authorities of clients' certificates, which are those of brokers, too; else the system's."""

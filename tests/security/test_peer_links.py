@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import krappy
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
 from krappy.cluster.peers import PeerLink
 from krappy.errors import ConnectionLost, KrappyError
+from krappy.server import tls as server_tls
 from krappy.server.tls import ServerTls
 from krappy.settings.listeners import parse_address
 from krappy.settings.server import load
@@ -43,10 +44,10 @@ def trusting(context: ssl.SSLContext) -> Callable[[], ssl.SSLContext]:
 @asynccontextmanager
 async def linked(folder: Path, way: InterBroker, protocol: str, **settings: Any) -> AsyncIterator[PeerLink]:
     users = folder / "users"
-    users.mkdir(exist_ok=True)
+    users.mkdir(parents=True, exist_ok=True)
     (users / "broker").write_text(SECRET)
     settings = {**USER, "users_dir": str(users), **settings}
-    settings |= {"listen_kafka": f"{protocol}://127.0.0.1:0", "listen_native": None}
+    settings |= dict.fromkeys(("listen_kafka", "listen_native"), f"{protocol}://127.0.0.1:0")
     async with krappy.Broker(folder / "data", ballast_bytes=0, durability="os", **settings) as broker:
         link = PeerLink(lambda: parse_address(broker.kafka_address), "test", way, timeout_s=5)
         try:
@@ -188,6 +189,92 @@ def test_a_renewed_certificate_is_shown_to_others(authority: Authority, tmp_path
             tls.look()
             link.close()
             assert await may_alter()
+
+    trio.run(main)
+
+
+async def ended(link: PeerLink) -> None:
+    assert link._connection is not None
+    with trio.fail_after(10):
+        assert not await link._connection._stream.receive_some(1)
+
+
+def test_a_link_ends_with_the_authority_of_the_broker_that_it_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other links stay. It is opened anew once that broker has a certificate of one that is trusted."""
+    monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
+    stays, goes = Authority(tmp_path), Authority(tmp_path)
+    trusted, theirs = tmp_path / "trusted.pem", tmp_path / "theirs.pem"
+
+    def replace(file: Path, *parts: str) -> None:
+        new = tmp_path / "new"
+        new.write_text("".join(Path(each).read_text() for each in parts))
+        new.chmod(0o600)
+        new.rename(file)
+
+    async def main() -> None:
+        replace(trusted, stays.ca, goes.ca)
+        replace(theirs, goes.issue("127.0.0.1"))
+        tls = outgoing(tmp_path, stays, Path(stays.issue("127.0.0.1")), tls_client_ca=str(trusted))
+        way, mutual = InterBroker("SSL", tls.for_brokers), {"tls_client_ca": stays.ca, "ssl_client_auth": "required"}
+        good = {**mutual, "tls_certificate": stays.issue("127.0.0.1")}
+        async with (
+            trio.open_nursery() as nursery,
+            linked(tmp_path / "good", way, "SSL", **good) as unharmed,
+            linked(tmp_path / "bad", way, "SSL", **mutual, tls_certificate=str(theirs)) as link,
+        ):
+            nursery.start_soon(tls.watch)
+            assert await ask(link) == await ask(unharmed) == 1
+            before = unharmed._connection
+            replace(trusted, stays.ca)
+            await ended(link)
+            while True:
+                with pytest.raises(ConnectionLost) as error:
+                    await ask(link)
+                if "its certificate is not good" in str(error.value):
+                    break
+            assert await ask(unharmed) == 1
+            assert unharmed._connection is before
+            replace(theirs, stays.issue("127.0.0.1"))
+            with trio.fail_after(10):
+                while True:
+                    with suppress(ConnectionLost):
+                        assert await ask(link) == 1
+                        break
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_so_does_a_connection_of_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a client with the context of links."""
+    monkeypatch.setattr(server_tls, "LOOK_SECONDS", 0.05)
+    stays, goes = Authority(tmp_path), Authority(tmp_path)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text(Path(stays.ca).read_text() + Path(goes.ca).read_text())
+
+    async def main() -> None:
+        tls = outgoing(tmp_path, stays, Path(stays.issue("127.0.0.1")), tls_client_ca=str(trusted))
+        settings = {"tls_certificate": goes.issue("127.0.0.1"), "tls_client_ca": stays.ca, "super_users": "User:x"}
+        settings |= {"listen_native": "SSL://127.0.0.1:0", "listen_kafka": "SSL://127.0.0.1:0"}
+        settings["ssl_client_auth"] = "required"
+        async with (
+            trio.open_nursery() as nursery,
+            krappy.Broker(tmp_path / "data", ballast_bytes=0, durability="os", **settings) as broker,  # type: ignore[arg-type]
+            krappy.connect(broker.native_address, tls=tls.for_brokers, timeout=1) as client,
+        ):
+            nursery.start_soon(tls.watch)
+            assert (await client.ping()).cluster
+            trusted.write_text(Path(stays.ca).read_text())
+            why = ""
+            with trio.fail_after(10):
+                while "not trusted" not in why:
+                    try:
+                        await client.ping()
+                    except ConnectionLost as error:
+                        why = str(error)
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
 

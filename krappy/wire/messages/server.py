@@ -148,8 +148,9 @@ class EndsNoted(Answer, kind=76):
 class HoldBackup(Request, kind=60):
     """Links the broker's files, as of now, into a folder on the broker's machine, from which a program there copies
     them (`krappy backup`), or to be read with ReadBackup. The folder stays until Unregister of the handle, or the end
-    of the connection, which comes, too, once nothing has come for 90 seconds (Ping helps). `manifest.json` in that folder lists as `files` the name of each file and how many of its bytes
-    belong to the backup: a file that is still being written may have more.
+    of the connection, which comes, too, once nothing has come for 90 seconds (Ping helps). `manifest.json` in that
+    folder lists as `files` the name of each file and how many of its bytes belong to the backup: a file that is still
+    being written may have more.
     """
 
     # of BeginBackup: only the logs' files are linked, and what was begun is over. nil: all of this broker's files
