@@ -23,6 +23,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from krappy.console.pacer import PaidPacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError
 from krappy.console.security import read_cookies
@@ -190,6 +191,11 @@ class Call:
     @property
     def lookout(self) -> LookoutPort:
         return self.console.lookout  # type: ignore[no-any-return]
+
+    @property
+    def pacer(self) -> PaidPacer:
+        """For the work of a live view."""
+        return PaidPacer(self.console.pacer, self.payer)
 
     @property
     def gateway(self) -> GatewayPort | None:

@@ -39,8 +39,9 @@ from krappy.console import (
 from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
 from krappy.console.history import FigureHistory
-from krappy.console.live import OVER, EventStream, Pacer
+from krappy.console.live import OVER, EventStream
 from krappy.console.oidc import ProviderLogins
+from krappy.console.pacer import Pacer
 from krappy.console.paying import HttpPayer
 from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import CHANGED, CONSOLE, HEADERS, Guard, read_cookies
@@ -213,7 +214,7 @@ class PathOperations:
             console.live_of[user] += 1
         try:
             hold = partial(call.access.hold, grants)
-            stream = EventStream(found, console.pacer, call.stands, hold, call.payer.pause, binary=call.binary)
+            stream = EventStream(found, call.pacer, call.stands, hold, call.payer, binary=call.binary)
             await stream(scope, receive, send)
         finally:
             console.live -= 1

@@ -1,56 +1,27 @@
 """Server-sent events: a stream that ends when its reader leaves, and sends no faster than the reader takes.
 
-Only live views use the broker's time for long, so the share of all of them together is bounded (`Pacer`). Their number
-is bounded by the application (`app.MOST_LIVE`).
+The share of the broker's time that all of them together use is bounded (`pacer.Pacer`), and so is their number
+(`app.MOST_LIVE`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from time import perf_counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import trio
 
 from krappy.console.api import MSGPACK, Live
+from krappy.console.pacer import PacedStopwatch, PaidPacer
+from krappy.console.paying import HttpPayer
 from krappy.console.problems import HttpError, problem_of
 from krappy.errors import AuthorizationFailed, KrappyError
 
 Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
 KEEP_ALIVE_SECONDS = 15.0
 OVER = "the session has ended: log in again"
-SHARE = 0.04  # of the event loop's time
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
-
-
-class Pacer:
-    """Gives turns to work, so that all work together takes `share` of the event loop's time in the long run."""
-
-    def __init__(self, share: float = SHARE) -> None:
-        self._share = share
-        self._free_at = 0.0
-
-    async def turn(self) -> None:
-        await trio.lowlevel.checkpoint()
-        while trio.current_time() < self._free_at:
-            await trio.sleep_until(self._free_at)
-
-    def spent(self, seconds: float) -> None:
-        self._free_at = max(trio.current_time(), self._free_at) + seconds / self._share
-
-
-class PacedStopwatch:
-    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`."""
-
-    def __init__(self, pacer: Pacer) -> None:
-        self._pacer = pacer
-
-    def __enter__(self) -> None:
-        self._began = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._pacer.spent(perf_counter() - self._began)
 
 
 class EventStream:
@@ -58,21 +29,21 @@ class EventStream:
 
     `binary`: the same as msgpack maps, one after the other. `allowed`: called every KEEP_ALIVE_SECONDS; the view ends
     when it returns False. `hold`: as `AccessPort.hold` for what the view shows; the view ends when it is not allowed.
-    `pause(size)`: waits after each part of so many bytes.
+    `payer`: who pays for its bytes, and its time on the event loop.
     """
 
     def __init__(
         self,
         live: Live,
-        pacer: Pacer,
+        pacer: PaidPacer,
         allowed: Callable[[], bool],
         hold: Hold,
-        pause: Callable[[int], Awaitable[None]],
+        payer: HttpPayer,
         *,
         binary: bool,
     ) -> None:
         self._live = live
-        self._pause = pause
+        self._payer = payer
         self._binary = binary
         self._allowed = allowed
         self._hold = hold
@@ -89,7 +60,7 @@ class EventStream:
                 body = make(event, data, id)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
-            await self._pause(len(body))
+            await self._payer.pause(len(body))
 
         async with trio.open_nursery() as nursery:
             revoked = Revocation()
@@ -98,7 +69,7 @@ class EventStream:
             nursery.start_soon(revoked.end, push, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
             try:
-                await self._live.run(push)
+                await self._payer.live(self._live.run(push))
             except KrappyError as error:
                 await push("problem", problem_of(error))
             except HttpError as refusal:

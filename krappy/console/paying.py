@@ -89,11 +89,21 @@ class HttpPayer:
     def took(self, seconds: float) -> None:
         self._quotas.spend(QuotaKey.REQUEST, self._payer, 100 * seconds)
 
+    async def live(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `timed`, for a live view: there may be quotas later."""
+        return await timed(work, perf_counter, lambda seconds: self.took(seconds) if self._quotas.timed else None)
+
+    async def turn(self) -> None:
+        """Before a live view uses the event loop again: until there was little of that, but not for long."""
+        if self._quotas.timed:
+            await self._quotas.within(QuotaKey.REQUEST, self._payer, MOST_REQUEST)
+
     async def pause(self, size: int) -> None:
         """After a part of a live view: until there may be another one."""
         self.read(size)
         if self._reads and self._quotas.on:
             await self._quotas.within(QuotaKey.CONSUME, self._payer)
+        await self.turn()
 
 
 def _refusal(key: QuotaKey, seconds: float) -> HttpError:

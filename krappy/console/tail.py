@@ -20,7 +20,7 @@ from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.elsewhere import MAX_MERGED, ElsewherePartition, EventSource, led_here, refresh, sources
 from krappy.console.events import EventShown, Partition, ValueBytes, show
-from krappy.console.live import PacedStopwatch
+from krappy.console.pacer import PacedStopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry, show_known
@@ -170,7 +170,7 @@ class TailView:
         self._gateway = call.gateway
         self._topic = topic
         self._grows_with = grows_with
-        self._pacer = call.console.pacer
+        self._pacer = call.pacer
         self._partitions = partitions
         self._rate = query.rate
         self._allowed = float(query.rate)
@@ -322,7 +322,7 @@ class WatchView:
         query: WatchQuery,
         grows_with: Mapping[int, PartitionPort],
     ) -> None:
-        self._pacer = call.console.pacer
+        self._pacer = call.pacer
         self._partitions = {each.index: each for each in partitions}
         self._grows_with = grows_with
         self._viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
@@ -388,7 +388,7 @@ class WatchElsewhereView:
     def __init__(self, call: Call, topic: TopicPort, partitions: list[EventSource], query: WatchQuery) -> None:
         assert call.gateway is not None
         self._gateway, self._topic, self._partitions = call.gateway, topic, partitions
-        self._pacer = call.console.pacer
+        self._pacer = call.pacer
         self._viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
         prefix, start, end = _bounds(query)
         offsets = _resumed(call, topic, query.after)

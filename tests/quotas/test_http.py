@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
 
 import httpx
 import pytest
 
+from krappy.clients.acls import AclInfo
+from krappy.console import paying
 from krappy.console.paying import HttpPayer
 from krappy.server import throttled
 from krappy.testing.running import RunningBroker
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
+from tests.security.test_ends import broker_of, browser
 
 KB = 1000
 
@@ -88,6 +93,34 @@ def test_a_live_view_is_slowed_down(broker: RunningBroker, web: httpx.Client, qu
             producer.send(b"one more", key="more").result()
             assert next(chunks)
     assert time.monotonic() - before > 0.6  # of 70 KB 40 KB may come at once
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/topics/h-time/watch?snapshot=false", "/topics/h-time/tail?text=wanted"],  # the second shows only some
+)
+def test_the_time_of_a_live_view_counts_and_slows_it_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Also if the quota comes later. What another user writes is not slowed down."""
+    monkeypatch.setattr(paying, "MOST_REQUEST", 0.5)
+    clock = count()
+    monkeypatch.setattr(paying, "perf_counter", lambda: next(clock) / 100)  # each step takes 10 ms
+    with broker_of(tmp_path) as (broker, client), browser(broker, "bob", "b") as web:
+        client.create_topic("h-time")
+        client.add_acls([AclInfo("topic", "h-time", "User:bob", "read")])
+        with client.producer("h-time") as producer, web.stream("GET", path) as answer:
+            lines = (line for line in answer.iter_lines() if line.startswith("data:"))
+            next(lines)  # it has begun
+            client.security.alter_quotas({"request_percentage": 1.0}, user="bob")
+            began = time.monotonic()
+            for number in range(3):
+                for each in ("other", f"wanted {number}"):
+                    producer.send(each, key=each).result()
+                while f"wanted {number}" not in next(lines):
+                    pass
+            assert time.monotonic() - began > 1.0
+        check_refused(web.get("/overview"), "request_percentage", 1)
 
 
 def test_throttling_is_told_to_prometheus(broker: RunningBroker, quotas: Quotas) -> None:
