@@ -314,10 +314,7 @@ def _save(source: Counted, folder: Path, name: str) -> None:
 
 def _listing(file: IO[bytes]) -> dict[str, Any]:
     try:
-        data = file.read(backup_files.MOST_TOLD + 1)
-        if len(data) > backup_files.MOST_TOLD:
-            raise ValueError
-        found = json.loads(data)
+        found = backup_files.parse(file.read(backup_files.MOST_TOLD + 1))
         if found["format"] not in (FORMAT, CLUSTER_FORMAT):
             newest = CLUSTER_FORMAT
             raise Failure(f"this backup has format {found['format']!r:.20}, but this version reads format {newest}")

@@ -23,6 +23,7 @@ LISTING = "backup.json"
 PARTS = ("views", "meta", "staging", "topics", "cluster")
 MOST_FILES = 1_000_000  # of a backup
 MOST_TOLD = 256 << 20  # bytes of a manifest, which has about 200 for each file
+MOST_VALUES = 8 * MOST_FILES  # of a manifest: each takes some hundred bytes of memory, however few it has in the file
 MOST_NAME = 512  # characters
 LATEST_MS = 253_402_300_799_999  # the end of the year 9999, the last that a calendar has
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,13 +42,20 @@ def check_name(name: object) -> str:
     raise Failure(f"a backup has no file called {name!r:.300}")
 
 
+def parse(data: bytes) -> Any:
+    """JSON that somebody else has written. Raises ValueError, RecursionError."""
+    if len(data) > MOST_TOLD or data.count(b",") > MOST_VALUES:
+        raise ValueError("it has more than any backup has")
+    return json.loads(data)
+
+
 def read_manifest(data: bytes) -> dict[str, Any]:
     """A broker's manifest: its `files` are names and sizes that may be, and its `taken_ms` is a time. Raises
     Failure."""
     if len(data) > MOST_TOLD:
         raise Failure(f"the broker says more than {MOST_TOLD:,} bytes of its files")
     try:
-        found: dict[str, Any] = json.loads(data)
+        found: dict[str, Any] = parse(data)
         files = [(name, size) for name, size in found["files"]]
         whole = all(type(size) is int and size >= 0 for _, size in files) and is_time(found["taken_ms"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -131,7 +131,7 @@ def _with_manifests(held: list[HeldAt], ends: Mapping[At, LeaderEnd]) -> Cluster
     if size is None:
         raise Failure(f"broker {held[0].broker} does not hold {TREE}")
     try:
-        tree = json.loads(_read_all(held[0], TREE, min(size, backup_files.MOST_TOLD)))
+        tree = backup_files.parse(_read_all(held[0], TREE, min(size, backup_files.MOST_TOLD)))
         image = Image().after({path: Znode(base64.b64decode(data)) for path, data in sorted(tree.items())})
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Failure(f"the {TREE} of broker {held[0].broker} can't be read") from None

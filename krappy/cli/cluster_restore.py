@@ -8,7 +8,6 @@ to internal topics again.) No transaction stays open that nobody would end.
 from __future__ import annotations
 
 import base64
-import json
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +18,7 @@ from krappy.broker.kafka_groups.offset_records import is_offset_key, offset_in, 
 from krappy.broker.staging.replicated import outcome_rows
 from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.upkeep.cluster_backup import TREE
-from krappy.cli.backup_files import MOST_TOLD
+from krappy.cli.backup_files import MOST_TOLD, parse
 from krappy.cli.errors import Failure
 from krappy.core import staging, transactions
 from krappy.core.cluster import paths, znodes
@@ -71,9 +70,8 @@ class _Build:
     def __init__(self, folder: Path, listing: Mapping[str, Any]) -> None:
         self._folder = folder
         try:
-            if (folder / TREE).stat().st_size > MOST_TOLD:
-                raise ValueError(f"{TREE} has more than {MOST_TOLD:,} bytes")
-            tree = json.loads((folder / TREE).read_bytes())
+            with (folder / TREE).open("rb") as file:
+                tree = parse(file.read(MOST_TOLD + 1))
             self._tree = {str(path): base64.b64decode(data) for path, data in tree.items()}
             self._ends = {(str(topic), int(index)): int(end) for topic, index, _, end in listing["ends"]}
             self._image = Image().after({path: Znode(self._tree[path]) for path in sorted(self._tree)})

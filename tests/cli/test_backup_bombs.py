@@ -161,10 +161,14 @@ def test_memory_is_bounded_whatever_an_archive_asks_for() -> None:
         list(tar_stream.files(io.BytesIO(bytes(packed))))
 
 
-def test_a_listing_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backup_files, "MOST_TOLD", 1_000)
+@pytest.mark.parametrize(("limit", "told"), [("MOST_TOLD", b" "), ("MOST_VALUES", b"[],")])
+def test_a_listing_that_would_fill_the_memory_is_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, told: bytes
+) -> None:
+    monkeypatch.setattr(backup_files, limit, 1_000)
+    text = b'{"format": 1, "taken_ms": 1, "files": [], "x": [%b 1]}' % (told * 1_001)
     with pytest.raises(Failure, match="can't be read"):
-        archive.check(tar_stream.files(io.BytesIO(tar_of((member("backup.json", 2_000), b" " * 2_000)))), print)
+        archive.check(tar_stream.files(io.BytesIO(tar_of((member("backup.json", len(text)), text)))), print)
 
 
 def test_files_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
