@@ -471,8 +471,7 @@ class Client(Opened, AclMethods):
     @contextmanager
     def hold_backup(self) -> Iterator[admin.HeldBackup]:
         """Links the broker's files, as of now, into a folder on its machine, to be copied within the `with`, as `krappy
-        backup` does. The broker lets go of a client that is silent for 90 seconds: `keepalive` has to be less. Raises
-        StorageError."""
+        backup` does. The client's `keepalive` has to be below 90 s. Raises StorageError."""
         held = run(admin.hold_backup(self._link))
         try:
             yield held

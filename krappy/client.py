@@ -467,8 +467,7 @@ class Client(AclMethods):
     @asynccontextmanager
     async def hold_backup(self) -> AsyncIterator[admin.HeldBackup]:
         """Links the broker's files, as of now, into a folder on its machine, to be copied within the `with`, as `krappy
-        backup` does. The broker lets go of a client that is silent for 90 seconds: `keepalive` has to be less. Raises
-        StorageError."""
+        backup` does. The client's `keepalive` has to be below 90 s. Raises StorageError."""
         held = await admin.hold_backup(self._link)
         try:
             yield held

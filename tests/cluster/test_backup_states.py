@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from krappy.records import batch
 from krappy.store.catalog import LocalCatalog
 from krappy.store.meta import Meta
 from krappy.wire import messages as m
+from tests.cli.test_backup_trouble import HALTED
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.secured import SecuredProcesses
 from tests.cluster.test_backup import LONG, check_folder, done, krappy
@@ -32,7 +34,7 @@ from tests.cluster.test_secured import secured as secured
 from tests.cluster.test_staged_jobs import stage
 from tests.kafka.raw import Raw
 from tests.peer import Peer
-from tests.process import BrokerProcess, wait_until
+from tests.process import BrokerProcess, child, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +187,25 @@ def test_the_only_replica_dies_while_it_is_copied(
     assert "no broker holds only-0 any more: start again" in json.loads(err.splitlines()[-1])["error"]
     assert not (tmp_path / "backup").exists()
     wait_until(lambda: cluster.partitions("only")[0].leader == 3, "it is there again", LONG)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_brokers_let_go_of_a_backup_that_is_stopped(
+    cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path, number: signal.Signals
+) -> None:
+    name = f"stopped-{number}"
+    make(cluster, name, [1], [2], [3])
+    with client.producer(name) as producer:
+        producer.send("v").result(LONG)
+    held = [each.data / "backup" for each in cluster.brokers.values()]
+    wait_until(lambda: not any(list(each.iterdir()) for each in held if each.exists()), "none is held", LONG)
+    program = [sys.executable, "-c", HALTED, "backup", str(tmp_path / "backup"), "--address", cluster.native]
+    with child(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"half\n"
+        assert all(list(each.iterdir()) for each in held)
+        process.send_signal(number)
+        wait_until(lambda: not any(list(each.iterdir()) for each in held), "all have let go", 15)
 
 
 def test_a_folder_of_a_backup_does_not_join_the_cluster_that_it_comes_from(
