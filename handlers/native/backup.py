@@ -11,8 +11,8 @@ from krappy.wire import messages
 
 GRANTS = [Grant(Resource.CLUSTER, CLUSTER_NAME, Op.CLUSTER_ACTION)]
 MAX_BYTES = 4 << 20  # of one answer
-# Seconds of silence after which one who holds files is taken for gone: they keep disk, and MOST_HELD of them keep others
-# from a backup. Clients ping every 30.
+# Seconds of silence after which who holds files is taken for gone: they keep disk, and after a few of them nobody else
+# can make a backup. Clients ping every 30.
 PATIENCE = 90.0
 
 
