@@ -159,7 +159,4 @@ def check_backups(workload: Workload, moment: int, root: Path) -> list[Backup]:
 
 
 def wrong_files(path: Path) -> list[str]:
-    if path.is_dir():
-        return archive.check(archive.read_folder(path), lambda *_: None)[1]
-    with path.open("rb") as file:
-        return archive.check(archive.read_tar(file), lambda *_: None)[1]
+    return archive.check((archive.read_folder if path.is_dir() else archive.read_tar)(path), lambda *_: None)[1]
