@@ -33,7 +33,15 @@ class MetaSync:
         if not self._runtime.fsync:
             await trio.lowlevel.checkpoint()
             return
-        await self.later().wait()
+        if self._running:
+            await self.later().wait()
+            return
+        self._running = True
+        try:
+            await self._sync()  # by this task: to have another one do it takes two turns of the loop more
+        finally:
+            self._running = False
+            self._begin()
 
     def later(self) -> Later[None]:
         """As `wait`, without a task that waits."""
@@ -42,27 +50,34 @@ class MetaSync:
             later.resolve(None)
             return later
         self._waiters.append(later)
-        if not self._running:
+        self._begin()
+        return later
+
+    def _begin(self) -> None:
+        """Serves those who wait, unless a sync runs."""
+        if self._waiters and not self._running:
             self._running = True
             self._runtime.spawn(self._run)
-        return later
 
     async def _run(self) -> None:
         try:
             while self._waiters:
                 waiters, self._waiters = self._waiters, []
-                began = perf_counter()
                 try:
-                    await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
+                    await self._sync()
                 except KrappyError as error:
                     for later in waiters:
                         later.reject(error)
                 else:
-                    self._runtime.measures.catalog_syncs.observe(perf_counter() - began)
                     for later in waiters:
                         later.resolve(None)
         finally:
             self._running = False
+
+    async def _sync(self) -> None:
+        began = perf_counter()
+        await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
+        self._runtime.measures.catalog_syncs.observe(perf_counter() - began)
 
     async def mend(self) -> None:
         """Reopens the database when it has failed, once the disk has room for that. Until cancelled."""
