@@ -59,6 +59,10 @@ class Worker:
                     self.live(raw, life)
             except (Closed, OSError):  # the broker is down
                 time.sleep(0.1)
+            except Exception as fault:  # else the thread would end, and nobody would know
+                with self.ledger.lock:
+                    self.ledger.faults.append(f"{self.name} ends: {fault!r}")
+                raise
 
     def live(self, raw: Raw, life: int) -> None:
         index, rng, ledger = self.rng.randrange(PARTITIONS), self.rng, self.ledger
@@ -137,7 +141,7 @@ def test_members_and_the_broker_die(tmp_path: Path, launcher: Launcher) -> None:
                 return sum(position(raw, "g", "t", index)[1] for index in range(PARTITIONS))
 
         try:
-            wait_until(lambda: lag() == 0, "all records are settled", 60)
+            wait_until(lambda: bool(ledger.faults) or lag() == 0, "all records are settled", 60)
         finally:
             ledger.stop.set()
             for each in workers:

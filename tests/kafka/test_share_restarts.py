@@ -7,7 +7,7 @@ from pathlib import Path
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw, create
 from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Member, beat, earliest, fill, position
-from tests.process import Launcher, broker_process
+from tests.process import Launcher, broker_process, wait_until
 
 
 def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher) -> None:
@@ -37,6 +37,28 @@ def test_a_killed_broker_goes_on_where_it_was(tmp_path: Path, launcher: Launcher
             assert one.acquired((4, 4, [RELEASE]), max_records=1) == [(5, 5, 3)]
             assert one.acquired((5, 5, [ACCEPT]), max_records=1) == [(6, 6, 2)]
             assert position(raw, "g", "t") == (6, 4)
+        assert broker.stop() == 0
+
+
+def test_what_was_delivered_for_the_last_time_is_settled_though_nothing_follows(
+    tmp_path: Path, launcher: Launcher
+) -> None:
+    """Its member died with the broker, and there is nothing else whose change would settle it, too."""
+    with broker_process(tmp_path / "data", launch=launcher, durability="fsync") as broker:
+        create(broker, "t")
+        with Raw(broker.kafka) as raw:
+            earliest(raw, "g", share_delivery_count_limit="2")
+            fill(raw, "t", 2)
+            one = Member(raw, "g", "one", "t")
+            assert one.acquired(max_records=1) == [(0, 0, 1)]
+            assert one.acquired((0, 0, [RELEASE]), max_records=1) == [(0, 0, 2)]
+            assert one.acquired(max_records=1) == [(1, 1, 1)]
+            assert one.acknowledge((1, 1, [ACCEPT])) == 0  # what was acquired is durable with it
+        broker.kill()
+        broker.start()
+        with Raw(broker.kafka) as raw:
+            assert Member(raw, "g", "two", "t").acquired(max_wait_ms=0) == []
+            wait_until(lambda: position(raw, "g", "t") == (2, 0), "both are settled")
         assert broker.stop() == 0
 
 

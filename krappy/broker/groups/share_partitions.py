@@ -142,7 +142,7 @@ class SharePartitions:
         shared.begins = not state.leases
         if end is not None:
             shared.cut(end)
-        elif shared.begins:
+        elif shared.begins or leases.dead:  # a broker that was killed did not settle those
             shared.changed()
         return shared
 
