@@ -196,6 +196,7 @@ async def test_what_the_broker_refuses_for_long_is_given_up(
             with pytest.raises(error, match="not now"), anyio.fail_after(10):
                 await left.__aexit__(None, None, None)
         before = await floor(client, topic)  # leaving sent it once more
+    async with krappy.connect(address) as client:
         async with client.consumer(topic, group=topic) as consumer:
             with monkeypatch.context() as refused:
                 refused.setattr(Member, "ack", refuse(StorageError))

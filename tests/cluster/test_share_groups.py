@@ -399,7 +399,8 @@ def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster:
 
         wait_until(leads, "the new partition is led")
         with cluster.asked(scene.coordinator) as raw:
-            assert raw.produce(scene.topic, batch.encode([None] * 3, [b"x"] * 3, timestamps=1), 1)["error_code"] == 0
+            data = batch.encode([None] * 3, [b"x"] * 3, timestamps=1)
+            wait_until(lambda: raw.produce(scene.topic, data, 1)["error_code"] == 0, "it is written")
             two = Member(raw, scene.group, "two", scene.topic, 1, wait_ms=1_000)
             assert scene.acquire(two, 100) == [(0, 2, 1)]
             assert two.acknowledge((0, 2, [ACCEPT])) == 0
