@@ -72,8 +72,12 @@ class Epochs:
 
     def diverging(self, epoch: int, offset: int, end: int) -> tuple[int, int] | None:
         """For a leader whose follower has its last event, of this epoch, before `offset`: (the highest epoch up to
-        that, the offset behind its last event) if the two logs differ, None if not (KIP-595). `end`: of this log."""
-        found = self.end_of(epoch, end) or ((self._known[-1][0], end) if self._known else (-1, 0))
+        that, the offset behind its last event) if the two logs differ, None if not (KIP-595). `end`: of this log.
+
+        They differ, too, if this log has an event of an earlier epoch there: the highest epoch is that one then."""
+        known = self.at(offset - 1)
+        highest = epoch if known < 0 else min(epoch, known)
+        found = self.end_of(highest, end) or ((self._known[-1][0], end) if self._known else (-1, 0))
         return found if offset > 0 and (found[0] < epoch or found[1] < offset) else None
 
     def common(self, diverging: tuple[int, int], end: int) -> int:

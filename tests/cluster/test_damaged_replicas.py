@@ -304,20 +304,56 @@ def test_a_leader_with_a_damaged_leader_epoch_is_made_anew(
     check_the_same(cluster, client, VALUES)
 
 
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_a_leader_with_a_leader_epoch_of_before_is_made_anew(
-    cluster: ClusterProcesses, client: blocking.Client, epoch: int
-) -> None:
-    """Some of its events are of that epoch."""
+def elections(cluster: ClusterProcesses, client: blocking.Client) -> int:
+    """Makes the topic, whose events are of two leader epochs. The last one; its leader has led in none before."""
     filled(cluster, client)
     for id in cluster.brokers:
         cluster.brokers[id].stop()
         cluster.brokers[id].start()
         cluster.until_in_sync("t")
     add(client, VALUES)
-    state = cluster.states("t")[0]
-    assert state["leader_epoch"] > epoch
-    set_epoch(segments(cluster, state["leader"])[-2], 2, epoch)
-    copy_from(cluster, state["leader"])
-    until_anew(cluster, state["leader"])
+    epoch: int = cluster.states("t")[0]["leader_epoch"]
+    return epoch
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_leader_with_a_leader_epoch_of_before_is_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, epoch: int
+) -> None:
+    """Some of its events are of that epoch."""
+    assert elections(cluster, client) > epoch
+    leader = cluster.partitions("t")[0].leader
+    set_epoch(segments(cluster, leader)[-2], 2, epoch)
+    copy_from(cluster, leader)
+    until_anew(cluster, leader)
+    check_the_same(cluster, client, VALUES * 2)
+
+
+@pytest.mark.parametrize("number", [3, -1])
+def test_a_leader_with_the_current_leader_epoch_too_early_is_made_anew(
+    cluster: ClusterProcesses, client: blocking.Client, number: int
+) -> None:
+    """Its follower takes that for true; then comes what is of an epoch before."""
+    epoch = elections(cluster, client)
+    leader = cluster.partitions("t")[0].leader
+    set_epoch(segments(cluster, leader)[1], number, epoch)
+    copy_from(cluster, leader)
+    until_anew(cluster, leader)
+    check_the_same(cluster, client, VALUES * 2)
+
+
+def test_a_killed_follower_whose_last_event_has_a_later_leader_epoch(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """It has missed the events of that epoch."""
+    leader = filled(cluster, client)
+    follower = leader % 3 + 1
+    cluster.brokers[follower].kill()
+    wait_until(lambda: follower not in cluster.partitions("t")[0].isrs, "it is out of sync")
+    cluster.brokers[leader].stop()
+    cluster.brokers[leader].start()
+    wait_until(lambda: len(cluster.partitions("t")[0].isrs) == 2, "the others are in sync")
+    add(client, VALUES)
+    set_epoch(segments(cluster, follower)[-1], -1, cluster.states("t")[0]["leader_epoch"])
+    cluster.brokers[follower].start()
     check_the_same(cluster, client, VALUES * 2)

@@ -30,6 +30,19 @@ def test_what_kafka_answers() -> None:
     assert Epochs().at(3) == -1
 
 
+def test_where_a_follower_parts() -> None:
+    epochs = Epochs([(2, 5), (4, 9), (6, 15)])
+    for epoch, offset in ((2, 6), (2, 9), (4, 10), (6, 16), (6, 20)):
+        assert epochs.diverging(epoch, offset, 20) is None, (epoch, offset)
+    assert epochs.diverging(6, 5, 20) is None  # it has nothing of what is known
+    assert epochs.diverging(3, 8, 20) == epochs.diverging(5, 8, 20) == (2, 9)
+    assert epochs.diverging(2, 10, 20) == (2, 9)
+    assert epochs.diverging(6, 21, 20) == epochs.diverging(7, 16, 20) == (6, 20)
+    # One of the two logs has damage: this one begins those epochs later.
+    assert epochs.diverging(6, 12, 20) == epochs.diverging(6, 15, 20) == (4, 15)
+    assert epochs.diverging(4, 8, 20) == epochs.diverging(6, 8, 20) == (2, 9)
+
+
 def test_an_epoch_without_events_is_followed_by_the_next() -> None:
     epochs = Epochs([(0, 0)])
     for epoch in range(1, 100):

@@ -148,6 +148,9 @@ class Follower:
                 return
             log = partition.log
             cut = log.epochs.common(diverging, log.end_offset)
+            if self.in_sync and cut < partition.high_watermark:  # others count on what it has: it is to be made anew
+                log.damage = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
+                raise CorruptBatch(log.damage)
             try:
                 end = await self._in_thread(lambda: log.truncate(cut))
                 partition.exact_from = min(partition.exact_from, end)
