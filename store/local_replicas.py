@@ -6,7 +6,9 @@ must not count as one that has them.
     f/directory   the folder's id, as text
     f/cluster     the id of the cluster that it has joined, as text
     f/joining     the id of the cluster that it is giving its topics to, as text; behind a space "users" if users, too
-    f/starts      the last ids under which it registered, or was about to, as text, with spaces between
+    f/start/      + an id under which it has registered, or was about to. All are kept: ZooKeeper may be given any
+                  older data, and without its id there this folder would count as an old copy
+    f/starts      such ids, as text, with spaces between: those of a version before
     f/replica/    + topic id (16 bytes) + partition (4 bytes): a replica was made
 """
 
@@ -22,8 +24,7 @@ from krappy.store.refusals import reading
 from krappy.types import text_id
 
 DIRECTORY, CLUSTER, JOINING, REPLICAS = b"f/directory", b"f/cluster", b"f/joining", b"f/replica/"
-STARTS = b"f/starts"
-MOST_STARTS = 200  # ids that are kept
+START, STARTS = b"f/start/", b"f/starts"
 _INDEX = struct.Struct(">I")
 ReplicaId = tuple[bytes, int]  # topic id, partition
 
@@ -36,6 +37,7 @@ class LocalReplicas:
         self._meta = meta
         self._lock = Lock()
         self._made: set[ReplicaId] = set()
+        self._start = ("", "")  # the id under which it registered last as it began to register, and its new one
         for key, _ in meta.items(REPLICAS):
             with reading(key):
                 [index] = _INDEX.unpack(key[len(REPLICAS) + 16 :])
@@ -53,10 +55,12 @@ class LocalReplicas:
         """A new id to register under, and whether this folder registered last under the id `registered`. If it did not,
         it is an old copy of the folder that did. `registered`: empty: the last one had no id; it is an earlier one if
         ZooKeeper was given older data. Raises StorageError."""
-        known = (self._meta.get(STARTS) or b"").decode().split()
-        id = text_id(new_id())
-        self._meta.change_durably({STARTS: " ".join([*known[-MOST_STARTS:], id]).encode()}, [])
-        return id, not registered or registered in known
+        if not self._start[1] or registered != self._start[0]:  # else it tries once more
+            id = text_id(new_id())
+            self._meta.change_durably({START + id.encode(): b""}, [])
+            self._start = registered, id
+        known = self._meta.get(START + registered.encode()) is not None
+        return self._start[1], not registered or known or registered in (self._meta.get(STARTS) or b"").decode().split()
 
     @property
     def cluster(self) -> str:

@@ -100,7 +100,10 @@ class ClusterMember:
         start, is_latest = await self._new_start(znodes.start(data))
         elsewhere = self._is_elsewhere(data)
         if not (is_latest or elsewhere):
-            self._report("old_folder", broker=broker)
+            text = (
+                "the broker has registered since with another copy of this folder: it copies what it lacks from others"
+            )
+            self._report("old_folder", broker=broker, text=text)
         await self._exclude(emptied=elsewhere, shortened=not is_latest or self._is_rebooted(data))
         await self._make_way()
         found = await store.read(paths.epoch(broker))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from krappy import blocking
-from krappy.store.local_replicas import LocalReplicas
+from krappy.cli.main import run
+from krappy.store.local_replicas import STARTS, LocalReplicas
 from krappy.store.meta import Meta
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.dying import EXCLUDES, REGISTERS, dies_at, dying, has_died
@@ -69,6 +70,10 @@ def comes_first(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
     before = len(broker.events("registered"))
     broker.start()
     wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
+    start_others(cluster)
+
+
+def start_others(cluster: ClusterProcesses) -> None:
     for other in cluster.brokers.values():
         if not other.running:
             other.start()
@@ -171,16 +176,73 @@ def test_nobody_takes_a_folder_for_old_that_is_killed_while_it_registers(cluster
     assert not leader.events("old_folder")
 
 
+def test_old_copies_of_all_data_folders(cluster: ClusterProcesses) -> None:
+    """Nobody leads that may lack events, until somebody wants that: by the steps of howto/cluster.md."""
+    add(cluster, VALUES[:50])
+    for broker in cluster.brokers.values():
+        broker.stop()
+        shutil.copytree(broker.data, broker.data.with_name(f"old-{broker.data.name}"))
+        broker.start()
+    add(cluster, VALUES[50:])
+    for broker in cluster.brokers.values():
+        broker.stop()
+        shutil.rmtree(broker.data)
+        broker.data.with_name(f"old-{broker.data.name}").rename(broker.data)
+    for broker in cluster.brokers.values():
+        broker.begin()
+    for broker in cluster.brokers.values():
+        broker.ready()
+        wait_until(lambda broker=broker: len(broker.events("old_folder")) > 0, "it knows")  # type: ignore[misc]
+    wait_until(lambda: cluster.states("t")[0]["isr"] == cluster.states("t")[0]["elr"] == [], "nobody may lead")
+    newest = cluster.brokers[3]
+    for broker in cluster.brokers.values():
+        if broker is not newest:
+            broker.stop()
+
+    def leads() -> bool:
+        run(["cluster", "elect", "t", "--unclean", "--yes", "--url", newest.http])
+        return bool(cluster.states("t")[0]["leader"] == 3)
+
+    wait_until(leads, "it leads")
+    start_others(cluster)
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES[:50]
+
+
+def test_zookeeper_is_given_data_of_long_before(cluster: ClusterProcesses) -> None:
+    """All brokers have registered many times since. They are no old copies: nothing is lost, and nobody is asked."""
+    add(cluster, VALUES)
+    for broker in cluster.brokers.values():
+        broker.stop()
+        with closing(Meta(broker.data / "meta")) as meta:
+            replicas = LocalReplicas(meta)
+            for number in range(300):
+                replicas.new_start(f"that of start {number}")
+    for broker in cluster.brokers.values():
+        broker.begin()
+    for broker in cluster.brokers.values():
+        broker.ready()
+        assert not broker.events("old_folder")
+    cluster.until_known()
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
 def test_what_a_folder_registered_under(tmp_path: Path) -> None:
     with closing(Meta(tmp_path / "meta")) as meta:
         replicas = LocalReplicas(meta)
         first, is_latest = replicas.new_start("")
         assert is_latest
         ids = [first]
-        for _ in range(5):
+        for _ in range(300):
             id, is_latest = replicas.new_start(ids[-1])
             assert is_latest
             ids.append(id)
+        assert len(set(ids)) == len(ids)
         assert replicas.new_start(first)[1]  # ZooKeeper was given older data
-        for _ in range(2):
-            assert not replicas.new_start("of another one")[1]
+        before = replicas.new_start("of another one")
+        assert not before[1]
+        assert replicas.new_start("of another one") == before  # a registration that failed takes no room
+        assert not LocalReplicas(meta).new_start("of another one")[1]
+        meta.change_durably({STARTS: b"one two"}, [])
+        assert replicas.new_start("two")[1]  # of a version before
