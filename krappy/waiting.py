@@ -109,6 +109,36 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
             signal.unsubscribe(wake)
 
 
+class Waits:
+    """Waits that end together, in one moment. `ended`: it has come: who waits from then on waits no more."""
+
+    __slots__ = ("_scopes", "ended")
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._scopes: set[trio.CancelScope] = set()
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    def end(self) -> None:
+        self.ended = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def until_end(self) -> Iterator[trio.CancelScope]:
+        """Around a wait, which is cancelled then."""
+        with trio.CancelScope() as scope:
+            if self.ended:
+                scope.cancel()
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+
 async def side_by_side(call: Callable[[T], Awaitable[S]], items: Iterable[T], tasks: int) -> list[S]:
     """What `call` gives for each item, in the items' order. They are begun in that order, `tasks` at a time."""
     answers: dict[int, S] = {}

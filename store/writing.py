@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 
 from krappy.core import retention
-from krappy.core.epochs import Epochs
+from krappy.core.epochs import Epochs, fall
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records.batch import LENGTH_END, BatchHeader, read_stamp
@@ -152,11 +152,8 @@ class WritableLog(ReadableLog):
                 raise ValueError(f"{self.folder}: a batch at offset {header.base_offset}, where {end} comes next")
             if header.last_offset - end > MAX_RELATIVE:
                 raise ValueError(f"{self.folder}: a batch ends at offset {header.last_offset}, too far behind {end}")
-            if -1 != header.leader_epoch < epoch:
-                raise ValueError(
-                    f"{self.folder}: the batch at offset {header.base_offset} has the leader epoch "
-                    f"{header.leader_epoch}, and what stands before it has {epoch}"
-                )
+            if why := fall(header.leader_epoch, epoch):
+                raise ValueError(f"{self.folder}: the batch at offset {header.base_offset}: {why}")
             if header.base_offset > end:
                 holes = header.base_offset
             gone = max(gone, lacking(header, end))

@@ -7,28 +7,23 @@ whose answer was lost is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
 
 from krappy.cluster.mirror import Mirror
 from krappy.core.cluster import paths, registration, znodes
-from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.presence import RENEW_MS, ReadLease
 from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.tree import Check, Create, Delete, Operation, Put, Refusal, RefusedMulti, Znode
 from krappy.errors import ConnectionLost, StorageError
+from krappy.ports.cluster import HomePort
 from krappy.waiting import Signal, wait_any
 
 RETRY_S = 0.2  # after a step that was refused, or whose answer was lost
 UNREGISTERED = -1
 Report = Callable[..., None]
-NewStart = Callable[[str], Awaitable[tuple[str, bool]]]
-
-
-async def _no_start(registered: str) -> tuple[str, bool]:
-    return "", True
 
 
 class ClusterMember:
@@ -39,34 +34,18 @@ class ClusterMember:
         self,
         mirror: Mirror,
         broker: int,
-        directory: str,
-        endpoints: Mapping[str, tuple[str, int]],
+        home: HomePort,
         rack: str | None = None,
-        boot: str = "",
-        *,
-        has_lost: Callable[[TopicImage, int], Loss | None] = lambda topic, index: None,
-        seen_epoch: Callable[[TopicImage, int], int] = lambda topic, index: -1,
-        told: Callable[[], None] = lambda: None,
-        new_start: NewStart = _no_start,
         report: Report = lambda event, **facts: None,
         now_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`directory`: the id of the data folder, whose lock this process holds. `boot`: of the machine, if the folder
-        loses events with the machine's memory; else "". `endpoints`: host and port by the listener's name.
-        `has_lost(topic, index)`: what this folder may have lost of a partition that others count on; `told()` is called
-        once nobody counts on it any more, and the broker is registered. `new_start`: as `LocalReplicas.new_start`, in a
-        thread; by default there are no ids. `seen_epoch(topic, index)`: the
-        last leader epoch of a partition that this broker knows; -1: none. `now_ms()`: the time of day; people are shown
-        since when a broker is registered."""
+        """`now_ms()`: the time of day; people are shown since when a broker is registered."""
         self.epoch = UNREGISTERED
         self.changed = Signal()
         self.lease = ReadLease()
         self._mirror = mirror
         self._broker = broker
-        self._directory = directory
-        self._endpoints, self._rack, self._boot = endpoints, rack, boot
-        self._has_lost, self._told, self._report, self._now_ms = has_lost, told, report, now_ms
-        self._seen_epoch, self._new_start = seen_epoch, new_start
+        self._home, self._rack, self._report, self._now_ms = home, rack, report, now_ms
 
     async def run(self) -> None:
         """Until cancelled. `mirror` must be running; when its session is over, this ends."""
@@ -90,14 +69,14 @@ class ClusterMember:
 
     async def _register(self) -> None:
         """Raises RefusedMulti, ConnectionLost, StorageError: then nothing is wrong, and it may be tried again."""
-        store, broker = self._mirror, self._broker
+        store, broker, home = self._mirror, self._broker, self._home
         await make_roots(store)
         await self._wait_for_another()
         before = await store.read(paths.epoch(broker))
         await store.multi(registration.bump(broker, before))
         data = b"{}" if before is None else before.data
         await self._pass_epochs()
-        start, is_latest = await self._new_start(znodes.start(data))
+        start, is_latest = await home.new_start(znodes.start(data))
         elsewhere = self._is_elsewhere(data)
         if not (is_latest or elsewhere):
             text = (
@@ -108,21 +87,21 @@ class ClusterMember:
         await self._make_way()
         found = await store.read(paths.epoch(broker))
         epoch, operations = registration.enter(
-            *(broker, found, self._endpoints, self._rack, store.session, self._directory, self._boot, start),
+            *(broker, found, home.endpoints, self._rack, store.session, home.directory, home.boot, start),
             now_ms=self._now_ms(),
         )
         await store.multi(operations)
-        self._told()
+        home.told()
         self._set(epoch)
         self._report("registered", broker=broker, epoch=epoch)
 
     def _is_elsewhere(self, registered: bytes) -> bool:
         """Whether the broker registered last with another folder."""
-        return znodes.directory(registered) not in ("", self._directory)
+        return znodes.directory(registered) not in ("", self._home.directory)
 
     def _is_rebooted(self, registered: bytes) -> bool:
         """Whether the broker registered last before its machine lost its memory."""
-        return bool(self._boot) and znodes.boot(registered) not in ("", self._boot)
+        return bool(self._home.boot) and znodes.boot(registered) not in ("", self._home.boot)
 
     async def _exclude(self, *, emptied: bool, shortened: bool) -> None:
         """Takes this broker out of the candidates for the partitions whose events it may have lost. Others change the
@@ -132,7 +111,7 @@ class ClusterMember:
             changes: list[list[Operation]] = []
             for topic in self._mirror.image.topics.values():
                 for index in range(len(topic.partitions)):
-                    lost = Loss.ALL if emptied else self._has_lost(topic, index)
+                    lost = Loss.ALL if emptied else self._home.has_lost(topic, index)
                     if lost or shortened:
                         changes.append(registration.exclude(topic, index, self._broker, emptied=lost is Loss.ALL))
             if not await self._write(changes):
@@ -143,7 +122,7 @@ class ClusterMember:
         the states meanwhile, so it looks again until there is none."""
         while True:
             changes = [
-                registration.pass_epoch(topic, index, self._seen_epoch(topic, index))
+                registration.pass_epoch(topic, index, self._home.seen_epoch(topic, index))
                 for topic in self._mirror.image.topics.values()
                 for index in range(len(topic.partitions))
             ]
@@ -180,7 +159,7 @@ class ClusterMember:
                 await self._mirror.multi([Delete(path)])
 
     def _is_own(self, found: Znode) -> bool:
-        return found.owner == self._mirror.session or znodes.directory(found.data) == self._directory
+        return found.owner == self._mirror.session or znodes.directory(found.data) == self._home.directory
 
     # --- afterwards
 

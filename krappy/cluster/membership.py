@@ -6,7 +6,7 @@ read or changed in the tree.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
@@ -15,10 +15,10 @@ from krappy.cluster.controller import Controller, ControllerSettings
 from krappy.cluster.member import UNREGISTERED, ClusterMember, make_roots
 from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
-from krappy.core.cluster.image import Image, TopicImage
-from krappy.core.cluster.registration import Loss
+from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Operation, Znode
 from krappy.errors import ConnectionLost, StorageError
+from krappy.ports.cluster import HomePort
 from krappy.waiting import Signal, wait_any
 
 PAUSE_S = 0.5  # between the end of a session and the next one
@@ -45,7 +45,7 @@ class ClusterMembership:
         self._now_ms = now_ms
         self._mirror: Mirror | None = None
         self._member: ClusterMember | None = None
-        self._make_member: Callable[[Mirror], ClusterMember] | None = None
+        self._home: HomePort | None = None
         self._joined = trio.Event()
         self._closed = False
 
@@ -86,8 +86,8 @@ class ClusterMembership:
 
     async def _take_part(self, mirror: Mirror, nursery: trio.Nursery) -> None:
         await self._joined.wait()
-        assert self._make_member is not None
-        self._member = member = self._make_member(mirror)
+        assert self._home is not None
+        self._member = member = ClusterMember(mirror, self._broker, self._home, self._rack, self._report, self._now_ms)
         member.changed.subscribe(self.changed.fire)
         nursery.start_soon(member.run)
         controller = Controller(mirror, member, self._broker, self._report, self._settings)
@@ -104,28 +104,8 @@ class ClusterMembership:
             self.image = mirror.image
         self.changed.fire()
 
-    def join(
-        self,
-        directory: str,
-        boot: str,
-        endpoints: Mapping[str, tuple[str, int]],
-        has_lost: Callable[[TopicImage, int], Loss | None],
-        seen_epoch: Callable[[TopicImage, int], int],
-        told: Callable[[], None],
-        new_start: Callable[[str], Awaitable[tuple[str, bool]]],
-    ) -> None:
-        def make(mirror: Mirror) -> ClusterMember:
-            return ClusterMember(
-                *(mirror, self._broker, directory, endpoints, self._rack, boot),
-                has_lost=has_lost,
-                seen_epoch=seen_epoch,
-                told=told,
-                new_start=new_start,
-                report=self._report,
-                now_ms=self._now_ms,
-            )
-
-        self._make_member = make
+    def join(self, home: HomePort) -> None:
+        self._home = home
         self._joined.set()
 
     async def close(self) -> None:

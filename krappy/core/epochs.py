@@ -20,6 +20,11 @@ def is_far(epoch: int, known: int) -> bool:
     return epoch > min(LAST, known + FAR)
 
 
+def fall(epoch: int, before: int) -> str:
+    """Why a batch can't have this epoch behind events of `before`; empty if it can. -1: it is not known."""
+    return f"its leader epoch is {epoch}, and what stands before it has {before}" if -1 != epoch < before else ""
+
+
 class Epochs:
     """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile."""
 
@@ -33,10 +38,10 @@ class Epochs:
 
     def misfit(self, epoch: int) -> str:
         """Why a batch behind all that is known can't have this epoch; empty if it can."""
-        last = self._known[-1][0] if self._known else -1
-        if -1 != epoch < last:
-            return f"its leader epoch is {epoch}, and what stands before it has {last}"
-        return f"its leader epoch is {epoch}, far beyond {last}" if self._known and is_far(epoch, last) else ""
+        if not self._known:
+            return fall(epoch, -1)
+        last = self._known[-1][0]
+        return fall(epoch, last) or (f"its leader epoch is {epoch}, far beyond {last}" if is_far(epoch, last) else "")
 
     def mismatch(self, epoch: int, offset: int) -> str:
         """Why a batch that begins at `offset`, among what is known, can't have this epoch; empty if it can."""

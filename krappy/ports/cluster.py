@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from krappy.core.cluster.image import TopicImage
@@ -14,6 +14,29 @@ from krappy.ports.replication import FollowerPort
 from krappy.ports.shares import SharePeersPort
 from krappy.ports.store import Store
 from krappy.types import TopicPartition
+
+
+class HomePort(Protocol):
+    """What a broker's registration tells. `directory`: the id of its data folder, whose lock this process holds.
+    `boot`: of the machine, if the folder loses events with the machine's memory; else "". `endpoints`: host and port by
+    the listener's name."""
+
+    directory: str
+    boot: str
+    endpoints: Mapping[str, tuple[str, int]]
+
+    async def new_start(self, registered: str) -> tuple[str, bool]:
+        """As `LocalReplicas.new_start`."""
+
+    def has_lost(self, topic: TopicImage, index: int) -> Loss | None:
+        """What this folder may have lost of a partition that others count on."""
+
+    def seen_epoch(self, topic: TopicImage, index: int) -> int:
+        """The last leader epoch of a partition that this broker has seen, or has events of; -1: none. Events of one
+        that can't be are damaged."""
+
+    def told(self) -> None:
+        """Nobody counts on this folder any more for what it has lost, and the broker is registered."""
 
 
 class MembershipPort(Store, Protocol):
@@ -33,17 +56,8 @@ class MembershipPort(Store, Protocol):
     async def run(self, started: Callable[[], None]) -> None:
         """Until cancelled. Calls `started` when it has the first whole image."""
 
-    def join(
-        self,
-        directory: str,
-        boot: str,
-        endpoints: Mapping[str, tuple[str, int]],
-        has_lost: Callable[[TopicImage, int], Loss | None],
-        seen_epoch: Callable[[TopicImage, int], int],
-        told: Callable[[], None],
-        new_start: Callable[[str], Awaitable[tuple[str, bool]]],
-    ) -> None:
-        """From now on the broker registers whenever it is not. The arguments are those of a `ClusterMember`."""
+    def join(self, home: HomePort) -> None:
+        """From now on the broker registers whenever it is not."""
 
     async def close(self) -> None:
         """Ends the session, so that others see at once that this broker is gone."""

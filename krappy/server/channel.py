@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ from krappy.server.pace import LITTLE, PROOF, SMALL, TURN
 from krappy.server.sockets import has_left, readable
 from krappy.server.throttled import Throttled
 from krappy.tls import TlsSocket
-from krappy.waiting import Signal, wait_any
+from krappy.waiting import Signal, Waits, wait_any
 from krappy.wire.frames import SIZE, refusal
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ class Channel(DescribedConnection, Throttled):
         self._turn_over = False  # they wait for a turn
         self._quick = -1  # below 0: the peer's requests may take long
         self._blocked_since = math.inf  # when it began to wait for room without reading; inf: it does not wait
-        self._left = False  # the peer sends no more, though there may be more to read
-        self._waits: set[trio.CancelScope] = set()  # of waiting requests
+        self._waits = Waits()  # of requests, until the peer sends no more; though there may be more to read
         self._large: bytearray | None = None  # the buffer of a large frame, instead of `_rest`
         self._filled = 0  # how many bytes of it have come
         self._wanted = 0  # the size of the whole frame
@@ -270,9 +268,9 @@ class Channel(DescribedConnection, Throttled):
             self._time_is_over()
         if self._stands_on:
             self._look_at_authorities()
-        if self._blocked_since < now and not self._left and has_left(self._sock):
+        if self._blocked_since < now and not self._waits.ended and has_left(self._sock):
             self._leave()
-        if self._left and self._leaves_silently(now):
+        if self._waits.ended and self._leaves_silently(now):
             self._life.cancel()
         if self._silent_since == math.inf:
             return
@@ -295,22 +293,12 @@ class Channel(DescribedConnection, Throttled):
 
     def _leave(self) -> None:
         """The peer has left: cancels its waiting requests, so that the rest of what it sent can be read."""
-        self._left = True
-        for scope in self._waits:
-            scope.cancel()
+        self._waits.end()
         self.changed.fire()
 
-    @contextlib.contextmanager
-    def _until_it_leaves(self) -> Iterator[None]:
+    def _until_it_leaves(self) -> contextlib.AbstractContextManager[object]:
         """Around a wait, which is cancelled when the peer leaves."""
-        with trio.CancelScope() as scope:
-            if self._left:
-                scope.cancel()
-            self._waits.add(scope)
-            try:
-                yield
-            finally:
-                self._waits.discard(scope)
+        return self._waits.until_end()
 
     def _stop_reading(self) -> None:
         """Wakes the reader, which then reads the end of the connection."""

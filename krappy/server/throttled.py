@@ -35,7 +35,7 @@ from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
 from krappy.steps import timed
-from krappy.waiting import wait_any
+from krappy.waiting import Waits, wait_any
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -73,7 +73,7 @@ class Throttled(Entrance, Pace):
     _silent_since: float
     _frame_since: float
     _finishing: bool
-    _left: bool
+    _waits: Waits
     _keeping_back: bool
     _longest = math.inf  # seconds for which it may be silenced at once
     throttled = 0.0  # seconds for which it was silenced, over its life
@@ -118,7 +118,7 @@ class Throttled(Entrance, Pace):
 
     def _may_begin(self) -> bool:
         """Whether the next request may begin. If not, reading goes on until a whole request has come."""
-        if self._keeping_back and not self._left:
+        if self._keeping_back and not self._waits.ended:
             return self._finishing
         return self._may_read()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import trio
 from trio.testing import trio_test
@@ -53,6 +52,20 @@ class Node:
         return self.mirror.image.topics["t"].partitions[0]
 
 
+@dataclass
+class MemoryHome:
+    directory: str
+    endpoints: Mapping[str, tuple[str, int]]
+    has_lost: Callable[[TopicImage, int], Loss | None]
+    seen_epoch: Callable[[TopicImage, int], int]
+    boot: str = ""
+
+    async def new_start(self, registered: str) -> tuple[str, bool]:
+        return "", True
+
+    def told(self) -> None: ...
+
+
 class Cluster:
     def __init__(self, nursery: trio.Nursery, server: tuple[str, int], chroot: str) -> None:
         self._nursery, self._server, self._chroot = nursery, server, chroot
@@ -73,8 +86,8 @@ class Cluster:
         mirror = kind(make)
         endpoints = {"PLAINTEXT": ("127.0.0.1", 9090 + broker)}
         directory = directory or f"folder {broker}"
-        told: dict[str, Any] = {"has_lost": has_lost, "seen_epoch": seen_epoch, "report": self.report}
-        member = ClusterMember(mirror, broker, directory, endpoints, **told)
+        home = MemoryHome(directory, endpoints, has_lost, seen_epoch)
+        member = ClusterMember(mirror, broker, home, report=self.report)
         node = Node(mirror, member, Controller(mirror, member, broker, self.report))
         await self._nursery.start(node.run)
         return node

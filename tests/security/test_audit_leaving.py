@@ -98,7 +98,7 @@ def leaving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Leaving]:
                 yield
             finally:
                 trio.lowlevel.remove_instrument(instrument)
-                found.over.put(channel._left)
+                found.over.put(channel._waits.ended)
 
     async def seen_later(store: LocalStore, operations: Any) -> Any:
         image = await multi(store, operations)

@@ -15,6 +15,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
+from krappy.core.epochs import fall
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, StorageError
 from krappy.records import batch as batches
 from krappy.records.batch import TRANSACTIONAL
@@ -93,12 +94,13 @@ class Follower:
             header = batches.check(view, position)
             # Damage; or the leader has been replaced since (KAFKA-18723). The next request begins with this batch, and
             # then a leader finds out that it is damaged.
-            if header.leader_epoch > epoch or -1 != header.leader_epoch < last:
+            why = fall(header.leader_epoch, last)
+            if why or header.leader_epoch > epoch:
                 if found:
                     break
+                why = why or f"its leader epoch is {header.leader_epoch}, beyond the leader's"
                 raise CorruptBatch(
-                    f"{partition}: its leader of epoch {epoch} sent the batch at offset {header.base_offset} with the "
-                    f"leader epoch {header.leader_epoch}, and what stands before it has {last}"
+                    f"{partition}: its leader of epoch {epoch} sent the batch at offset {header.base_offset}: {why}"
                 )
             last = max(last, header.leader_epoch)
             found.append((header, view[position : position + header.size]))

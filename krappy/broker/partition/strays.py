@@ -38,6 +38,7 @@ from krappy.errors import KrappyError, ShuttingDown
 from krappy.partitioner import any_elsewhere
 from krappy.records.batch import TRANSACTIONAL
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
+from krappy.waiting import Waits
 
 if TYPE_CHECKING:
     from krappy.broker.partition.doubles import Doubles
@@ -128,8 +129,7 @@ class ViewStrays:
         self._topic = topic
         topic.views[replica.index] = self
         topic.doubles = None  # the log may have lost events since these were found, if the view is folded anew
-        self.closing = False  # the broker stops: errors are no longer reported, and nobody waits to hash keys
-        self._looking: set[trio.CancelScope] = set()
+        self._looks = Waits()  # until the broker stops: then nobody waits to hash keys, and errors are not reported
         self._kept = replica.views.strays(replica.number) if replica.config.view else None
         self._some: bool | None = None  # whether there are strays; None: not known
         self._judged = applied  # the keys of events before this offset are checked, unless `_some`
@@ -201,7 +201,7 @@ class ViewStrays:
                     self._remember(item)
                 continue
             if not known:
-                if item.columns is None or self.closing:
+                if item.columns is None or self._looks.ended:
                     continue
                 self._look(item.columns.keys)
             self._judged = item.end
@@ -216,21 +216,13 @@ class ViewStrays:
 
     def close(self) -> None:
         """The broker stops. Nobody waits until keys are hashed: the next start checks them, from the log."""
-        self.closing = True
-        for scope in self._looking:
-            scope.cancel()
+        self._looks.end()
 
     @contextmanager
     def until_closing(self) -> Iterator[None]:
         """For a body that hashes keys. Raises ShuttingDown in its place if it waits and the broker stops."""
-        with trio.CancelScope() as scope:
-            if self.closing:
-                scope.cancel()
-            self._looking.add(scope)
-            try:
-                yield
-            finally:
-                self._looking.discard(scope)
+        with self._looks.until_end() as scope:
+            yield
         if scope.cancelled_caught:
             raise ShuttingDown("the broker stops before the keys are checked")
 
@@ -307,7 +299,7 @@ class ViewStrays:
                         self._counting = False
                         self._some = found or self._met
         except KrappyError as error:  # nothing new is known; `tend` tries again
-            if replica.gone is None and not self.closing:
+            if replica.gone is None and not self._looks.ended:
                 replica.report("strays_unknown", error)
         finally:
             self._counting = False

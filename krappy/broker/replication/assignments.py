@@ -23,10 +23,8 @@ from krappy.broker.topics.internal_topics import INTERNAL, InternalTopics
 from krappy.broker.topics.topic import Topic
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
-from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import NOBODY
-from krappy.core.epochs import is_far
 from krappy.errors import KrappyError
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
@@ -272,29 +270,3 @@ class Assignments:
         """Removes what was set aside of a replica that is whole again. Raises StorageError."""
         await self._runtime.in_thread(partial(self._logs.remove_aside, topic, partition.index))
         return True
-
-    # --- for the registration
-
-    def has_lost(self, topic: TopicImage, index: int) -> Loss | None:
-        """What this broker may have lost of this partition that others count on."""
-        return self._logs.has_lost(topic.id, index)
-
-    def seen_epoch(self, topic: TopicImage, index: int) -> int:
-        """The last leader epoch of this partition that this broker has seen, or has events of; -1: none. Events of one
-        that can't be are damaged."""
-        found = self._runtime.topics.by_id.get(topic.id)
-        partition = None if found is None else found.local.get(index)
-        if partition is None:
-            return -1
-        log, known = partition.log, max(partition.epoch, topic.partitions[index].state.leader_epoch)
-        written = log.epochs.at(log.end_offset)
-        if not is_far(written, known):
-            return max(partition.epoch, written)
-        log.damage = log.damage or f"{log.folder}: it has events of leader epoch {written}, and {known} is the last"
-        return partition.epoch
-
-    def told(self) -> None:
-        """Nobody counts on this broker any more for what it has lost."""
-        empty = self._logs.told()
-        if empty:
-            self._runtime.spawn(self._runtime.in_thread, partial(self._logs.forget_losses, empty))

@@ -14,6 +14,7 @@ from krappy.broker.replication import joining
 from krappy.broker.replication.assignments import Assignments
 from krappy.broker.replication.failed_logs import FailedLogs
 from krappy.broker.replication.growth import Growth
+from krappy.broker.replication.home import Home
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.core.cluster import paths, znodes
@@ -80,12 +81,7 @@ class Replication:
             *(runtime, cluster, self._changes, logs, internal), self._fetcher.set
         )
         await assignments.open()
-        directory = await runtime.in_thread(replicas.directory)
-        boot = "" if runtime.fsync else joining.boot_id()
-        cluster.join(
-            *(directory, boot, endpoints, assignments.has_lost, assignments.seen_epoch, assignments.told),
-            lambda registered: runtime.in_thread(lambda: replicas.new_start(registered)),
-        )
+        cluster.join(Home(runtime, logs, await runtime.in_thread(replicas.directory), endpoints))
 
     def may_read(self, topic: str, index: int, epoch: int) -> bool:
         """Whether it leads this partition, by all that it was told, in this leader epoch, and holds a read lease. A
