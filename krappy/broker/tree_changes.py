@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from krappy.core.cluster import znodes
+from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.tree import Create, Delete, Operation, Put, RefusedMulti, Znode
 from krappy.errors import StorageError
 from krappy.ports.store import Store
@@ -25,6 +25,17 @@ async def change(store: Store, make: Callable[[], Awaitable[Sequence[Operation]]
         except RefusedMulti as error:
             refused = error
     raise StorageError(f"others change it all the time: {refused}")
+
+
+async def change_registration(store: Store, broker: int, change_data: Callable[[bytes], bytes]) -> None:
+    """Changes the registration of this broker, if it has one. Raises as `change`."""
+    path = paths.broker(broker)
+
+    async def made() -> list[Operation]:
+        found = await store.read(path)
+        return [] if found is None else [Put(path, change_data(found.data), found.version)]
+
+    await change(store, made)
 
 
 def config_change(path: str, before: Znode | None, settings: Mapping[str, str]) -> list[Operation]:

@@ -49,6 +49,7 @@ def counts(state: Mapping[str, Any]) -> str:
 def _row(topic: str, partition: Mapping[str, Any]) -> list[Any]:
     replicas = partition["replicas"]
     trouble = [name.replace("_", " ").replace("isr", "ISR") for name in COUNTS if partition[name]]
+    trouble += [f"{each['broker']} {each['healing']}" for each in replicas if each.get("healing")]
     return [
         topic,
         partition["partition"],

@@ -78,7 +78,8 @@ class ClusterMember:
         await self._pass_epochs()
         start, is_latest = await home.new_start(znodes.start(data))
         elsewhere = self._is_elsewhere(data)
-        if not (is_latest or elsewhere):
+        is_old = not (is_latest or elsewhere)
+        if is_old:
             text = (
                 "the broker has registered since with another copy of this folder: it copies what it lacks from others"
             )
@@ -89,6 +90,7 @@ class ClusterMember:
         epoch, operations = registration.enter(
             *(broker, found, home.endpoints, self._rack, store.session, home.directory, home.boot, start),
             now_ms=self._now_ms(),
+            old_folder=is_old,
         )
         await store.multi(operations)
         home.told()

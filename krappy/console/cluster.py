@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.core.cluster.changes import NotedChange
-from krappy.core.cluster.health import HealthCounts, count_health, health
+from krappy.core.cluster.health import HealthCounts, count_health, healing, health
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.replica_set import FollowerLag
 from krappy.core.cluster.state import NOBODY
@@ -50,7 +50,8 @@ class BrokerShown(msgspec.Struct):
 class ReplicaShown(msgspec.Struct):
     """A replica. `eligible`: it left the ISR when that was too small to acknowledge more, so it may still lead (ELR).
     `offset`: it has everything before on its disk; `lag`: events of the leader that it lacks; `behind_ms`: since it had
-    all that there was. These are null for the leader, and if they are not known."""
+    all that there was. These are null for the leader, and if they are not known. `healing`: what ails it, or how it is
+    made whole: "spoiled (…)", "begins anew", "old folder"; null: nothing that is known."""
 
     broker: int
     alive: bool
@@ -59,6 +60,7 @@ class ReplicaShown(msgspec.Struct):
     offset: int | None
     lag: int | None
     behind_ms: int | None
+    healing: str | None
 
 
 class PartitionShown(msgspec.Struct):
@@ -166,7 +168,9 @@ async def cluster_state(call: Call, query: StateQuery) -> ClusterState:
     for name in chosen:
         topic = image.topics[name]
         indexes = [
-            index for index, each in enumerate(topic.partitions) if not query.troubled or _is_troubled(image, each)
+            index
+            for index, each in enumerate(topic.partitions)
+            if not query.troubled or _is_troubled(image, name, index, each)
         ]
         if indexes:
             shown.append((topic, indexes))
@@ -200,8 +204,9 @@ def _page(image: Image, names: list[str], query: StateQuery) -> tuple[list[str],
     return found, None
 
 
-def _is_troubled(image: Image, partition: PartitionImage) -> bool:
-    return any(health(image, partition))
+def _is_troubled(image: Image, topic: str, index: int, partition: PartitionImage) -> bool:
+    healed = (healing(image, topic, index, partition, each) for each in partition.replicas)
+    return any(health(image, partition)) or any(healed)
 
 
 def _led(shown: list[tuple[TopicImage, list[int]]]) -> dict[int, list[TopicPartition]]:
@@ -226,19 +231,21 @@ def _broker(image: Image, id: int, leads: Mapping[int, int], holds: Mapping[int,
 async def _placed(call: Call, image: Image, topic: TopicImage, indexes: list[int], lags: Lags) -> TopicPlaced:
     rows = []
     for number, index in enumerate(indexes, 1):
-        rows.append(_partition(image, index, topic.partitions[index], lags.get(TopicPartition(topic.name, index), {})))
+        rows.append(_partition(image, topic, index, lags.get(TopicPartition(topic.name, index), {})))
         if number % AT_ONCE == 0:
             await call.pause()
     return TopicPlaced(topic.name, rows)
 
 
-def _partition(image: Image, index: int, partition: PartitionImage, lags: Mapping[int, FollowerLag]) -> PartitionShown:
+def _partition(image: Image, topic: TopicImage, index: int, lags: Mapping[int, FollowerLag]) -> PartitionShown:
+    partition = topic.partitions[index]
     state = partition.state
     replicas = []
     for id in partition.replicas:
         lag = None if id == state.leader else lags.get(id)
         told = (None, None, None) if lag is None else (lag.offset, lag.lag, _whole(lag.caught_up_ms))
-        replicas.append(ReplicaShown(id, id in image.brokers, id in state.isr, id in state.elr, *told))
+        ails = healing(image, topic.name, index, partition, id)
+        replicas.append(ReplicaShown(id, id in image.brokers, id in state.isr, id in state.elr, *told, ails))
     return PartitionShown(
         index,
         None if state.leader == NOBODY else state.leader,

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from krappy import blocking
+from krappy.cli.main import run
 from krappy.core.epochs import LAST
 from krappy.errors import KrappyError
 from krappy.records import batch
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.dying import STEPS, dies_at, dying, has_died
 from tests.cluster.failing_disk import failing_at
+from tests.cluster.test_lookout import state_by, watching
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import wait_until
 
@@ -153,6 +155,32 @@ def test_a_damaged_follower_is_made_anew(cluster: ClusterProcesses, client: bloc
         assert bool(cluster.events(id, "replica_spoiled")) == (id == follower)
 
 
+def test_everybody_is_shown_how_a_replica_is_healed(
+    cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
+) -> None:
+    """In the words of its broker's log; whichever broker is asked."""
+    leader = filled(cluster, client)
+    follower, other = (id for id in cluster.brokers if id != leader)
+    with watching(cluster, other, tmp_path / "told") as lines:
+        wait_until(lambda: "partitions:" in lines(), "the watch has begun")
+        flip(cluster, follower, VALUES[5])
+        client.alter_topic("t", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        wait_until(lambda: "is whole" in lines(), "it is told")
+        told = [line.partition(f"t-0: the replica of broker {follower} ")[2] for line in lines().splitlines()]
+        assert [each for each in told if each] == ["is spoiled (damaged)", "begins anew", "is whole"]
+    assert not any(healings(cluster, other).values())
+
+
+def healings(cluster: ClusterProcesses, at: int) -> dict[int, str | None]:
+    """What this broker tells of the replicas of the partition in trouble, by broker."""
+    return {
+        each["broker"]: each["healing"]
+        for topic in state_by(cluster, at, troubled="true")["topics"]
+        for partition in topic["partitions"]
+        for each in partition["replicas"]
+    }
+
+
 def test_two_replicas_that_are_damaged_in_two_places(cluster: ClusterProcesses, client: blocking.Client) -> None:
     """The one that leads next is damaged, too: both are made anew from the third."""
     leader = filled(cluster, client)
@@ -180,7 +208,9 @@ def test_whoever_is_killed_while_it_is_made_anew(cluster: ClusterProcesses, clie
     check_the_same(cluster, client, [*VALUES, b"meanwhile"])
 
 
-def test_the_last_replica_in_sync_stays(cluster: ClusterProcesses, client: blocking.Client) -> None:
+def test_the_last_replica_in_sync_stays(
+    cluster: ClusterProcesses, client: blocking.Client, capfd: pytest.CaptureFixture[str]
+) -> None:
     """It is damaged, and started again: nobody else has what it has."""
     leader = filled(cluster, client, min_insync_replicas="1")
     others = [id for id in cluster.brokers if id != leader]
@@ -201,6 +231,9 @@ def test_the_last_replica_in_sync_stays(cluster: ClusterProcesses, client: block
         time.sleep(3)  # as long as it takes a replica to leave that may
         assert cluster.partitions("t")[0].isrs == [leader]
         assert cluster.partitions("t")[0].leader == leader
+        wait_until(lambda: healings(cluster, leader).get(leader) == "spoiled (damaged)", "all are told")
+        assert run(["cluster", "--url", cluster.brokers[leader].http]) == 0
+        assert f"{leader} spoiled (damaged)" in capfd.readouterr().out
     assert not cluster.events(leader, "replica_begins_anew")
     assert not list((cluster.brokers[leader].data / "set-aside").glob("*"))
 

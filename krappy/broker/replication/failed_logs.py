@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -31,6 +32,8 @@ from krappy.broker.partition.partition import Partition
 from krappy.broker.replication.assignments import Assignments
 from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.broker.topics.topic import Topic
+from krappy.broker.tree_changes import change_registration
+from krappy.core.cluster import znodes
 from krappy.core.cluster.healing import Deed, LogTrouble, lead_anew, next_step
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.roles import Role
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 WAIT_S = 600.0  # that a damaged replica stays in an ISR that would be too small without it
 ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
+MOST_TOLD = 100  # replicas in trouble that a broker's registration names
 RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
 
 
@@ -84,6 +88,8 @@ class FailedLogs:
             there = self._runtime.topics.by_id
             self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
             self._healing &= self._cares.keys()
+            with suppress(ConnectionLost, StorageError):
+                await self._tell()
             for topic in list(self._runtime.topics.values()):
                 for partition in list(topic.local.values()):
                     key = topic.id, partition.index
@@ -94,6 +100,20 @@ class FailedLogs:
                             await self._take_care(topic, partition, key, trouble)
                         elif key in self._cares:
                             await self._look_after(topic, partition, key)
+
+    async def _tell(self) -> None:
+        """Lets all brokers know which replicas here are in trouble: people ask any of them."""
+        troubles = (
+            (str(partition), self._trouble((topic.id, partition.index), partition))
+            for topic in self._runtime.topics.values()
+            for partition in topic.local.values()
+        )
+        known = sorted((name, str(trouble)) for name, trouble in troubles if trouble is not None)
+        spoiled = dict(known[:MOST_TOLD])
+        mine = self._cluster.image.brokers.get(self._runtime.id)
+        if mine is not None and mine.epoch == self._cluster.epoch and mine.spoiled != spoiled:
+            tell = partial(znodes.spoiled, replicas=spoiled)
+            await change_registration(self._cluster, self._runtime.id, tell)
 
     def _trouble(self, key: ReplicaId, partition: Partition) -> LogTrouble | None:
         if partition.gone is not None and not partition.offline:

@@ -17,10 +17,11 @@ from krappy.broker.replication.growth import Growth
 from krappy.broker.replication.home import Home
 from krappy.broker.replication.isr_keeper import IsrKeeper
 from krappy.broker.replication.replica_logs import ReplicaLogs
-from krappy.core.cluster import paths, znodes
+from krappy.broker.tree_changes import change_registration
+from krappy.core.cluster import znodes
 from krappy.core.cluster.isr import leave_isr
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.tree import Put, RefusedMulti
+from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, StorageError
 from krappy.store.catalog import LocalCatalog
 from krappy.store.local_replicas import LocalReplicas
@@ -147,11 +148,7 @@ class Replication:
             return
         runtime.report("draining", leads=len(self._movable()))
         with trio.move_on_after(DRAIN_S), suppress(ConnectionLost, StorageError, RefusedMulti):
-            path = paths.broker(runtime.id)
-            found = await cluster.read(path)
-            if found is None:
-                return
-            await cluster.multi([Put(path, znodes.draining(found.data), found.version)])
+            await change_registration(cluster, runtime.id, znodes.draining)
             await wait_any([cluster.changed, runtime.topics.changed], lambda: not self._movable() or cluster.epoch < 0)
             await self._leave_isrs()
         self._replicating.cancel()

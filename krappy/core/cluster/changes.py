@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from krappy.core.cluster.image import Image, PartitionImage, TopicImage
-from krappy.core.cluster.state import NOBODY
+from krappy.core.cluster.healing import LogTrouble
+from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
+from krappy.core.cluster.state import NOBODY, PartitionState
 
 
 class ChangeKind(StrEnum):
@@ -21,13 +22,17 @@ class ChangeKind(StrEnum):
     CONTROLLER = "controller"
     LEADER = "leader"  # elected, or there is none any more: the leader epoch is another one
     ISR = "isr"
+    REPLICA_SPOILED = "replica_spoiled"  # its log is damaged, has lost events or takes no more
+    REPLICA_BEGINS_ANEW = "replica_begins_anew"
+    REPLICA_WHOLE = "replica_whole"
+    LOG_REOPENED = "log_reopened"
     TOPIC_CREATED = "topic_created"
     TOPIC_DELETED = "topic_deleted"
 
 
 class ClusterChange(NamedTuple):
-    """One change. `text`: it in a sentence. `broker`: who came, went, became the controller or the leader; None:
-    nobody. `before`, `after`: the ISRs."""
+    """One change. `text`: it in a sentence. `broker`: who came, went, became the controller or the leader, or has the
+    replica; None: nobody. `before`, `after`: the ISRs."""
 
     kind: ChangeKind
     text: str
@@ -53,6 +58,8 @@ def changes_between(before: Image, after: Image) -> Iterator[ClusterChange]:
     if after.controller != before.controller:
         told = "no broker is" if after.controller is None else f"broker {after.controller} is"
         yield ClusterChange(ChangeKind.CONTROLLER, f"{told} the controller", after.controller)
+    if after.brokers is not before.brokers:
+        yield from _of_spoiled(before, after)
     if after.topics is before.topics:
         return
     for name, topic in before.topics.items():
@@ -76,10 +83,41 @@ def _of_brokers(before: Image, after: Image) -> Iterator[ClusterChange]:
     for id, found in sorted(after.brokers.items()):
         known = before.brokers.get(id)
         if known is None:
-            yield ClusterChange(ChangeKind.BROKER_CAME, f"broker {id} is there, in its epoch {found.epoch}", id)
+            yield ClusterChange(
+                ChangeKind.BROKER_CAME, f"broker {id} is there, in its epoch {found.epoch}{_folder(found)}", id
+            )
         elif known.epoch != found.epoch:
-            text = f"broker {id} was started again, in its epoch {found.epoch}"
+            text = f"broker {id} was started again, in its epoch {found.epoch}{_folder(found)}"
             yield ClusterChange(ChangeKind.BROKER_RESTARTED, text, id)
+
+
+def _folder(found: Registration) -> str:
+    return ", with an old folder" if found.old_folder else ""
+
+
+def _of_spoiled(before: Image, after: Image) -> Iterator[ClusterChange]:
+    for id, found in sorted(after.brokers.items()):
+        known = before.brokers.get(id)
+        was = known.spoiled if known is not None and known.epoch == found.epoch else {}
+        for name in sorted(was.keys() | found.spoiled.keys()):
+            topic, _, index = name.rpartition("-")
+            trouble, place = found.spoiled.get(name), after.topics.get(topic)
+            if place is None or not index.isdecimal() or int(index) >= len(place.partitions):
+                continue
+            state = place.partitions[int(index)].state
+            if trouble is not None and trouble != was.get(name):
+                yield _of_replica(
+                    *(ChangeKind.REPLICA_SPOILED, topic, int(index), state, id, f"is spoiled ({trouble})")
+                )
+            elif trouble is None and was[name] == LogTrouble.REFUSES and id not in state.emptied:
+                yield _of_replica(ChangeKind.LOG_REOPENED, topic, int(index), state, id, "takes events again")
+
+
+def _of_replica(
+    kind: ChangeKind, topic: str, index: int, state: PartitionState, broker: int, text: str
+) -> ClusterChange:
+    text = f"{topic}-{index}: the replica of broker {broker} {text}"
+    return ClusterChange(kind, text, broker, topic, index, state.leader_epoch)
 
 
 def _of_partitions(before: TopicImage | None, after: TopicImage) -> Iterator[ClusterChange]:
@@ -108,6 +146,11 @@ def _of_partition(topic: str, index: int, was: PartitionImage, now: PartitionIma
         )
         text = f"{name}: in sync are {', '.join(map(str, new.isr)) or 'none'} ({told})"
         yield ClusterChange(ChangeKind.ISR, text, None, *place, old.isr, new.isr)
+    for id in now.replicas if was.version >= 0 else ():
+        if id in new.emptied and id not in old.emptied:
+            yield _of_replica(ChangeKind.REPLICA_BEGINS_ANEW, topic, index, new, id, "begins anew")
+        elif id in old.emptied and id in new.isr:
+            yield _of_replica(ChangeKind.REPLICA_WHOLE, topic, index, new, id, "is whole")
 
 
 class NotedChange(NamedTuple):

@@ -28,6 +28,19 @@ def health(image: Image, partition: PartitionImage) -> PartitionHealth:
     )
 
 
+def healing(image: Image, topic: str, index: int, partition: PartitionImage, broker: int) -> str | None:
+    """What ails a replica, or how it is made whole, in the words of its broker's log; None: nothing that is known."""
+    if broker in partition.state.emptied:
+        return "begins anew"
+    found = image.brokers.get(broker)
+    if found is None:
+        return None
+    trouble = found.spoiled.get(f"{topic}-{index}")
+    if trouble is not None:
+        return f"spoiled ({trouble})"
+    return "old folder" if found.old_folder and broker not in partition.state.isr else None
+
+
 class HealthCounts(NamedTuple):
     """How many partitions there are, and how many of them are not whole."""
 

@@ -35,7 +35,8 @@ _ACLS = f"{paths.ACLS}/"
 class Registration(NamedTuple):
     """A broker that is registered. `epoch`: rises each time that it registers. `endpoints`: host and port by the
     listener's name. `since_ms`: when it registered (ms since the epoch), as it has told it. `features`: the highest
-    level that it knows of each."""
+    level that it knows of each. `old_folder`: it lacks what was acknowledged since its data folder was copied.
+    `spoiled`: which trouble (healing.LogTrouble) its replicas are in, by "topic-partition"."""
 
     id: int
     epoch: int
@@ -44,6 +45,8 @@ class Registration(NamedTuple):
     draining: bool = False
     since_ms: int | None = None
     features: Mapping[str, int] = NOTHING
+    old_folder: bool = False
+    spoiled: Mapping[str, str] = NOTHING
 
 
 class DeletedTopic(NamedTuple):
@@ -290,7 +293,8 @@ def _registration(id: int, found: Document) -> Registration:
     endpoints, rack = znodes.endpoints_of(found), found.text("rack", None)
     draining = bool(found.fields.get("draining", False))
     since_ms, features = znodes.registered_ms(found), znodes.features_of(found)
-    return Registration(id, found.number("broker_epoch"), endpoints, rack, draining, since_ms, features)
+    old, spoiled = bool(found.fields.get("old_folder", False)), found.texts("spoiled")
+    return Registration(id, found.number("broker_epoch"), endpoints, rack, draining, since_ms, features, old, spoiled)
 
 
 def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:

@@ -67,19 +67,19 @@ def enter(
     boot: str = "",
     start: str = "",
     now_ms: int | None = None,
+    *,
+    old_folder: bool = False,
 ) -> tuple[int, list[Operation]]:
     """(the broker epoch, what registers the broker in it). `registered`: its znode at `paths.epoch`, whose version is
     the broker epoch (KIP-380). `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
     `boot`: of the machine, which changes when its memory is lost. `start`: an id for this registration. `now_ms`: the
-    time of day, for people."""
+    time of day, `old_folder`: that the folder is an old copy, both for people."""
     path = paths.epoch(broker)
     epoch = 0 if registered is None else registered.version + 1
     home = znodes.home(directory, boot, start)
     write: Operation = Create(path, home) if registered is None else Put(path, home, registered.version)
-    return epoch, [
-        write,
-        Create(paths.broker(broker), znodes.registration(epoch, endpoints, rack, directory, now_ms), session),
-    ]
+    told = znodes.registration(epoch, endpoints, rack, directory, now_ms, old_folder=old_folder)
+    return epoch, [write, Create(paths.broker(broker), told, session)]
 
 
 def control(broker: int, epoch: int, controller_epoch: Znode | None, session: int) -> Iterator[Operation]:

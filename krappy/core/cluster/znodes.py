@@ -74,14 +74,19 @@ def registration(
     rack: str | None,
     directory: str = "",
     now_ms: int | None = None,
+    *,
+    old_folder: bool = False,
 ) -> bytes:
     """`epoch`: the broker's. `endpoints`: host and port by the listener's name. `directory`: the data folder's id.
-    `now_ms`: the time of day; only people read it. What the broker knows of FEATURES is told as in KIP-584."""
+    `now_ms`: the time of day, `old_folder`: that it is an old copy; only people read these. What the broker knows of
+    FEATURES is told as in KIP-584."""
     told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
     fields: dict[str, Any] = {"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch}
     fields["features"] = {name: {"min_version": 0, "max_version": level} for name, level in FEATURES.items()}
     if now_ms is not None:
         fields["timestamp"] = str(now_ms)  # as Kafka writes it
+    if old_folder:
+        fields["old_folder"] = True
     return Document({}).with_fields(fields | ({"directory_id": directory} if directory else {}))
 
 
@@ -97,6 +102,11 @@ def features_of(registration: Document) -> dict[str, int]:
 def draining(registered: bytes) -> bytes:
     """The registration of a broker that is about to stop. Raises ValueError."""
     return Document.of(registered).with_fields({"draining": True})
+
+
+def spoiled(registered: bytes, replicas: Mapping[str, str]) -> bytes:
+    """The registration of a broker whose replicas are in these troubles, by "topic-partition". Raises ValueError."""
+    return Document.of(registered).with_fields({"spoiled": dict(replicas)})
 
 
 def endpoints(data: bytes) -> dict[str, tuple[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from krappy.core.cluster.changes import ChangeKind, changes_between
-from krappy.core.cluster.health import PartitionHealth, count_health, health
+from krappy.core.cluster.health import PartitionHealth, count_health, healing, health
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.state import NOBODY, PartitionState
@@ -57,6 +57,39 @@ def test_a_broker_comes_and_one_is_started_again() -> None:
     after = replace(before, brokers={1: Registration(1, 3, {}), 2: Registration(2, 8, {})})
     assert told(before, after) == ["broker 1 was started again, in its epoch 3", "broker 2 is there, in its epoch 8"]
     assert told(image(brokers=(1,)), before) == ["no broker is the controller"]
+
+
+def test_a_replica_is_healed() -> None:
+    def seen(state: PartitionState, old_folder: bool = False, epoch: int = 0, **spoiled: str) -> Image:
+        troubles = {name.replace("_", "-"): trouble for name, trouble in spoiled.items()}
+        found = Registration(2, epoch, {}, old_folder=old_folder, spoiled=troubles)
+        before = image(state)
+        return replace(before, brokers={**before.brokers, 2: found})
+
+    def shown(image: Image) -> list[str | None]:
+        partition = image.topics["t"].partitions[0]
+        return [healing(image, "t", 0, partition, broker) for broker in (1, 2, 3)]
+
+    whole, damaged = seen(STATE), seen(STATE, t_0="damaged")
+    assert told(whole, damaged) == ["t-0: the replica of broker 2 is spoiled (damaged)"]
+    assert shown(damaged) == [None, "spoiled (damaged)", None]
+    emptied = STATE._replace(isr=(1, 3), emptied=(2,))
+    begun = seen(emptied, t_0="damaged")
+    assert told(damaged, begun)[1:] == ["t-0: the replica of broker 2 begins anew"]
+    assert shown(begun) == shown(seen(emptied)) == [None, "begins anew", None]
+    assert told(begun, seen(emptied)) == told(begun, begun) == []
+    assert told(seen(emptied), whole)[1:] == ["t-0: the replica of broker 2 is whole"]
+    assert told(damaged, whole) == []
+    refuses = seen(STATE, t_0="refuses")
+    assert told(damaged, refuses) == ["t-0: the replica of broker 2 is spoiled (refuses)"]
+    assert told(refuses, whole) == ["t-0: the replica of broker 2 takes events again"]
+    assert told(whole, seen(STATE, epoch=1, t_1="damaged", u_0="damaged", nonsense="damaged")) == [
+        "broker 2 was started again, in its epoch 1"
+    ]
+    old = seen(STATE._replace(isr=(1, 3)), old_folder=True, epoch=1)
+    assert told(whole, old)[0] == "broker 2 was started again, in its epoch 1, with an old folder"
+    assert shown(old) == [None, "old folder", None]
+    assert shown(seen(STATE, old_folder=True)) == [None, None, None]
 
 
 def test_a_topic_is_made_and_deleted() -> None:

@@ -46,11 +46,13 @@ function Brokers({ state }) {
 /** What a replica is, in words that a screen reader speaks and a test finds. */
 function Replica({ replica, partition }) {
   if (!replica) return html`<td class="faint">–</td>`;
-  if (replica.broker === partition.leader) return html`<td><strong>leader</strong></td>`;
+  const healing = replica.healing ? `, ${replica.healing}` : "";
+  if (replica.broker === partition.leader) return html`<td class=${healing && "out"}><strong>leader</strong>${healing}</td>`;
   const lag = !replica.alive ? "away" : replica.lag === null ? "lag unknown" : replica.lag === 0 ? "" : `lags ${count(replica.lag)}`;
   const behind = replica.lag > 0 && replica.behind_ms !== null ? ` (${duration(Math.round(replica.behind_ms / 1000))})` : "";
   const what = replica.in_sync ? "in sync" : replica.eligible ? "out, may lead" : "out of sync";
-  return html`<td class=${replica.in_sync && replica.alive ? "" : "out"}>${[what, lag + behind].filter(Boolean).join(", ")}</td>`;
+  const whole = replica.in_sync && replica.alive && !healing;
+  return html`<td class=${whole ? "" : "out"}>${[what, lag + behind].filter(Boolean).join(", ") + healing}</td>`;
 }
 
 const trouble = (each) => [each.offline && "offline", each.under_replicated && "under-replicated", each.under_min_isr && "under min ISR"].filter(Boolean).join(", ");
