@@ -194,6 +194,46 @@ def test_two_replicas_that_are_damaged_in_two_places(cluster: ClusterProcesses, 
     check_the_same(cluster, client, VALUES)
 
 
+def test_two_damaged_replicas_while_the_third_is_out_of_sync(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """Each has what the other lacks, so neither is made anew from the other. The third one copies from both."""
+    leader = filled(cluster, client, VALUES[:30])
+    follower, third = (id for id in cluster.brokers if id != leader)
+    cluster.brokers[third].stop()
+    add(client, VALUES[30:])
+    flip(cluster, leader, VALUES[50])
+    flip(cluster, follower, VALUES[70])
+    for id in (leader, follower):
+        wait_until(lambda id=id: finds(cluster, client, id), f"broker {id} knows its damage")  # type: ignore[misc]
+    for _ in range(3):
+        led = cluster.partitions("t")[0].leader
+        wait_until(lambda led=led: cluster.partitions("t")[0].leader not in (led, -1), "they lead in turns")  # type: ignore[misc]
+        read_some(client)
+    told = healings(cluster, leader)
+    assert told[leader] == told[follower] == "spoiled (damaged)"
+    for id in (leader, follower):
+        assert not cluster.events(id, "replica_begins_anew")
+        assert id in cluster.partitions("t")[0].isrs
+    cluster.brokers[third].start()
+    until_anew(cluster, leader, follower)
+    assert not cluster.events(third, "replica_begins_anew")
+    check_the_same(cluster, client, VALUES)
+
+
+def finds(cluster: ClusterProcesses, client: blocking.Client, id: int) -> bool:
+    read_some(client)
+    return len(cluster.events(id, "replica_spoiled")) > 0
+
+
+def read_some(client: blocking.Client) -> None:
+    """What is read is right, as far as it goes."""
+    values: list[bytes | None] = []
+    with suppress(KrappyError), client.consumer("t", end="now") as consumer:
+        values.extend(event.value for event in consumer)
+    assert values == VALUES[: len(values)]
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_whoever_is_killed_while_it_is_made_anew(cluster: ClusterProcesses, client: blocking.Client, step: str) -> None:
     leader = filled(cluster, client)

@@ -16,6 +16,7 @@ from krappy.store.local_replicas import STARTS, LocalReplicas
 from krappy.store.meta import Meta
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.dying import EXCLUDES, REGISTERS, dies_at, dying, has_died
+from tests.cluster.test_lookout import state_by
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import BrokerProcess, wait_until
 
@@ -194,6 +195,8 @@ def test_old_copies_of_all_data_folders(cluster: ClusterProcesses) -> None:
         broker.ready()
         wait_until(lambda broker=broker: len(broker.events("old_folder")) > 0, "it knows")  # type: ignore[misc]
     wait_until(lambda: cluster.states("t")[0]["isr"] == cluster.states("t")[0]["elr"] == [], "nobody may lead")
+    [topic] = state_by(cluster, 1)["topics"]
+    assert [each["healing"] for each in topic["partitions"][0]["replicas"]] == ["old folder"] * 3
     newest = cluster.brokers[3]
     for broker in cluster.brokers.values():
         if broker is not newest:

@@ -3,14 +3,15 @@
 A log is in trouble if the disk refused a sync (it takes no more events), if bytes of it are damaged or the log could
 not be opened, or if it has lost events that were acknowledged. `healing.next_step` says what is written next:
 
-1. If it leads, it gives the lead to another replica in sync. Without one it stays what it is: it is all there is.
+1. If it leads, it gives the lead to another replica in sync; not more often than once in ANEW_S to one that is in
+   trouble, too. Without one it stays what it is: it is all there is.
 2. Once another one leads, it leaves the ISR. One that takes no more events stays a candidate (in the ELR): what was
    committed is on its disk. A damaged one does not; but where the others are too few to acknowledge events, it stays
    for up to WAIT_S, so that another replica may come back first: it has all that is new.
 3. A damaged one is made anew: by one write it is no candidate and counts as empty, and a new leader epoch begins, so
    that nobody brings it back for what it fetched before. Then it is set aside, and copied from the leader. Not more
-   often than once in ANEW_S. A kill between two of these steps leaves a replica that is no candidate, and empty, or
-   noted as damaged.
+   often than once in ANEW_S, and not from a leader that is damaged, too. A kill between two of these steps leaves a
+   replica that is no candidate, and empty, or noted as damaged.
 4. One that takes no more events is opened anew after RETRY_S, and then ever more seldom (up to ANEW_S), once the disk
    takes a sync again. If it has lost events then, it goes on with 3, and never leads. One that still leads, for nobody
    else can, begins a new leader epoch before.
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 WAIT_S = 600.0  # that a damaged replica stays in an ISR that would be too small without it
 ANEW_S = 600.0  # between two times that a replica is made anew, or that a damaged one gives the lead away
-MOST_TOLD = 100  # replicas in trouble that a broker's registration names
+MOST_TOLD = 1000  # replicas in trouble that a broker's registration names
 RETRY_S = 30.0  # until a log is opened anew; twice as long after each failure, up to ANEW_S
 
 
@@ -146,10 +147,12 @@ class FailedLogs:
             with suppress(StorageError):  # then the next start may have to find it again
                 await self._runtime.in_thread(lambda: self._logs.note_damage(partition.log))
         acknowledges = not partition.log_failed
-        if partition.role is Role.LEADER and acknowledges and now < care.led_until + ANEW_S:
-            return  # others may be damaged, too
-        empties, waits = now >= care.anew + ANEW_S, acknowledges and now < care.since + WAIT_S
-        step = next_step(self._cluster.image, found, index, self._runtime.id, trouble, empties=empties, waits=waits)
+        step = next_step(
+            *(self._cluster.image, found, index, self._runtime.id, trouble),
+            empties=now >= care.anew + ANEW_S,
+            waits=acknowledges and now < care.since + WAIT_S,
+            again=not acknowledges or now >= care.led_until + ANEW_S,
+        )
         if step is not None:
             if step.deed is not Deed.BEGIN_ANEW:
                 leads = step.deed is Deed.HAND_OVER

@@ -3,7 +3,8 @@
 Another replica in sync must lead first, and that leader be there: all that was acknowledged is on its disk. So the last
 candidate leaves nothing, however damaged it is: what it has is all there is. A damaged leader that is alone in the ISR
 makes room for one of the ELR, which has all that was acknowledged, too; what the leader has beyond may be what nobody
-can copy."""
+can copy. And nobody is made anew from a leader that is damaged, too: what the one lacks, the other may have. Such two
+lead in turns, so that a third one can copy from both."""
 
 from __future__ import annotations
 
@@ -37,10 +38,19 @@ class Step(NamedTuple):
 
 
 def next_step(
-    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, *, empties: bool, waits: bool
+    image: Image,
+    topic: TopicImage,
+    index: int,
+    broker: int,
+    trouble: LogTrouble,
+    *,
+    empties: bool,
+    waits: bool,
+    again: bool = True,
 ) -> Step | None:
     """What is to be written next; None: nothing now. `empties`: whether the replica may be copied anew now. `waits`:
     whether a damaged one stays in sync where the others are too few to acknowledge events: it has all that is new.
+    `again`: whether it may give the lead to one that is in trouble, too.
 
     Whoever empties its log is out of the candidates by the same write. It begins a new leader epoch of the same leader:
     what that heard from the replica in the epoch before can't bring it back into the ISR."""
@@ -49,10 +59,13 @@ def next_step(
     if trouble is LogTrouble.LOST and broker in (*state.isr, *state.elr, state.leader):
         return Step(Deed.LEAVE, registration.exclude(topic, index, broker, emptied=False))
     if state.leader == broker:
-        to = successor(image, state, partition.replicas, image.brokers)
+        whole = [each for each in image.brokers if not image.trouble(each, topic.name, index)]
+        to = successor(image, state, partition.replicas, whole)
+        if to is None and again:
+            to = successor(image, state, partition.replicas, image.brokers)
         if to is not None:
             return Step(Deed.HAND_OVER, moved(image, topic, index, to))
-        if trouble is LogTrouble.DAMAGED and state.isr == (broker,) and _may_lead(image, state.elr):
+        if again and trouble is LogTrouble.DAMAGED and state.isr == (broker,) and _may_lead(image, state.elr):
             return Step(Deed.HAND_OVER, registration.exclude(topic, index, broker, emptied=False))
         return None
     leader = image.brokers.get(state.leader)
@@ -62,6 +75,8 @@ def next_step(
         operations = leave_isr(topic, index, broker)
         return Step(Deed.LEAVE, operations) if operations else None
     if waits and broker in state.isr and len(state.isr) <= state.min_isr:
+        return None
+    if trouble is LogTrouble.DAMAGED and image.trouble(state.leader, topic.name, index) == LogTrouble.DAMAGED:
         return None
     empties &= broker not in partition.removing
     after = normalise(excluded(state, broker, emptied=empties), partition.replicas, state.min_isr)

@@ -32,13 +32,10 @@ def healing(image: Image, topic: str, index: int, partition: PartitionImage, bro
     """What ails a replica, or how it is made whole, in the words of its broker's log; None: nothing that is known."""
     if broker in partition.state.emptied:
         return "begins anew"
-    found = image.brokers.get(broker)
-    if found is None:
-        return None
-    trouble = found.spoiled.get(f"{topic}-{index}")
-    if trouble is not None:
+    if trouble := image.trouble(broker, topic, index):
         return f"spoiled ({trouble})"
-    return "old folder" if found.old_folder and broker not in partition.state.isr else None
+    found = image.brokers.get(broker)
+    return "old folder" if found is not None and found.old_folder and broker not in partition.state.isr else None
 
 
 class HealthCounts(NamedTuple):

@@ -142,6 +142,11 @@ class Image:
         """The highest level of a feature that all registered brokers know; 0: some do not know it."""
         return min((each.features.get(feature, 0) for each in self.brokers.values()), default=0)
 
+    def trouble(self, broker: int, topic: str, index: int) -> str:
+        """Which trouble (healing.LogTrouble) a broker's replica is in, as it has told; empty: none that is known."""
+        found = self.brokers.get(broker)
+        return "" if found is None else found.spoiled.get(f"{topic}-{index}", "")
+
     def after(self, changes: Changes) -> Image:
         """The image of the tree with these changes, in their order."""
         return _Fold(self).of(changes)

@@ -23,10 +23,13 @@ def step_of(
     empties: bool = True,
     waits: bool = False,
     there: tuple[int, ...] = (1, 2, 3),
+    damaged: tuple[int, ...] = (),
+    again: bool = True,
 ) -> tuple[Deed, PartitionState] | None:
     topic = TopicImage("t", bytes(16), (PartitionImage((1, 2, 3), state, 0),), identified=True)
-    image = Image({each: Registration(each, 4, {}) for each in there}, topics={"t": topic})
-    step = next_step(image, topic, 0, broker, trouble, empties=empties, waits=waits)
+    troubles = {each: {"t-0": str(DAMAGED)} if each in damaged else {} for each in there}
+    image = Image({each: Registration(each, 4, {}, spoiled=troubles[each]) for each in there}, topics={"t": topic})
+    step = next_step(image, topic, 0, broker, trouble, empties=empties, waits=waits, again=again)
     if step is None:
         return None
     put = step.operations[-1]
@@ -54,6 +57,22 @@ def test_a_damaged_follower_is_no_candidate_where_the_others_are_too_few() -> No
     assert step_of(few, 2, DAMAGED) == (Deed.BEGIN_ANEW, few._replace(isr=(1,), emptied=(2,), leader_epoch=7))
     out = few._replace(isr=(1,), last_known_elr=(2,))
     assert step_of(few, 2, DAMAGED, empties=False) == (Deed.LEAVE, out)
+
+
+def test_a_damaged_leader_prefers_a_whole_successor() -> None:
+    for again in (True, False):
+        to_third = LED._replace(leader=3, leader_epoch=7)
+        assert step_of(LED, 1, DAMAGED, damaged=(1, 2), again=again) == (Deed.HAND_OVER, to_third)
+    two = LED._replace(isr=(1, 2))
+    assert step_of(two, 1, DAMAGED, damaged=(1, 2)) == (Deed.HAND_OVER, two._replace(leader=2, leader_epoch=7))
+    assert step_of(two, 1, DAMAGED, damaged=(1, 2), again=False) is None
+    assert step_of(LED._replace(isr=(1,), elr=(3,)), 1, DAMAGED, again=False) is None
+
+
+def test_nobody_is_made_anew_from_a_damaged_leader() -> None:
+    for state in (LED, LED._replace(isr=(1, 2)), LED._replace(isr=(1, 3))):
+        assert step_of(state, 2, DAMAGED, damaged=(1, 2)) is None
+    assert step_of(LED, 2, REFUSES, damaged=(1, 2)) == (Deed.LEAVE, LED._replace(isr=(1, 3)))
 
 
 def test_a_follower_whose_disk_refuses_stays_a_candidate() -> None:
