@@ -213,12 +213,12 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
 
 
 @runs
-async def test_a_copy_in_sync_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
+async def test_a_candidate_cuts_nothing_that_is_committed(tmp_path: Path) -> None:
     """Its last leader epoch is damaged. Others count on what it has, so it may only be made anew."""
     async with copied(tmp_path) as it:
         await it.publish(b"a", b"b")
         await it.same()
-        it.follower.in_sync = True
+        it.follower.is_candidate = True
         it.copy.log.epochs.lead(EPOCH + 1, 1)
         it.leader.publish(batch.encode([b"k"], [b"c"], timestamps=1))
         with trio.fail_after(10):

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 
 class Follower:
-    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`: set with each new state."""
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync` (it is in the ISR), `is_candidate`
+    (in the ISR or ELR): set with each new state."""
 
     def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log], broker: int) -> None:
         """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
@@ -35,7 +36,7 @@ class Follower:
         self._make_log = make_log
         self.topic, self.index, self.topic_id = partition.topic, partition.index, topic_id
         self.leader = NOBODY
-        self.in_sync = False
+        self.in_sync = self.is_candidate = False
         self._high_watermark = 0  # the leader's, as it told last
         self._log_start = 0
         self._shortening = False
@@ -150,7 +151,9 @@ class Follower:
                 return
             log = partition.log
             cut = log.epochs.common(diverging, log.end_offset)
-            if self.in_sync and cut < partition.high_watermark:  # others count on what it has: it is to be made anew
+            if (
+                self.is_candidate and cut < partition.high_watermark
+            ):  # others count on what it has: it is to be made anew
                 log.damage = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
                 raise CorruptBatch(log.damage)
             try:

@@ -230,6 +230,7 @@ class Assignments:
                 await self._runtime.in_thread(partial(self._logs.accept, partition.log))
             follower.leader = state.leader if mine is Role.FOLLOWER else NOBODY
             follower.in_sync = self._runtime.id in state.isr
+            follower.is_candidate = self._runtime.id in (*state.isr, *state.elr)
             if partition.role is not before:
                 partition.report("role_taken", role=str(mine), epoch=state.leader_epoch, leader=state.leader)
         if partition.log is log:  # else it takes its role again, with the other one
