@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 class Follower:
-    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync` (it is in the ISR), `is_candidate`
-    (in the ISR or ELR): set with each new state."""
+    """Implements `FollowerPort`. `topic_id`: 16 bytes. `leader`, `in_sync`, `is_candidate` (in sync, or may
+    lead without): set with each new state."""
 
     def __init__(self, partition: Partition, topic_id: bytes, make_log: Callable[[int], Log], broker: int) -> None:
         """`make_log(start)` removes the partition's log and makes an empty one that begins at this offset. It
@@ -151,9 +151,7 @@ class Follower:
                 return
             log = partition.log
             cut = log.epochs.common(diverging, log.end_offset)
-            if (
-                self.is_candidate and cut < partition.high_watermark
-            ):  # others count on what it has: it is to be made anew
+            if self.is_candidate and cut < partition.high_watermark:  # others count on that: it is to be made anew
                 log.damage = f"{log.folder}: from offset {cut} on its leader epochs are not those of its leader's log"
                 raise CorruptBatch(log.damage)
             try:
