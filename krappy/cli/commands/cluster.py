@@ -95,8 +95,9 @@ def _query(wanted: str, troubled: bool) -> dict[str, str]:
 def watch(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
     """Show the cluster, then elections, changes of ISRs, brokers that come or go and new controllers as they happen.
 
-    So are replicas that are spoiled, begin anew and are whole. Each is a line; with --json only these are printed. Times are those of the broker that is watched. If that one goes
-    away, the command goes on with another broker of the cluster, and says so on stderr.
+    So are replicas that are spoiled, begin anew and are whole. Each is a line; with --json only these are printed.
+    Times are those of the broker that is watched. If that one goes away, the command goes on with another broker of the
+    cluster, and says so on stderr.
 
     \b
     Examples:
