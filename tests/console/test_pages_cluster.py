@@ -11,6 +11,8 @@ from axe_playwright_python.sync_playwright import Axe
 from confluent_kafka.admin import NewTopic
 from playwright.sync_api import Page, expect
 
+from krappy import blocking
+from krappy.errors import KrappyError
 from krappy.testing.running import RunningBroker
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
@@ -58,6 +60,25 @@ def test_a_broker_dies_and_comes_back(page: Page, cluster: ClusterProcesses) -> 
     expect(rows(page, "Partitions").get_by_text("in sync", exact=True)).to_have_count(2 * PARTITIONS)
     page.get_by_label("Filter").fill("none of these")
     expect(page.get_by_text("No such partition.")).to_be_visible()
+
+
+def test_a_damaged_replica(page: Page, cluster: ClusterProcesses) -> None:
+    """There is no other, so it stays."""
+    cluster.admin.create_topics([NewTopic("alone", 1, 1)])["alone"].result(30)
+    with blocking.connect(cluster.native) as client:
+        with client.producer("alone") as producer:
+            producer.send(b"x" * 300).result(30)
+        [log] = (cluster.brokers[cluster.partitions("alone")[0].leader].data / "topics" / "alone-0").glob("*.log")
+        with log.open("r+b") as file:
+            file.seek(200)
+            file.write(b"y")
+        with pytest.raises(KrappyError), client.consumer("alone", end="now") as consumer:
+            list(consumer)
+    page.goto(f"http://{cluster.brokers[1].http}/#/cluster")
+    expect(rows(page, "Changes").filter(has_text="is spoiled (damaged)")).to_have_count(1)
+    page.get_by_label("Only those in trouble").check()
+    expect(rows(page, "Partitions")).to_have_count(1)
+    expect(rows(page, "Partitions").get_by_text("leader, spoiled (damaged)")).to_be_visible()
 
 
 def test_a_broker_alone(page: Page, console: RunningBroker) -> None:
