@@ -243,9 +243,10 @@ def _partition(image: Image, topic: TopicImage, index: int, lags: Mapping[int, F
     replicas = []
     for id in partition.replicas:
         lag = None if id == state.leader else lags.get(id)
-        told = (None, None, None) if lag is None else (lag.offset, lag.lag, _whole(lag.caught_up_ms))
+        offset, events, ms = (None, None, None) if lag is None else (lag.offset, lag.lag, _whole(lag.caught_up_ms))
+        standing = id in image.brokers, id in state.isr, id in state.elr
         ails = healing(image, topic.name, index, partition, id)
-        replicas.append(ReplicaShown(id, id in image.brokers, id in state.isr, id in state.elr, *told, healing=ails))
+        replicas.append(ReplicaShown(id, *standing, offset, events, ms, ails))
     return PartitionShown(
         index,
         None if state.leader == NOBODY else state.leader,
