@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.process import PATIENCE
 
 CLOSE_SECONDS = 20.0
 
@@ -24,3 +27,16 @@ def close(consumer: Consumer) -> bool:
 
     threading.Thread(target=work, name="closing", daemon=True).start()
     return ended.wait(CLOSE_SECONDS)
+
+
+def ends(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:
+    """Where a partition begins and ends, as its leader tells once it is sure. librdkafka does not ask again by itself
+    when another broker leads since a moment ago."""
+    patience = time.monotonic() + PATIENCE
+    while True:
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(topic, index), 10)
+            return first, end
+        except KafkaException:
+            assert time.monotonic() < patience, f"no leader tells the ends of {topic}-{index}"
+            time.sleep(0.1)

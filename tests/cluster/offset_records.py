@@ -6,10 +6,11 @@ import struct
 import time
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from krappy.broker.topics.internal_topics import PARTITIONS
 from krappy.core.cluster.coordinators import partition_of
+from tests.cluster.consumers import ends
 from tests.process import PATIENCE
 
 TOPIC = "__consumer_offsets"
@@ -85,13 +86,7 @@ def read_offsets(servers: str, group: str, **options: Any) -> OffsetsTopic:
         at = TopicPartition(TOPIC, partition_of(group, PARTITIONS), 0)
         reader.assign([at])
         patience = time.monotonic() + PATIENCE
-        end = -1
-        while end < 0:
-            try:
-                end = reader.get_watermark_offsets(at, PATIENCE)[1]
-            except KafkaException:  # another broker leads since a moment ago
-                assert time.monotonic() < patience, "nobody tells the end"
-                time.sleep(0.1)
+        _, end = ends(reader, TOPIC, at.partition)
         found = OffsetsTopic({}, [], {})
         while reader.position([at])[0].offset < end:
             assert time.monotonic() < patience, f"{reader.position([at])[0].offset} of {end}"

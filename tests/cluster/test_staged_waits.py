@@ -20,6 +20,7 @@ from krappy.errors import KrappyError, NotLeader, UnknownStaging
 from krappy.store.staging import DATA, STAGING
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.consumers import ends
 from tests.cluster.scattered_transactions import leader_of
 from tests.cluster.test_staged_jobs import LONG, coordinator
 from tests.cluster.test_transactions import ends_at, values
@@ -70,7 +71,7 @@ def rows(cluster: ClusterProcesses) -> list[bytes]:
     found: dict[bytes, bool] = {}
     try:
         for index in cluster.partitions(JOBS):
-            start, end = reader.get_watermark_offsets(TopicPartition(JOBS, index), 30)
+            start, end = ends(reader, JOBS, index)
             at = TopicPartition(JOBS, index, start)
             reader.assign([at])
             while start < end and reader.position([at])[0].offset < end:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.consumers import ends
 from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of, kafka_of, leader_of
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.transfers import ACCOUNTS, GROUP, ORDERS, PARTITIONS, Mover, place_orders, read_moves
@@ -119,17 +119,6 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
     check_nothing_is_open(cluster, ACCOUNTS)
 
 
-def ends(reader: Consumer, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """The ends of partitions as their leaders tell them, once these are sure."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return {index: reader.get_watermark_offsets(TopicPartition(topic, index), 10)[1] for index in partitions}
-        except KafkaException:
-            assert time.monotonic() < end, f"no leader tells the ends of {topic}"
-            time.sleep(0.1)
-
-
 def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     """What a reader of committed events sees of a partition, up to its end as of now; it waits until all is decided."""
     # Behind a fetch that waits, it would be told no end.
@@ -140,7 +129,7 @@ def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     found: list[bytes] = []
     end = time.monotonic() + PATIENCE
     try:
-        stop = ends(reader, topic, [index])[index]
+        _, stop = ends(reader, topic, index)
         while reader.position([at])[0].offset < stop:
             found += [each.value() for each in reader.consume(100, 0.02) if each.error() is None]
             assert time.monotonic() < end, f"{topic}-{index} is not decided up to {stop}"

@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.cluster.brokers import ClusterProcesses
-from tests.cluster.consumers import close
+from tests.cluster.consumers import close, ends
 
 ORDERS, ACCOUNTS, GROUP = "orders", "accounts", "movers"
 PARTITIONS = 6
@@ -145,7 +145,7 @@ def read_moves(address: str, topic: str = ACCOUNTS) -> Counter[tuple[int, int]]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "r", "isolation.level": "read_committed"})
     found: Counter[tuple[int, int]] = Counter()
     parts = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
-    ends = {each.partition: consumer.get_watermark_offsets(each, 30)[1] for each in parts}
+    stops = {each.partition: ends(consumer, topic, each.partition)[1] for each in parts}
     consumer.assign(parts)
     end = time.monotonic() + 60
     while True:
@@ -154,8 +154,8 @@ def read_moves(address: str, topic: str = ACCOUNTS) -> Counter[tuple[int, int]]:
             number, amount = json.loads(message.value())
             found[number, amount] += 1
         at = {each.partition: each.offset for each in consumer.position(parts)}
-        if all(at[index] >= ends[index] or not ends[index] for index in ends):
+        if all(at[index] >= stops[index] or not stops[index] for index in stops):
             break
-        assert time.monotonic() < end, f"the reader is at {at} of {ends}"
+        assert time.monotonic() < end, f"the reader is at {at} of {stops}"
     consumer.close()
     return found
