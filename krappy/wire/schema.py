@@ -131,10 +131,12 @@ def _each(kinds: Kinds, check: Check | None) -> Check:
 
 def _shape(items: list[tuple[Kinds, Check | None]]) -> Check:
     def shaped(value: Any) -> bool:
-        return len(value) == len(items) and all(
-            type(item) in kinds and (check is None or check(item))
-            for item, (kinds, check) in zip(value, items, strict=True)
-        )
+        if len(value) != len(items):
+            return False
+        for item, (kinds, check) in zip(value, items, strict=True):  # a generator expression takes twice as long
+            if type(item) not in kinds or (check is not None and not check(item)):
+                return False
+        return True
 
     return shaped
 
