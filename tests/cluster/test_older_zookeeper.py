@@ -90,9 +90,8 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             stop(cluster, zookeeper)
             shutil.copytree(zookeeper.folder, tmp_path / "copy")
             start(cluster, zookeeper)
-            for number in range(2):
-                restart(cluster)
-                kept += [*write(cluster, "kept", f"after-{number}"), *publish(cluster, "kept", f"job-{number + 1}")]
+            restart(cluster)
+            kept += [*write(cluster, "kept", "after"), *publish(cluster, "kept", "job-1")]
             with blocking.connect(cluster.native, timeout=LONG) as client:
                 client.delete_topic("anew")
                 client.create_topic("later", PARTITIONS)
@@ -107,8 +106,7 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             for broker in cluster.brokers.values():
                 assert (broker.data / "topics").joinpath("later-0").exists(), "nobody has deleted it"
                 assert not cluster.events(int(str(broker.settings["broker_id"])), "committed_events_cut")
-            for number in range(3, 5):
-                kept += [*write(cluster, "kept", f"after-{number}"), *publish(cluster, "kept", f"job-{number}")]
-                restart(cluster)
+            kept += [*write(cluster, "kept", "again"), *publish(cluster, "kept", "job-2")]
+            restart(cluster)
             for index in range(PARTITIONS):
                 assert Counter(values(cluster, "kept", index)) == Counter(each.encode() for each in kept)
