@@ -122,8 +122,8 @@ def test_an_epoch_that_was_led_without_events_does_not_stand_in_the_way() -> Non
     ("refused", "why"),
     [
         ([placed(11, b"x", epoch=4)], "where 12 comes next"),
-        ([placed(12, b"x", epoch=3)], "leader epoch 3"),
-        ([placed(12, b"x", epoch=5), placed(13, b"y", epoch=4)], "leader epoch 4"),
+        ([placed(12, b"x", epoch=3)], "leader epoch is 3"),
+        ([placed(12, b"x", epoch=5), placed(13, b"y", epoch=4)], "leader epoch is 4"),
         ([placed(12, b"x", b"y", epoch=4), placed(13, b"z", epoch=4)], "where 14 comes next"),
         ([placed(12, b"x", epoch=4), placed(14 + 2**31, b"y", epoch=4)], "too far"),
     ],
