@@ -52,9 +52,9 @@ SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 class Channel(DescribedConnection, Throttled):
     # What each request needs. CPython (3.11) reads attributes slowly where an object has more than 30 beside its slots.
     __slots__ = (
-        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_kept", "_large", "_left"),
+        *("_answered_at_once", "_due", "_ended", "_filled", "_finishing", "_held_back", "_kept", "_large"),
         *("_outbox", "_quick", "_reading", "_rest", "_server", "_silent_since", "_since", "_sock", "_times"),
-        *("_turn_over", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
+        *("_turn_over", "_waits", "_wake", "_wanted", "changed", "in_flight", "received", "requests"),
     )
 
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:

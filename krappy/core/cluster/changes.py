@@ -101,16 +101,15 @@ def _of_spoiled(before: Image, after: Image) -> Iterator[ClusterChange]:
         was = known.spoiled if known is not None and known.epoch == found.epoch else {}
         for name in sorted(was.keys() | found.spoiled.keys()):
             topic, _, index = name.rpartition("-")
-            trouble, place = found.spoiled.get(name), after.topics.get(topic)
-            if place is None or not index.isdecimal() or int(index) >= len(place.partitions):
+            trouble, there = found.spoiled.get(name), after.topics.get(topic)
+            if there is None or not index.isdecimal() or int(index) >= len(there.partitions):
                 continue
-            state = place.partitions[int(index)].state
+            state = there.partitions[int(index)].state
+            place = topic, int(index), state, id
             if trouble is not None and trouble != was.get(name):
-                yield _of_replica(
-                    *(ChangeKind.REPLICA_SPOILED, topic, int(index), state, id, f"is spoiled ({trouble})")
-                )
+                yield _of_replica(ChangeKind.REPLICA_SPOILED, *place, f"is spoiled ({trouble})")
             elif trouble is None and was[name] == LogTrouble.REFUSES and id not in state.emptied:
-                yield _of_replica(ChangeKind.LOG_REOPENED, topic, int(index), state, id, "takes events again")
+                yield _of_replica(ChangeKind.LOG_REOPENED, *place, "takes events again")
 
 
 def _of_replica(
