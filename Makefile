@@ -20,7 +20,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # If two makes run at once, the second waits for the first one's .venv. Without flock(1), as on macOS, run only one.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test explore test-spark test-cluster test-brokers check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
+.PHONY: help setup demo test test-long explore test-spark test-cluster test-brokers check format cover hostile power soak chaos compat peers peers-cluster peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -54,6 +54,9 @@ demo: $(READY) ## stream all flights of 2013 through a broker and check every an
 # Many tests wait for a process or a disk: one more at a time than there are cores takes a tenth less.
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q -n $$(n=$$(nproc); echo $$((n < 4 ? n + 1 : 4))) --dist loadfile $(ARGS)
+
+test-long: $(READY) ## run every test in its long form: each step and each way, and what takes minutes (hours; ARGS="-k name")
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 $(ARGS)
 
 explore: $(READY) ## run the property tests with more, random examples (`make test` always tries the same), and simulate more
 	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis $(ARGS)

@@ -42,8 +42,8 @@ class Died(AssertionError):
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns once the condition holds. Raises AssertionError after `seconds`. After a look that took long it waits
-    longer: a look may keep brokers from what is waited for."""
+    """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time: a look
+    may keep brokers, and other tests, from what is waited for."""
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
             return
         now = time.monotonic()
         assert now < end, f"still not so after {seconds:.0f} s: {what}"
-        time.sleep(min(max(0.005, 3 * (now - began)), 0.1))
+        time.sleep(min(max(0.005, 9 * (now - began)), 0.25))
 
 
 @cache

@@ -7,7 +7,6 @@ answered must be there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,10 @@ from tests.broker import staged
 from tests.broker.engine import as_killed, running
 from tests.broker.staged import known
 from tests.broker.transactional import Producer
+from tests.long import LONG
 from tests.store.faulty_meta import Faults, FaultyMeta
 
-STRIDE = 1 if os.environ.get("KRAPPY_LONG") else 5
+STRIDE = 1 if LONG else 5
 Step = Callable[[LocalBroker], Awaitable[object]]
 AT = TopicPartition("t", 0)
 

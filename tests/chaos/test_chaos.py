@@ -14,6 +14,7 @@ from tests.chaos.checker import Replica
 from tests.chaos.faults.base import KINDS, plan
 from tests.chaos.networks import Missing, probe
 from tests.chaos.renewed import AckedAnew, Renewed
+from tests.long import long
 from tests.process import ROOT
 
 SECONDS = 8
@@ -56,6 +57,7 @@ def test_a_topic_that_was_made_anew() -> None:
 
 
 @pytest.mark.timeout(280)
+@long
 def test_a_short_run(tmp_path: Path) -> None:
     """A leader, a follower or the controller is killed, now and then."""
     command = [sys.executable, "-m", "tests.chaos.run", "--rounds", "1", "--seed", "3", "--zookeepers", "1"]

@@ -291,7 +291,7 @@ def test_a_sender_who_is_held_up_holds_up_nobody_else(lossy: Proxy, topic: str) 
         blocking.connect(lossy.address, timeout=0.5) as client,
         blocking.connect(lossy.address, keepalive=0.5) as other,
     ):
-        client.create_topic(topic, partitions=16)
+        other.create_topic(topic, partitions=16)
         for each in (client, other):
             with each.producer(topic) as producer:
                 producer.send("first", key="k").result()

@@ -20,6 +20,7 @@ from tests.cluster.test_cluster import make_topic
 from tests.cluster.transfers import ACCOUNTS, GROUP, ORDERS, PARTITIONS, Mover, place_orders, read_moves
 from tests.cluster.zookeeper import Missing
 from tests.kafka.raw import Raw
+from tests.long import LONG
 from tests.process import PATIENCE, wait_until
 
 EACH_ROUND = 60  # orders
@@ -92,7 +93,7 @@ def test_money_moves_while_coordinator_and_leaders_are_killed(cluster: ClusterPr
     make_topic(cluster, ACCOUNTS)
     placed = 0
     with Mover(cluster.kafka, "mover") as mover:
-        for _ in range(2):
+        for _ in range(2 if LONG else 1):
             for kind in ("coordinator", "leader", "both"):
                 cluster.spread(ACCOUNTS)  # so that others lead, too, than the coordinator
                 place_orders(cluster, placed, EACH_ROUND)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,9 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
 from tests.console.pages import rows, visit
 from tests.console.web import Web
+from tests.long import LONG
 
-MANY = 10_000 if os.environ.get("KRAPPY_LONG") else 120  # topics; the pages show fifty at a time either way
+MANY = 10_000 if LONG else 120  # topics; the pages show fifty at a time either way
 TOKEN = "a token for the console's tests"
 
 

@@ -30,6 +30,7 @@ from krappy.errors import KrappyError
 from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
+from tests.long import LONG, some
 from tests.peer import Peer, Stored
 from tests.process import PATIENCE, BrokerProcess, Died, Launcher, broker_process, launcher, wait_until
 
@@ -41,7 +42,10 @@ TOPICS: dict[str, tuple[int, dict[str, object]]] = {
 }
 SHORTENED_TO = 17
 QUIET = {"cleaner_backoff_ms": 10**7, "retention_check_ms": 10**7}
-ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if os.environ.get("KRAPPY_LONG") else 1))
+ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if LONG else 1))
+HOW = ("flipped", "flipped in a head", "cut", "removed")
+# One of each two has each way, and both ends.
+CASES = [(how, (number + second) % 2 == 0) for number, how in enumerate(HOW) for second in range(2)]
 TOLD = {"log_recovered", "events_lost", "partition_offline", "views_damaged", "view_failed", "folder_unclaimed"}
 LEFT_OUT = ("staging", "lock", "ballast")  # other tests' subject, or files without content
 HEAD = 16  # bytes of a batch that its checksum does not cover: base offset, length, leader epoch
@@ -241,8 +245,7 @@ def starts(broker: BrokerProcess) -> bool:
     return False
 
 
-@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("how", ["flipped", "flipped in a head", "cut", "removed"])
+@pytest.mark.parametrize(("how", "stopped"), some(CASES, 2))
 def test_damage_to_any_file(
     launch: Launcher, folders: dict[bool, Folder], tmp_path: Path, how: str, stopped: bool
 ) -> None:

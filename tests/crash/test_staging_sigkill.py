@@ -22,9 +22,10 @@ from krappy.blocking import Client, connect
 from krappy.cli import checkup
 from krappy.clients.staging import StagedCommit
 from krappy.errors import KrappyError, StagingFenced
+from tests.long import LONG
 from tests.process import PATIENCE, BrokerProcess, Launcher, launcher, wait_until
 
-CYCLES = 60 if os.environ.get("KRAPPY_LONG") else 4
+CYCLES = 60 if LONG else 4
 DRIVERS = 2
 TOPICS = {"left": 1, "right": 3}  # and how many partitions they have
 ROWS = [1, 20, 300, 2_500]  # of a task and topic

@@ -21,9 +21,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from krappy.blocking import Client, connect
 from krappy.cli import checkup
+from tests.long import LONG
 from tests.process import PATIENCE, BrokerProcess, Launcher, free_ports, launcher, wait_until
 
-CYCLES = 60 if os.environ.get("KRAPPY_LONG") else 4
+CYCLES = 60 if LONG else 4
 WORKERS = 2
 INPUTS = 3_000  # events in each worker's partition of the input
 OUTPUTS = {"left": 1, "right": 3}  # topics and how many partitions they have

@@ -21,6 +21,7 @@ from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, en
 from krappy.wire.kafka.notation import Field, at, read
 from krappy.wire.kafka.schema import TABLE
 from tests.broker.engine import running
+from tests.long import some
 from tests.wire.kafka.test_once import arrays
 
 MOST = 2000  # elements: a tenth of what an array may have; what takes longer than its share shows here as well
@@ -108,6 +109,11 @@ def _named(field: Field, number: int) -> dict[str, Any]:
 
 
 ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read(shape.request))]
+CASES = [
+    pytest.param(*array, allowed, id=f"{array[0].name}-{'.'.join(array[1])}-{'allowed' if allowed else 'denied'}")
+    for number, array in enumerate(ARRAYS)
+    for allowed in (True, False)[:: 1 if number % 2 else -1]
+]
 
 
 async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
@@ -135,8 +141,7 @@ async def ask(broker: LocalBroker, key: ApiKey, version: int, body: dict[str, An
         session.close()
 
 
-@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "denied"])
-@pytest.mark.parametrize(("key", "path"), ARRAYS, ids=lambda part: getattr(part, "name", None) or ".".join(part))
+@pytest.mark.parametrize(("key", "path", "allowed"), some(CASES, 2))
 def test_a_full_array_is_served_in_short_turns(
     tmp_path: Path, key: ApiKey, path: tuple[str, ...], allowed: bool
 ) -> None:

@@ -25,6 +25,7 @@ from confluent_kafka import Consumer
 from krappy import blocking
 from krappy.errors import ConnectionLost
 from krappy.settings.described import describe
+from tests.long import LONG
 from tests.nix.containers import CONFIG, own_network
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,6 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text("utf-8")
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
 SERVICE = COMPOSE["services"]["krappy"]
 IMAGE = (ROOT / "nix" / "image.nix").read_text("utf-8")
-LONG = os.environ.get("KRAPPY_LONG") == "1"
 SECONDS = 600
 
 

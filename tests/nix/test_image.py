@@ -17,6 +17,7 @@ import pytest
 
 from krappy import blocking
 from krappy.demos import flights
+from tests.long import long
 from tests.nix.containers import Podman, own_network, require
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,7 @@ def archive(built: Path) -> bytes:
     return subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout
 
 
+@long
 def test_built_twice_it_is_the_same(built: Path, archive: bytes) -> None:
     run(TESTING / "check", built)
     again = subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout

@@ -23,6 +23,7 @@ from random import Random
 import pytest
 
 from krappy.errors import KrappyError
+from tests.long import LONG
 from tests.power.disk import MOODS, Disk
 from tests.power.promises import Window, check_backups, check_broker
 from tests.power.record import Entry, Kind, Record
@@ -30,7 +31,6 @@ from tests.power.replay import PLACE, how_to, keep, replay
 from tests.power.workload import BACKUPS, NEVER, Workload
 from tests.process import PATIENCE, BrokerProcess, Launcher, launcher
 
-LONG = bool(os.environ.get("KRAPPY_LONG"))
 MEMORY = Path("/dev/shm")  # for the files that are left: thousands of small files take a disk long
 
 

@@ -14,12 +14,12 @@ from krappy.cli import checkup
 from krappy.errors import StorageError
 from krappy.store.hold import check_whole
 from krappy.testing.running import run_broker
+from tests.long import LONG
 from tests.power.disk import MOODS, Disk
 from tests.power.record import Kind, Record
 from tests.power.replay import how_to, keep
 from tests.process import PATIENCE, Launcher, launcher
 
-LONG = bool(os.environ.get("KRAPPY_LONG"))
 BEFORE, HALF, WHOLE = "before", "half", "whole"
 VALUES = [b"%d" % number for number in range(300)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 
 from krappy.server import throttled
 from krappy.testing.running import RunningBroker
+from tests.long import LONG
 from tests.quotas.quotas import Quotas
 
 KB = 1000
 VALUE = bytes(2 * KB)
-SECONDS = 30.0 if os.environ.get("KRAPPY_LONG") else 3.0
+SECONDS = 30.0 if LONG else 3.0
 ck: Any = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 

@@ -15,6 +15,7 @@ import pytest
 from krappy.blocking import Client
 from krappy.cli.main import run
 from krappy.pipelines import archive
+from tests.long import long
 from tests.process import wait_until
 from tests.spark.conftest import SETTINGS, python_path
 
@@ -151,6 +152,7 @@ def test_an_archive_with_the_checkpoint_of_another(
     assert archived(spark, path, topic) == logged(client, topic)
 
 
+@long
 def test_an_archive_that_is_killed_in_a_batch(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:

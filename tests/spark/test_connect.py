@@ -13,11 +13,13 @@ from krappy.blocking import Client
 from krappy.spark.session import java_home
 from krappy.spark.versions import features
 from krappy.types import Record
+from tests.long import long
 from tests.process import ROOT
 from tests.spark import connect_session, warm
 from tests.spark.conftest import SETTINGS, need_java, python_path
 
 
+@long
 def test_spark_connect(client: Client, address: str, topic: str, tmp_path: Path) -> None:
     need_java()
     client.create_topic(topic, partitions=2)

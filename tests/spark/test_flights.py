@@ -17,6 +17,7 @@ from krappy.blocking import Client
 from krappy.cli.main import run
 from krappy.demos.flights import find_file
 from krappy.pipelines import archive, rollup
+from tests.long import long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ def produce(client: Client, topic: str, rows: Any, times: Any = None) -> None:
             producer.post_columns(keys[part], values[part], timestamps=given)
 
 
+@long
 def test_flights(
     spark: SparkSession,
     client: Client,

@@ -14,6 +14,7 @@ import krappy.spark
 from krappy.pipelines.following import Done, follow
 from krappy.spark import patience
 from krappy.spark.patience import SLOW_START, patiently
+from tests.long import long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +59,7 @@ def slow_python(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     spark.dataSource.register(OneRow)
 
 
+@long
 def test_a_query_whose_python_is_slow_is_run_again(spark: SparkSession, slow_python: None) -> None:
     told: list[str] = []
     rows = spark.readStream.format("krappy-slow").load()
