@@ -1,8 +1,9 @@
 """Reads a tar archive that others have made, compressed or not, in order: from a file, or from a pipe.
 
 A few bytes may unpack to any number, and a header may tell of any size. So no more is unpacked than was asked for, and
-the headers before a file are read up to `HEADERS` bytes. What is no plain file or folder is refused: a sparse file
-tells of more bytes than the archive has, and a link leads elsewhere.
+the headers before a file are read up to `HEADERS` bytes, each once: tarfile's own reader takes minutes and gigabytes
+for the records of a crafted one (CVE-2024-6232). What is no plain file or folder is refused: a sparse file tells of
+more bytes than the archive has, and a link leads elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import bz2
 import gzip
 import io
 import lzma
-import math
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -22,6 +22,10 @@ from krappy.cli.errors import Failure
 HEADERS = 1 << 20  # bytes
 DICTIONARY = 128 << 20  # bytes of memory for xz, which `xz -9` stays below
 CHUNK = 1 << 20
+BLOCK = tarfile.BLOCKSIZE
+RECORDS = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+AHEAD = (*RECORDS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)  # headers before a file's own
+MOST_DIGITS = 20  # of a record's length
 DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)  # of reading a file
 
 
@@ -29,53 +33,92 @@ def files(source: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Name, size and contents of each file; these are to be read before the next. Raises Failure, OSError; so does
     reading contents, and `DAMAGE`."""
     try:
-        yield from _files(_Headers(_unpacked(source)))
-    except (*DAMAGE, ValueError, RecursionError) as error:
+        yield from _files(_unpacked(source))
+    except (*DAMAGE, ValueError) as error:
         raise Failure(f"this is not a whole backup: {error}") from None
 
 
-def _files(stream: _Headers) -> Iterator[tuple[str, int, IO[bytes]]]:
-    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r:") as tar:
-        while (member := tar.next()) is not None:
-            stream.left = math.inf
-            if member.size < 0:
-                raise Failure(f"{member.name:.300} has a size below 0: this is no backup")
-            if member.issparse():
-                raise Failure(f"{member.name:.300} is a sparse file: pack the backup without `tar --sparse`")
-            if not (member.isreg() or member.isdir()):
-                raise Failure(f"{member.name:.300} is no file and no folder: a backup has none of these")
-            file = tar.extractfile(member)
-            if file is not None:
-                yield member.name, member.size, file
-            tar.members = []  # type: ignore[attr-defined]  # it would keep all
-            tar.pax_headers = {}
-            stream.left = HEADERS
+def _files(source: IO[bytes]) -> Iterator[tuple[str, int, IO[bytes]]]:
+    while (member := _member(source)) is not None:
+        if member.type == tarfile.GNUTYPE_SPARSE or any(key.startswith("GNU.sparse.") for key in member.pax_headers):
+            raise Failure(f"{member.name:.300} is a sparse file: pack the backup without `tar --sparse`")
+        if not (member.isreg() or member.isdir()):
+            raise Failure(f"{member.name:.300} is no file and no folder: a backup has none of these")
+        if member.isreg():
+            contents = _Contents(source, member.size)
+            yield member.name, member.size, cast("IO[bytes]", contents)
+            contents.skip()
 
 
-class _Headers:
-    """What tarfile reads of an archive: forwards only. `left`: how many bytes it may take until that is set again."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self._at = 0
-        self.left: float = HEADERS
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, to: int) -> None:
-        if to < self._at:
-            raise ValueError("it leads back")
-        while self._at < to and (data := self._source.read(min(CHUNK, to - self._at))):
-            self._at += len(data)
-
-    def read(self, size: int) -> bytes:
-        self.left -= size
-        if self.left < 0:
+def _member(source: IO[bytes]) -> tarfile.TarInfo | None:
+    """The next file, with what headers before its own tell of it; None: there are no more."""
+    told: dict[str, str] = {}
+    left = HEADERS
+    while (head := source.read(BLOCK)).strip(b"\0"):
+        found = tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+        if found.type not in AHEAD:
+            found.name, found.pax_headers = told.get("path", found.name), told
+            found.size = int(told.get("size", found.size))
+        if found.size < 0:
+            raise Failure(f"{found.name:.300} has a size below 0: this is no backup")
+        if found.type not in AHEAD:
+            return found
+        left -= BLOCK + found.size
+        if left < 0:
             raise Failure(f"this is no backup: the archive has a header of more than {HEADERS:,} bytes")
-        data = self._source.read(size)
-        self._at += len(data)
+        data = _Contents(source, found.size).read(found.size)
+        if found.type == tarfile.GNUTYPE_LONGNAME:
+            told["path"] = _text(data.partition(b"\0")[0])
+        elif found.type in RECORDS:
+            told |= _records(data)
+    return None
+
+
+def _records(data: bytes) -> dict[str, str]:
+    """Of a pax header, as POSIX has them: a length, a space, name=value, and a newline. Raises ValueError."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(data) and data[at]:
+        space = data.find(b" ", at, at + MOST_DIGITS)
+        length = data[at : max(space, at)]
+        end = at + int(length) if length.isdigit() else -1
+        name, equals, value = data[space + 1 : end - 1].partition(b"=")
+        if not (space < end <= len(data) and equals and data[end - 1 : end] == b"\n"):
+            raise ValueError("the archive has a header that can't be read")
+        found[_text(name)] = _text(value)
+        at = end
+    return found
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+class _Contents(io.RawIOBase):
+    """Those of a file of an archive. They are followed by zeros, to whole blocks."""
+
+    def __init__(self, source: IO[bytes], size: int) -> None:
+        self._source = source
+        self._left = size
+        self._padding = -size % BLOCK
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = min(self._left, CHUNK if size < 0 else size)
+        data = self._source.read(wanted)
+        self._left -= len(data)
+        if not self._left:
+            self._source.read(self._padding)
+            self._padding = 0
+        if len(data) < wanted:
+            raise EOFError("the archive ends too early")
         return data
+
+    def skip(self) -> None:
+        while self.read():
+            pass
 
 
 def _unpacked(source: IO[bytes]) -> IO[bytes]:
