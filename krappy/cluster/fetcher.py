@@ -175,11 +175,13 @@ class LeaderFetch:
             news = self._news = trio.Event()
             if self._owner.broker_epoch() >= 0:
                 self._name_shortened()
-                await _all([each.finish for each in self._ready() if each.unfinished])
-                found = [each for each in self._ready() if not each.unfinished]
+                now = trio.current_time()
+                ready = [each for each in self._unnamed.values() if each.stands and self._due_at(each, now) <= now]
+                await _all([each.finish for each in ready if each.unfinished])
+                found = [each for each in ready if each.stands and not each.unfinished]
                 if found or any(each.stands for each in self._waiting.values()):
                     return found
-                with trio.move_on_after(self._until_due()):
+                with trio.move_on_at(self._next_due(now)):
                     await news.wait()
             else:
                 await news.wait()
@@ -191,15 +193,10 @@ class LeaderFetch:
             if not each.follows_start:
                 del self._shortening[key]
 
-    def _ready(self) -> list[FollowedPartition]:
-        now = trio.current_time()
-        return [each for each in self._unnamed.values() if each.stands and self._due_at(each, now) <= now]
-
-    def _until_due(self) -> float:
-        """Seconds until a partition that pauses is due; infinite if none pauses."""
-        now = trio.current_time()
+    def _next_due(self, now: float) -> float:
+        """When the next partition is due that was not due at `now`; infinite if there is none."""
         due = (self._due_at(each, now) for each in self._unnamed.values() if each.stands)
-        return min((at - now for at in due if at > now), default=inf)
+        return min((at for at in due if at > now), default=inf)
 
     def _due_at(self, each: FollowedPartition, now: float) -> float:
         """When it may be asked for. At each look at the latest, if it waits for the quota."""
@@ -208,7 +205,8 @@ class LeaderFetch:
 
     async def _ask(self, named: Collection[FollowedPartition]) -> Message | None:
         """The answer to a request that names these partitions. None: there is none."""
-        wait_ms = int(min(self._settings.wait_max_ms, 1 + self._until_due() * 1000))
+        now = trio.current_time()
+        wait_ms = int(min(self._settings.wait_max_ms, 1 + (self._next_due(now) - now) * 1000))
         body = self._request(named, wait_ms)
         for each in named:
             self._unnamed.pop(each.key, None)

@@ -14,6 +14,7 @@ from krappy.errors import NotLeader, PolicyViolation
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses
 from tests.peer import Peer
+from tests.process import PATIENCE
 
 KEYS = [f"k{number}" for number in range(60)]
 LONG = 20.0
@@ -117,17 +118,30 @@ def test_a_topic_that_was_made_anew(
         assert sum(client.offsets(topic, "latest").values()) == len(KEYS)
 
 
+def answering(cluster: ClusterProcesses, topic: str) -> Peer:
+    """A connection to the leader of the first partition, which knows that it is: the lead may just have gone on."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        peer = Peer(cluster.brokers[cluster.partitions(topic)[0].leader].address)
+        try:
+            peer.ask(m.Get(topic, b"k", 0), m.Got)
+        except NotLeader:
+            peer.close()
+            assert time.monotonic() < end, "nobody leads for long enough"
+        else:
+            return peer
+
+
 def test_a_leader_refuses_who_knows_another_number(cluster: ClusterProcesses, client: blocking.Client) -> None:
     client.create_topic("told", 2)
     cluster.until_in_sync("told")
-    leader = cluster.partitions("told")[0].leader
     requests: list[Callable[[int], m.Request]] = [
         lambda among: m.Get("told", b"k", 0, among=among),
         lambda among: m.MultiGet("told", [b"k"], 0, among=among),
         lambda among: m.Scan("told", partitions=[0], among=among),
         lambda among: m.OpenSnapshot("told", [0], among=among),
     ]
-    with Peer(cluster.brokers[leader].address) as peer:
+    with answering(cluster, "told") as peer:
         for request, answer in zip(requests, (m.Got, m.MultiGot, m.Scanned, m.SnapshotOpened), strict=True):
             peer.ask(request(2), answer)
             for wrong in (1, 3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from krappy.cluster.fetcher import Fetcher, FetchSettings
+from krappy.cluster.fetcher import Fetcher, FetchSettings, LeaderFetch
+from krappy.cluster.followed import FollowedPartition
 from krappy.cluster.inter_broker import InterBroker
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.state import NOBODY
@@ -474,6 +476,28 @@ async def test_a_sync_that_failed_is_repeated_before_it_asks() -> None:
         await it.same()
         assert it.follower.high_watermark == 1
         assert len(it.follower.log.batches) == 1
+
+
+def test_a_pause_that_ends_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine does something else meanwhile. Nobody else would wake who waits then."""
+    due_at = LeaderFetch._due_at
+
+    def slowly(self: LeaderFetch, each: FollowedPartition, now: float) -> float:
+        found = due_at(self, each, now)
+        time.sleep(max(0.0, found - trio.current_time()))
+        return found
+
+    monkeypatch.setattr(LeaderFetch, "_due_at", slowly)
+
+    @runs
+    async def main() -> None:
+        async with pair() as it:
+            it.follower.fails = [StorageError("full")] * 3
+            it.leader.produce(b"a")
+            it.follow()
+            await it.same()
+
+    main()
 
 
 @pytest.mark.parametrize("at", [0, 3, 4, 9, 60, 150])
