@@ -13,6 +13,7 @@ from krappy.broker.topics.scattered import HOLD_S
 from krappy.errors import NotLeader, PolicyViolation
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses
+from tests.long import some
 from tests.peer import Peer
 from tests.process import PATIENCE
 
@@ -83,7 +84,10 @@ def test_lookups_of_who_knew_fewer_partitions(
                 list(table.scan(ordered=ordered))
 
 
-@pytest.mark.parametrize("way", ["get", "get_many", "get_columns", "scan", "ordered", "snapshot", "history", "offsets"])
+WAYS = ("get", "scan", "get_many", "get_columns", "ordered", "snapshot", "history", "offsets")
+
+
+@pytest.mark.parametrize("way", some(WAYS, 4))
 def test_a_topic_that_was_made_anew(
     cluster: ClusterProcesses, client: blocking.Client, other: blocking.Client, way: str
 ) -> None:

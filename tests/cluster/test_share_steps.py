@@ -17,6 +17,7 @@ from tests.cluster.test_share_groups import LONG, Scene, leader_of, make_ready
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.kafka.raw import Closed, Raw, create
 from tests.kafka.shares import ACCEPT, REJECT, Member, earliest, fill, position
+from tests.long import some
 from tests.process import broker_process, wait_until
 
 LOST = ["takes acks", "took acks", "sends state", "keeps state"]
@@ -72,14 +73,14 @@ def test_a_broker_that_is_alone(tmp_path: Path, kind: int) -> None:
         assert not broker.events("internal_error"), broker.last_words()
 
 
-@pytest.mark.parametrize(
-    ("who", "step"),
-    [
-        *(("leader", step) for step in ("takes acks", "took acks", "sends state", "sent state")),
-        *(("keeper", step) for step in ("keeps state", "kept state", "committed state")),
-        *(("leader and keeper", step) for step in ("keeps state", "kept state", "committed state")),
-    ],
-)
+STEPS = [
+    *(("leader", step) for step in ("takes acks", "took acks", "sends state", "sent state")),
+    *(("keeper", step) for step in ("keeps state", "kept state", "committed state")),
+    *(("leader and keeper", step) for step in ("keeps state", "kept state", "committed state")),
+]
+
+
+@pytest.mark.parametrize(("who", "step"), some(STEPS, 2, 1))
 def test_a_broker_of_a_cluster(cluster: ClusterProcesses, who: str, step: str) -> None:
     scene = Scene(cluster, keeper_leads=who == "leader and keeper")
     killed = scene.keeper if "keeper" in who else scene.leader

@@ -17,6 +17,7 @@ from krappy import blocking
 from krappy.demos import flights
 from krappy.testing.running import RunningBroker
 from tests.console.pages import NARROW, SLOW, WIDE, rows, visit
+from tests.long import some
 
 FLIGHTS = 3_000
 SHOTS = os.environ.get("KRAPPY_SCREENSHOTS")  # a folder to write pictures of the main pages to
@@ -170,7 +171,7 @@ PAGES = [
 PICTURED = PAGES[:6]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", some(["light", "dark"], 2))
 def test_everybody_can_use_them(browser: Browser, loaded: RunningBroker, scheme: Any) -> None:
     """axe-core finds nothing serious; and, on the way, pictures for the README when they are asked for."""
     made = browser.new_context(viewport=WIDE, color_scheme=scheme)
