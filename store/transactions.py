@@ -7,16 +7,19 @@ writes that wait for it. Brokers of a cluster keep them in a replicated topic, u
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgpack
 
-from krappy.core.transactions import Transaction, TxnStage
+from krappy.core import transactions
+from krappy.core.transactions import MAX_EPOCH, Transaction, TxnStage
 from krappy.errors import StorageError
 from krappy.store.groups import check_kinds
 from krappy.store.meta import Meta
 from krappy.types import TopicPartition
 
 TRANSACTION = b"x/"
+MOST_ID = 2**63 - 1  # of a producer
 
 
 class TransactionStore:
@@ -32,6 +35,13 @@ class TransactionStore:
     def put(self, transaction: Transaction) -> Callable[[], None]:
         """Writes the state of a transactional id. Returns a function that takes the write back."""
         return self._meta.change({key_of(transaction.name): packed(transaction)})
+
+    def fence_all(self, now_ms: int) -> None:
+        """For a restored folder. What can't be read stays as it is."""
+        for row in list(self._meta.items(TRANSACTION)):
+            with suppress(StorageError):
+                self.put(transactions.restored(unpacked(*row), now_ms))
+        self._meta.sync()
 
     def delete(self, name: str) -> None:
         self._meta.delete(key_of(name))
@@ -71,6 +81,9 @@ def unpacked(key: bytes, value: bytes) -> Transaction:
         fields["groups"] = frozenset(map(str, fields["groups"]))
         found = Transaction(name_in(key), **fields)
         check_kinds(found, {each: int for each in fields if each not in ("stage", "partitions", "groups")})
+        most = MAX_EPOCH + (found.stage is not TxnStage.ONGOING)  # which is there to fence its producer
+        if not (0 <= found.epoch <= most and 0 <= found.producer_id <= MOST_ID and found.next_id <= MOST_ID):
+            raise ValueError("no producer has such an id or epoch")
         return found
     except Exception as error:
         raise StorageError(f"the transactional id {key!r} can't be read: {error!r}") from error

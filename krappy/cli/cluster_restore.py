@@ -29,7 +29,7 @@ from krappy.core.cluster.tree import Znode
 from krappy.core.kafka.offset import Offset
 from krappy.core.stability import marker
 from krappy.core.staging import OWN, JobState
-from krappy.core.transactions import Transaction, TxnStage
+from krappy.core.transactions import Transaction
 from krappy.errors import InvalidTopic, KrappyError, StorageError
 from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig, check_topic_name
@@ -180,9 +180,7 @@ class _Build:
             self._notes.append(f"left out of {topic}, as they can't be read: {unreadable} records")
 
     def _take_transaction(self, key: bytes, value: bytes, headers: Headers, groups: Collection[str]) -> None:
-        found = unpacked(key, value)
-        if found.stage is TxnStage.ONGOING:  # its producer may have been told of writes that are lost
-            found = transactions.fence(found, self._now_ms)
+        found = transactions.restored(unpacked(key, value), self._now_ms)
         if found.prepared:
             self._open[found.producer_id] = found
         self._puts[key] = packed(found)

@@ -264,6 +264,15 @@ def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transa
     )
 
 
+def restored(found: Transaction, now_ms: int) -> Transaction:
+    """What a restored backup has of it. Its producer can't go on: since the backup it may have been told of writes that
+    are lost, and would commit the rest of a transaction. An ongoing one is aborted; a decision stays."""
+    fenced = fence(found, now_ms) if found.epoch <= MAX_EPOCH else found
+    if found.stage is TxnStage.ONGOING:
+        return fenced
+    return fenced._replace(stage=found.stage, bumped=found.prepared, next_id=NO_ID)
+
+
 def overdue(found: Transaction, now_ms: int) -> bool:
     due = found.due_ms
     return due is not None and due <= now_ms

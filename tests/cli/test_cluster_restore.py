@@ -115,6 +115,8 @@ def test_transactions_that_nobody_would_end_are_aborted(made: Made) -> None:
     ids = [
         Transaction("one", 1, 0, 60_000, TxnStage.ONGOING, partitions=at),
         Transaction("two", 2, 4, 60_000, TxnStage.ONGOING),
+        Transaction("three", 5, 7, 60_000, TxnStage.PREPARE_COMMIT, partitions=at),
+        Transaction("four", 6, 9, 60_000, TxnStage.COMPLETE_COMMIT, last_id=6, last_epoch=8),
     ]
     made.table("__transaction_state", {key_of(each.name): packed(each) for each in ids})
     made.build()
@@ -124,8 +126,12 @@ def test_transactions_that_nobody_would_end_are_aborted(made: Made) -> None:
     log.close()
     meta = Meta(made.folder / "meta")
     found = TransactionStore(meta).load_all()
-    assert {name: each.stage for name, each in found.items()} == dict.fromkeys(("one", "two"), TxnStage.PREPARE_ABORT)
-    assert [each.epoch for each in found.values()] == [1, 5], "their producers are not fenced"
+    assert {name: (each.stage, each.epoch, each.last_id) for name, each in found.items()} == {
+        "one": (TxnStage.PREPARE_ABORT, 1, -1),
+        "two": (TxnStage.PREPARE_ABORT, 5, -1),
+        "three": (TxnStage.PREPARE_COMMIT, 8, -1),
+        "four": (TxnStage.COMPLETE_COMMIT, 10, -1),
+    }, "a producer is not fenced"
     meta.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         from krappy.store.hold import RESTORING
         from krappy.store.lock import FolderLock
         from krappy.store.meta import Meta
+        from krappy.store.transactions import TransactionStore
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("krappy"):
             raise
@@ -71,6 +73,8 @@ def restore(source: str, data: Path, as_json: bool) -> None:
                 restored = cluster_restore.build(partial, listing)
             meta = Meta(partial / "meta")
             try:
+                if restored is None:
+                    TransactionStore(meta).fence_all(int(time.time() * 1000))
                 trio.run(skip_ahead, meta, PRODUCER_IDS)
             finally:
                 meta.close()
