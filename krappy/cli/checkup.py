@@ -32,6 +32,7 @@ from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
+from krappy.store.loss import Trouble
 from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
@@ -196,8 +197,6 @@ def _check_partition(
         found.start, found.end, found.size = log.start_offset, log.end_offset, log.size
         if not log.recovery.clean:
             found.notes.append(str(log.recovery))
-        if (trouble := loss.noted(folder)) is not None:
-            found.notes.append(f"{folder / TROUBLE}: {trouble[0]}: {trouble[1]}. In a cluster it is copied anew")
         for kept in sorted(folder.glob("*" + SET_ASIDE)):
             found.notes.append(f"{kept}: {kept.stat().st_size:,} damaged bytes that a recovery cut from the log")
         found.problems += _scrub(log, found.name, tell)
@@ -210,6 +209,9 @@ def _check_partition(
             elif wrong and repair:
                 wrong = _repair_view(log, views, number, found, wrong, tell)
             found.problems += wrong
+        if (trouble := loss.noted(folder)) is not None:
+            told = found.problems if trouble[0] is Trouble.LOST else found.notes  # damage is a problem of the log above
+            told.append(f"{folder / TROUBLE}: {trouble[0]}: {trouble[1]}. In a cluster it is copied anew")
     finally:
         try:
             log.close()

@@ -165,6 +165,16 @@ def test_a_missing_segment_is_found(doctor: Callable[..., Result], data: Path) -
     assert "mixed-0" in problems(found)
 
 
+def test_events_that_a_recovery_found_gone_are_a_problem_for_good(doctor: Callable[..., Result], data: Path) -> None:
+    last = sorted((data / "topics" / "mixed-0").glob("*.log"))[-1]
+    with last.open("r+b") as file:
+        file.truncate(last.stat().st_size - 1)
+    for arguments in ((), ("--repair",), ()):
+        found = doctor("--json", *arguments)
+        assert found.status == 1
+        assert "their events are gone" in problems(found)
+
+
 def test_a_log_that_can_not_be_left_clean_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the others are looked at."""
     close = Log.close
