@@ -413,7 +413,7 @@ def zookeeper_client(
         timeout_ms=config.zookeeper_session_timeout_ms,
         auth=zookeeper.read_login(config),
         protected=config.zookeeper_set_acl,
-        tls=partial(to_zookeeper, config) if config.zookeeper_ssl_client_enable else None,
+        **to_zookeeper(config),
         troubled=troubled,
         slow=slow,
     )

@@ -7,7 +7,7 @@ Rules, kept here:
   looked at again until they are good.
 - Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
   files without it are taken, the connection ends. So does a link that this broker has opened to another one, by whose
-  certificate it was taken for a broker; whoever needs the link opens it anew.
+  certificate it was taken for a broker; whoever needs the link opens it anew. So does a connection to ZooKeeper.
 - A handshake has `SECONDS`. When more than `MOST` wait for their peers, the one that has waited longest gives way: not
   one whose peer is quick. The steps of handshakes, of up to some ms each, are made in turns; while as many wait for
   that, listeners with TLS accept nobody.
@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import trio
@@ -107,10 +107,7 @@ class ServerTls:
     def stands_on(self, sock: TlsSocket) -> Authorities:
         """The authorities by which a peer's certificate was found good; of several that may be, all. Nobody: it has
         shown none. Raises ValueError during the handshake."""
-        known = self._known.get(sock.context, NOBODY)  # which may be of the files before
-        if not known or not sock.getpeercert(binary=True):
-            return NOBODY
-        return known.intersection(map(_hash, sock.proof())) or known
+        return _stands_on(sock, self._known.get(sock.context, NOBODY))  # which may be of the files before
 
     def trusts(self, authorities: Authorities) -> bool:
         """Whether all of these are still in the file."""
@@ -127,14 +124,8 @@ class ServerTls:
         """Ends what was opened to brokers, before the files changed, by authorities that are there no more."""
         contexts = self.contexts
         for context, links in list(self._links.items()):
-            for link in list(links) if context is not contexts.brokers else ():
-                try:
-                    stands_on = self.stands_on(link)
-                except ValueError:  # the handshake is not done: it may stand on any
-                    stands_on = self._known[context]
-                if not stands_on <= contexts.for_brokers:
-                    with suppress(OSError):
-                        link.shutdown(socket.SHUT_RDWR)
+            if context is not contexts.brokers:
+                _end_distrusted(links, self._known[context], contexts.for_brokers)
 
     def look(self) -> None:
         """Takes the files if they have changed since the last look. What was not good may be good now, though nothing
@@ -333,12 +324,71 @@ class Handshakes:
                 raise step.error
 
 
-def to_zookeeper(settings: ZooKeeperSettings) -> ssl.SSLContext:
-    """For a connection to ZooKeeper; the files are read each time. Raises OSError (ssl.SSLError is one)."""
-    own = settings.zookeeper_ssl_keystore_location
-    context = client_context(settings.zookeeper_ssl_truststore_location or None, own or None)
-    context.check_hostname = bool(settings.zookeeper_ssl_endpoint_identification_algorithm)
-    return context
+class ZooKeeperTls:
+    """Gives a context for each connection to ZooKeeper, for which the files are read: that raises OSError (ssl.SSLError
+    is one)."""
+
+    def __init__(self, settings: ZooKeeperSettings) -> None:
+        self._settings = settings
+        self._links: WeakKeyDictionary[ssl.SSLContext, tuple[Authorities, WeakSet[TlsSocket]]] = WeakKeyDictionary()
+        self._seen: Signature = ()  # of the authorities' file, at the last look
+
+    def __call__(self) -> ssl.SSLContext:
+        settings = self._settings
+        own, file = settings.zookeeper_ssl_keystore_location, settings.zookeeper_ssl_truststore_location
+        context = client_context(file or None, own or None)
+        context.check_hostname = bool(settings.zookeeper_ssl_endpoint_identification_algorithm)
+        if file:
+            TlsSocket.made[context] = WeakSet()
+            self._links[context] = _authorities(file, context), TlsSocket.made[context]
+        return context
+
+    async def look(self) -> None:
+        """Ends connections by authorities that have left the file since the last look. A file that is not good ends
+        none."""
+        trusted = await trio.to_thread.run_sync(self._changed)
+        if trusted is not None:
+            for known, links in list(self._links.values()):
+                _end_distrusted(links, known, trusted)
+
+    def _changed(self) -> Authorities | None:
+        """The authorities of a file that has changed since the last look."""
+        file = self._settings.zookeeper_ssl_truststore_location
+        found = (_signature(file),)
+        if not file or found == self._seen:
+            return None
+        try:
+            trusted = _authorities(file, client_context(file))
+        except (OSError, ValueError):
+            return None
+        self._seen = found
+        return trusted
+
+
+def to_zookeeper(settings: ZooKeeperSettings) -> dict[str, Any]:
+    """Parameters of a client of ZooKeeper."""
+    if not settings.zookeeper_ssl_client_enable:
+        return {}
+    tls = ZooKeeperTls(settings)
+    return {"tls": tls, "look": tls.look}
+
+
+def _stands_on(sock: TlsSocket, known: Authorities) -> Authorities:
+    if not known or not sock.getpeercert(binary=True):
+        return NOBODY
+    return known.intersection(map(_hash, sock.proof())) or known
+
+
+def _end_distrusted(links: WeakSet[TlsSocket], known: Authorities, trusted: Authorities) -> None:
+    """`known`: the authorities that were trusted when they were made."""
+    for link in list(links):
+        try:
+            stands_on = _stands_on(link, known)
+        except ValueError:  # the handshake is not done: it may stand on any
+            stands_on = known
+        if not stands_on <= trusted:
+            with suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
 
 
 def _rules(settings: SecuritySettings) -> NameRules:

@@ -15,10 +15,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from krappy.cli.cluster_users import ClusterUsers
+from krappy.cluster.zk import client as zk_client
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.tree import Create, Put
 from krappy.core.security.scram import HASHES, ScramCredential
 from krappy.errors import StorageError
+from krappy.server.tls import ZooKeeperTls
 from krappy.settings.server import load
 from krappy.tls import client_context
 from krappy.wire.kafka import ApiKey
@@ -158,6 +160,41 @@ def test_servers_that_can_not_be_trusted(secured: Secured, tmp_path: Path) -> No
         return client_context(str(tmp_path / "none"))
 
     assert "No such file" in wrong(secure, missing)
+
+
+def test_a_connection_ends_with_the_authority_of_its_server(
+    secured: Secured, tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session goes on. A file that is not good ends nothing, nor does one with more authorities."""
+    monkeypatch.setattr(zk_client, "LOOK_S", 0.02)
+    ours, others, trusted = secured.authority.ca, Authority(tmp_path).ca, tmp_path / "trusted.pem"
+    trusted.write_text(Path(ours).read_text())
+    settings = {"data": tmp_path, "zookeeper_ssl_truststore_location": str(trusted)}
+    tls = ZooKeeperTls(load({**settings, "zookeeper_ssl_keystore_location": secured.own}, {}))
+    looked, said = 0, list[str]()
+
+    async def look() -> None:
+        nonlocal looked
+        await tls.look()
+        looked += 1
+
+    async def main() -> None:
+        entered: list[bool] = []
+        more = {"tls": tls, "look": look, "entered": entered.append, "troubled": said.append}
+        async with connected(secured.address, chroot, timeout_ms=10_000, **more) as client:
+            for text in ("none", Path(ours).read_text() + Path(others).read_text()):
+                trusted.write_text(text)
+                now = looked
+                await until(lambda now=now: looked > now + 2)  # type: ignore[misc]
+            assert entered == [True]
+            trusted.write_text(Path(others).read_text())
+            await until(lambda: bool(said))
+            assert "its certificate is not good" in said[0]
+            trusted.write_text(Path(ours).read_text())
+            await until(lambda: entered == [True, False])
+            assert client.session.status == "up"
+
+    trio.run(main)
 
 
 def test_a_broker(secured: Secured, stranger: KazooClient, tmp_path: Path, chroot: str) -> None:

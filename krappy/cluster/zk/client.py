@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -25,6 +25,7 @@ from krappy.waiting import Later
 CHUNK = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tried without success
 SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
+LOOK_S = 10.0  # between two looks whether its server is still to be trusted
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
 # Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings; and
@@ -49,6 +50,7 @@ class ZooKeeper:
         auth: Sequence[tuple[str, bytes]] = (),
         protected: bool = False,
         tls: Tls = None,
+        look: Callable[[], Awaitable[object]] | None = None,
         entered: Callable[[bool], None] = lambda fresh: None,
         happened: Callable[[str], None] = lambda path: None,
         troubled: Callable[[str], object] = lambda trouble: None,
@@ -58,14 +60,15 @@ class ZooKeeper:
         """`chroot`: a path such as /krappy, below which all other paths are; made when it is missing. `auth`: as
         `ZooKeeperSession` has it. `protected`: only who shows himself as the first of these may change the znodes, also
         those that are there, and read those of `SECRET`. `troubled(text)` is called when a server can't be used, or
-        refuses this client; with each text once until one lets it in. `slow(took_ms)` is called when an answer took
+        refuses this client; with each text once until one lets it in. `look()` is called each `LOOK_S` while there is a
+        connection, which it may end. `slow(took_ms)` is called when an answer took
         `SLOW_MS` or more, at most once in `SLOW_PAUSE_MS`."""
         self.session = ZooKeeperSession(timeout_ms, auth)
         self._servers = random.sample(list(servers), len(servers))  # as other clients: so that they spread
         self._chroot = chroot.rstrip("/")
         self._entered, self._happened, self._now_ms = entered, happened, now_ms
         self._owner = jute.digest_id(auth[0][1]) if protected else ""
-        self._tls = tls
+        self._tls, self._look = tls, look
         self._troubled, self._troubles = troubled, set[str]()
         self._slow, self._slow_told_ms = slow, -SLOW_PAUSE_MS
         # By xid; with what reads them, and when they were asked for.
@@ -108,6 +111,8 @@ class ZooKeeper:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, stream)
                     nursery.start_soon(self._watch_over, nursery.cancel_scope)
+                    if self._look is not None:
+                        nursery.start_soon(self._keep_looking, self._look)
                     while data := await stream.receive_some(CHUNK):
                         for each in self.session.receive(data, self._now_ms()):
                             if isinstance(each, Entered) and self.session.status == Status.UP:
@@ -199,6 +204,11 @@ class ZooKeeper:
             self._send(self.session.ping(self._now_ms()))
             await trio.sleep(self.session.pause_ms / 1000 / 2)
         connection.cancel()
+
+    async def _keep_looking(self, look: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await trio.sleep(LOOK_S)
+            await look()
 
     def _end_connection(self) -> None:
         self.session.lost()
