@@ -16,6 +16,8 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.admin_clients import AdminClients
+
 # An example's time says nothing about the code: it depends on what else the machine does, and on whether it is the
 # first run in a fresh checkout.
 common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -106,6 +108,7 @@ def _open_files() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Descriptors())
+    config.pluginmanager.register(AdminClients())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Teller(config))
 
