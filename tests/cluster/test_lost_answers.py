@@ -1,0 +1,305 @@
+"""What brokers have done, and whose answers are lost. Clients ask again: the same broker, or, since it was killed, the
+one in its place. All was done once, and that is what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from krappy import blocking
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from tests.cluster.brokers import SharedProcesses
+from tests.cluster.consumers import close
+from tests.cluster.lossy import LossyProcesses, lossy_brokers
+from tests.cluster.test_share_groups import leader_of, make_ready
+from tests.cluster.transfers import AGING
+from tests.peer import Peer
+from tests.process import wait_until
+
+LONG = 20.0
+BROKER = 1
+EVENTS = 3  # of a topic before answers are lost
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Iterator[LossyProcesses]:
+    with lossy_brokers(tmp_path_factory.mktemp("lossy"), shared_processes) as made:
+        make_ready(made)
+        with made.asked(1) as raw:
+            raw.ask(ApiKey.FIND_COORDINATOR, {"key": "x", "key_type": 1}, 3)  # makes the internal topic
+        made.until_in_sync(TRANSACTIONS)
+        yield made
+        for id in made.brokers:
+            assert not made.events(id, "internal_error"), made.brokers[id].last_words()
+
+
+class Scene:
+    """Clients of all kinds. One broker answers them: it leads their topic, and coordinates what they are. Each thing
+    that they do is done twice: with its answer lost, and then once more."""
+
+    def __init__(self, cluster: LossyProcesses, stack: ExitStack) -> None:
+        self.cluster, self.stack = cluster, stack
+        self.topic = f"t{next(_numbers)}"
+        new = NewTopic(self.topic, 1, replica_assignment=[[BROKER, 2, 3]], config={"cleanup.policy": "compact"})
+        [made] = cluster.admin.create_topics([new]).values()
+        made.result(30)
+        for topic in (OFFSETS, SHARES, TRANSACTIONS):
+            cluster.until_in_sync(topic)
+            cluster.spread(topic)
+        cluster.until_in_sync(self.topic)
+        self.client = stack.enter_context(blocking.connect(cluster.native, timeout=LONG))
+        self.raw = stack.enter_context(cluster.asked(BROKER))
+        self.peer = stack.enter_context(Peer(str(cluster.brokers[BROKER].settings["listen_native"])))
+        with self.client.producer(self.topic) as producer:
+            for number in range(EVENTS):
+                producer.send(b"%d" % number, key=b"%d" % number)
+
+    def name(self, internal: str) -> str:
+        """Of what this broker coordinates."""
+        return next(name for n in _numbers if leader_of(self.cluster, internal, name := f"n{n}") == BROKER)
+
+    def has(self, value: bytes) -> bool:
+        return value in self.raw.values(self.topic)
+
+    def state_of(self, transactional_id: str) -> str:
+        asked = {"transactional_ids": [transactional_id]}
+        [found] = self.raw.ask(ApiKey.DESCRIBE_TRANSACTIONS, asked)["transaction_states"]
+        return str(found["transaction_state"])
+
+    def offset_of(self, group: str) -> int:
+        asked = {"group_id": group, "topics": [{"name": self.topic, "partition_indexes": [0]}]}
+        [found] = self.raw.ask(ApiKey.OFFSET_FETCH, {"groups": [asked]}, 8)["groups"]
+        [[partition]] = [each["partitions"] for each in found["topics"]]
+        return int(partition["committed_offset"])
+
+    def log(self) -> dict[bytes, list[int]]:
+        """The offsets of each value."""
+        found: dict[bytes, list[int]] = {}
+        with self.client.consumer(self.topic, end="now") as consumer:
+            for event in consumer:
+                found.setdefault(event.value or b"", []).append(event.offset)
+        return found
+
+
+class Deed(Protocol):
+    """What a client does. It has done something already, so it is connected."""
+
+    def do(self, number: int) -> object:
+        """Returns once it is answered."""
+
+    def is_done(self, number: int) -> bool:
+        """Whether the broker has done it."""
+
+    def check(self) -> None:
+        """It was done twice, with the numbers 1 and 2, and nothing else was."""
+
+
+class Sends:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._told = scene, list[int]()
+        self._producer = scene.stack.enter_context(scene.client.producer(scene.topic))
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        self._told.append(self._producer.send(b"sent %d" % number, key=b"sent").result().offset)
+        return None
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.has(b"sent %d" % number)
+
+    def check(self) -> None:
+        log = self._scene.log()
+        assert [log[b"sent %d" % number] for number in range(3)] == [[offset] for offset in self._told]
+
+
+class SetsConditionally:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._told = scene, list[int]()
+        self._table = scene.client.table(scene.topic)
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        expected: Any = self._told[-1] if self._told else "absent"
+        self._told.append(self._table.put("key", b"set %d" % number, expect=expected).offset)
+        return None
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.has(b"set %d" % number)
+
+    def check(self) -> None:
+        log = self._scene.log()
+        assert [log[b"set %d" % number] for number in range(3)] == [[offset] for offset in self._told]
+
+
+class Produces:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._told = scene, list[tuple[Any, int]]()
+        self._producer = Producer({"bootstrap.servers": scene.cluster.kafka, "enable.idempotence": True})
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        self._producer.produce(
+            self._scene.topic,
+            b"produced %d" % number,
+            b"produced",
+            on_delivery=lambda error, message: self._told.append((error, message.offset())),
+        )
+        return self._producer.flush(LONG)
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.has(b"produced %d" % number)
+
+    def check(self) -> None:
+        log = self._scene.log()
+        found = [log[b"produced %d" % number] for number in range(3)]
+        assert [[(None, offset) for offset in offsets] for offsets in found] == [[each] for each in self._told]
+
+
+class CommitsOffsets:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._group = scene, scene.name(OFFSETS)
+        settings = {"group.id": self._group, "enable.auto.commit": False}
+        self._consumer = Consumer({"bootstrap.servers": scene.cluster.kafka, **settings})
+        scene.stack.callback(close, self._consumer)
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        return self._consumer.commit(offsets=[TopicPartition(self._scene.topic, 0, number)], asynchronous=False)
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.offset_of(self._group) == number
+
+    def check(self) -> None:
+        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG)
+        assert found.offset == 2
+
+
+class EndsTransactions:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._name = scene, scene.name(TRANSACTIONS)
+        self._producer = Producer({"bootstrap.servers": scene.cluster.kafka, "transactional.id": self._name})
+        self._producer.init_transactions(LONG)
+        self._begin(0)
+        self.do(0)
+        self._begin(1)
+
+    def _begin(self, number: int) -> None:
+        self._producer.begin_transaction()
+        self._producer.produce(self._scene.topic, b"transacted %d" % number, b"transacted")
+        assert self._producer.flush(LONG) == 0
+
+    def do(self, number: int) -> object:
+        if number == 2:
+            self._begin(2)
+        again(partial(self._producer.commit_transaction, LONG))
+        return None
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.state_of(self._name) == "CompleteCommit"
+
+    def check(self) -> None:
+        log = self._scene.log()
+        assert [len(log[b"transacted %d" % number]) for number in range(3)] == [1, 1, 1]
+
+
+class AddsOffsets:
+    """To transactions, each of which is committed right after that."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._group, self._name = scene, scene.name(OFFSETS), scene.name(TRANSACTIONS)
+        settings = {"bootstrap.servers": scene.cluster.kafka, "transactional.id": self._name}
+        self._producer = Producer({**settings, **AGING})
+        self._consumer = Consumer({"bootstrap.servers": scene.cluster.kafka, "group.id": self._group})
+        scene.stack.callback(close, self._consumer)
+        self._producer.init_transactions(LONG)
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        self._producer.begin_transaction()
+        offsets = [TopicPartition(self._scene.topic, 0, number)]
+        group = self._consumer.consumer_group_metadata()
+        again(partial(self._producer.send_offsets_to_transaction, offsets, group, LONG))
+        again(partial(self._producer.commit_transaction, LONG))
+        return None
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.state_of(self._name) == "Ongoing"
+
+    def check(self) -> None:
+        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG)
+        assert found.offset == 2
+
+
+class Acknowledges:
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._group = scene, scene.name(SHARES)
+        self._consumer = scene.stack.enter_context(
+            scene.client.consumer(scene.topic, group=self._group, start="earliest", max_records=EVENTS)
+        )
+        self._events: list[Any] = []
+        while len(self._events) < EVENTS:
+            self._events += self._consumer.poll(LONG)
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        self._consumer.ack(self._events[number], wait=True)
+        return None
+
+    def is_done(self, number: int) -> bool:
+        told = self._scene.peer.ask(m.Positions(self._group), m.PositionsFound).offsets
+        return [offset for _, _, offset in told] == [number + 1]
+
+    def check(self) -> None:
+        [told] = self._scene.client.group(self._group).partitions
+        assert told.floor >= EVENTS
+
+
+def again(work: Callable[[], object]) -> None:
+    """As programs are told to do it: what is retriable is called again."""
+    while True:
+        try:
+            work()
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+
+
+DEEDS = Sends, SetsConditionally, Produces, CommitsOffsets, EndsTransactions, AddsOffsets, Acknowledges
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_was_done_is_not_done_again(cluster: LossyProcesses, dies: bool) -> None:
+    with ExitStack() as stack:
+        scene = Scene(cluster, stack)
+        deeds: list[Deed] = [each(scene) for each in DEEDS]
+        threads = stack.enter_context(ThreadPoolExecutor(len(deeds)))
+        stack.callback(cluster.cut)
+        cluster.deafen()
+        doing = [threads.submit(each.do, 1) for each in deeds]
+        for each in deeds:
+            wait_until(partial(each.is_done, 1), f"{each} is done")
+        assert not any(each.done() for each in doing)
+        if dies:
+            cluster.brokers[BROKER].kill()
+        cluster.cut()
+        for future in doing:
+            future.result(LONG)
+        if dies:
+            cluster.brokers[BROKER].start()
+            cluster.until_in_sync(scene.topic)
+        for each in deeds:
+            each.do(2)
+        for each in deeds:
+            each.check()
