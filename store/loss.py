@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from krappy.store.disk import OS_DISK, Disk
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Disk
 from krappy.store.format import TROUBLE
 from krappy.store.refusals import refusals
 
@@ -31,11 +31,16 @@ def note(folder: Path, trouble: Trouble, text: str, disk: Disk = OS_DISK) -> Non
 
 
 def noted(folder: Path, disk: Disk = OS_DISK) -> tuple[Trouble, str] | None:
-    """What is noted. A note that can't be read, or that a crash left empty, counts as a loss. Raises OSError."""
+    """What is noted. A note that can't be read, or that a crash left empty, counts as a loss. Raises OSError when there
+    is no descriptor to read it."""
     try:
         found = disk.read_file(folder / TROUBLE).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
+        return Trouble.LOST, f"the note of its trouble can't be read: {error}"
     kind, _, text = found.partition(": ")
     return (Trouble.DAMAGED, text) if kind == Trouble.DAMAGED else (Trouble.LOST, text or "a recovery was interrupted")
 

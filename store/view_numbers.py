@@ -73,8 +73,9 @@ class ViewNumbers:
     def pass_over(self, number: int) -> None:
         """Gives no number up to this one any more. Durable. Raises StorageError."""
         with self._lock:
-            self._next = max(self._next, number + 1)
-            self._meta.change_durably({NEXT_NUMBER: self._next.to_bytes(8, "big")})
+            if number >= self._next:
+                self._next = number + 1
+                self._meta.change_durably({NEXT_NUMBER: self._next.to_bytes(8, "big")})
 
 
 def record(id: bytes, name: str, numbers: Sequence[int]) -> tuple[bytes, bytes]:

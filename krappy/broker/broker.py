@@ -68,6 +68,7 @@ from krappy.store.catalog import LocalCatalog
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
+from krappy.store.view_numbers import ViewNumbers
 from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
 
@@ -248,11 +249,11 @@ class LocalBroker(Runtime):
         await self.catalog.open()
         await self.catalog.forget_unmade()
         listed = self.catalog.list()
-        await self._open_views([number for stored in listed for number in stored.numbers])
+        await self._open_views(local.numbers)
         await self.in_thread(lambda: report_unclaimed(self, [*listed, *self.catalog.deleting()]))
         if lost := self.meta.lost:
             self.report("catalog_lost", changes=lost)
-            await self.catalog.pass_over(self.meta, lost, self.views.highest_number())
+            await self.catalog.pass_over(self.meta, lost)
         store.control()
         await self.catalog.register(self.endpoints, self.config.rack or None, self.started_ms)
         self._open_settings()
@@ -271,13 +272,12 @@ class LocalBroker(Runtime):
         await self.catalog.open()
         if lost := self.meta.lost:
             self.report("catalog_lost", changes=lost)
-        await self._open_views([number for id in local.numbers.known() for number in local.numbers.of(id)])
+        await self._open_views(local.numbers)
         self._open_settings()
         self.spawn(self.dynamic.follow)
         await replication.open(self.endpoints, self.internal)
 
-    async def _open_views(self, numbers: Sequence[int]) -> None:
-        """`numbers`: of the views that may be there."""
+    async def _open_views(self, numbers: ViewNumbers) -> None:
         sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
         folder = self.config.data / "views"
         self.views, damaged = await self.in_thread(lambda: open_views(folder, sizes, numbers))

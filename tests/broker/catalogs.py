@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -76,5 +75,5 @@ class SyncCatalog(LocalCatalog):
     def know_producer_ids(self, ids: set[int]) -> None:
         trio.run(self.changing.know_producer_ids, ids)
 
-    def pass_over(self, changes: int, number: int) -> None:
-        trio.run(partial(self.changing.pass_over, self.meta, changes, number))
+    def pass_over(self, changes: int) -> None:
+        trio.run(self.changing.pass_over, self.meta, changes)

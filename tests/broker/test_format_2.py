@@ -205,7 +205,7 @@ def test_epochs_that_a_catalog_does_not_know_of_are_passed_over(tmp_path: Path) 
         if skip == 7:
             catalog.skip_epochs(skip)
         elif skip:
-            catalog.pass_over(skip, 0)
+            catalog.pass_over(skip)
         catalog.register(5)
         if not skip:
             catalog.create(f"t{len(found)}", 1)

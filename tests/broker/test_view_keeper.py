@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from krappy.entries.entry import entry_offset
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.disk import Disk
+from krappy.store.meta import Meta
+from krappy.store.view_numbers import ViewNumbers
 from krappy.store.views import Views
 from tests.broker.engine import publish, running, until
 
@@ -149,14 +151,29 @@ def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path:
 
     views = Views(tmp_path / "views")
     views.apply(1, {b"k": b"v"}, 1)
-    with pytest.raises(StorageError):
-        open_views(tmp_path / "views", (1 << 20, 1 << 20), [1])
-    assert views.get(1, b"k") == b"v"
-    views.close()
-    again: Any = open_views(tmp_path / "views", (1 << 20, 1 << 20), [1])
+    with closing(Meta(tmp_path / "meta")) as meta:
+        numbers = ViewNumbers(meta)
+        with pytest.raises(StorageError):
+            open_views(tmp_path / "views", (1 << 20, 1 << 20), numbers)
+        assert views.get(1, b"k") == b"v"
+        views.close()
+        again: Any = open_views(tmp_path / "views", (1 << 20, 1 << 20), numbers)
     assert again[1] == ""
     assert again[0].get(1, b"k") == b"v"
     again[0].close()
+
+
+def test_numbers_of_views_that_are_there_are_not_given_again(tmp_path: Path) -> None:
+    """The meta database was lost: what has that number next would show another one's table."""
+    from krappy.broker.tables.view_keeper import open_views
+
+    with closing(Views(tmp_path / "views")) as views:
+        views.apply(7, {b"k": b"v"}, 1)
+    with closing(Meta(tmp_path / "meta")) as meta:
+        numbers = ViewNumbers(meta)
+        with closing(open_views(tmp_path / "views", (1 << 20, 1 << 20), numbers)[0]):
+            numbers.give(bytes(16), "t", 2)
+        assert ViewNumbers(meta).of(bytes(16)) == [8, 9]
 
 
 class Refusing:

@@ -49,8 +49,8 @@ def add(cluster: ClusterProcesses, values: list[bytes]) -> BrokerProcess:
     return cluster.brokers[cluster.partitions("t")[0].leader]
 
 
-def read(cluster: ClusterProcesses) -> list[bytes | None]:
-    with blocking.connect(cluster.native, timeout=LONG) as client, client.consumer("t", end="now") as consumer:
+def read(cluster: ClusterProcesses, topic: str = "t") -> list[bytes | None]:
+    with blocking.connect(cluster.native, timeout=LONG) as client, client.consumer(topic, end="now") as consumer:
         return [event.value for event in consumer]
 
 
@@ -92,6 +92,54 @@ def test_a_folder_that_is_gone_when_its_broker_is_killed_at_its_start(cluster: C
     comes_first(cluster, leader)
     cluster.until_in_sync("t")
     assert read(cluster) == VALUES
+
+
+def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
+    """Tables get other numbers than those that are there; and a log that does not tell whose it is may be anybody's."""
+    broker = cluster.brokers[1]
+    with blocking.connect(cluster.native, timeout=LONG) as client:
+        for name in "ub":
+            client.create_topic(name, 1)
+            with client.producer(name) as producer:
+                producer.send(name.encode(), key=b"k").result(LONG)
+    add(cluster, VALUES[:2])
+    cluster.until_in_sync("b")
+    cluster.until_in_sync("u")
+    broker.stop()
+    shutil.rmtree(broker.data / "meta")
+    other = broker.data / "topics" / "u-0"
+    shutil.rmtree(other)
+    shutil.copytree(folder(broker), other, ignore=shutil.ignore_patterns("partition.metadata"))
+    broker.start()
+    for name in "tub":
+        cluster.until_in_sync(name)
+    leads_alone(cluster, broker)
+    with blocking.connect(cluster.native, timeout=LONG) as client:
+        for name in "ub":
+            cluster.until_in_sync(name)
+            found = client.table(name).get(b"k")
+            assert found is not None
+            assert found.value == name.encode()
+    assert read(cluster) == VALUES[:2]
+    assert read(cluster, "u") == [b"u"]
+
+
+def test_a_folder_and_a_note_that_cant_be_read(cluster: ClusterProcesses) -> None:
+    """Only these replicas are in trouble, not their broker."""
+    with blocking.connect(cluster.native, timeout=LONG) as client:
+        client.create_topic("u", 1)
+    broker = add(cluster, VALUES[:2])
+    cluster.until_in_sync("u")
+    broker.stop()
+    other = broker.data / "topics" / "u-0"
+    shutil.rmtree(other)
+    other.write_text("a file")
+    (folder(broker) / "trouble").mkdir()
+    broker.start()
+    for name in "tu":
+        cluster.until_in_sync(name)
+    assert other.is_dir()
+    assert read(cluster) == VALUES[:2]
 
 
 def test_that_a_folder_was_gone_is_forgotten_once_all_know(cluster: ClusterProcesses) -> None:

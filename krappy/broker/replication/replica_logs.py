@@ -12,6 +12,7 @@ Of a replica that was made anew the last one stays there until the copy is in sy
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from krappy.broker.topics.topic import Topic
 from krappy.core.cluster.registration import Loss
 from krappy.errors import KrappyError, StorageError
 from krappy.store import identity, loss
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK
 from krappy.store.format import LOG, TEMPORARY
 from krappy.store.local_replicas import LocalReplicas, ReplicaId
 from krappy.store.log import Log
@@ -62,9 +63,11 @@ class ReplicaLogs:
         """Finds replicas whose folders are gone, and notes new ones before their folders are made."""
         for topic, index, number in wanted:
             folder = self._runtime.folder_of(topic.name, index)
-            if identity.owner(folder) not in (None, text_id(topic.id)):
+            known, owner = (topic.id, index) in self.replicas, identity.owner(folder)
+            # A log that was not made here for this topic, and does not tell whose it is, may be another one's.
+            if owner not in (None, text_id(topic.id)) or (owner is None and not known and not _is_gone(folder)):
                 self._set_aside(folder)
-            if (topic.id, index) in self.replicas and not any(folder.glob("*" + LOG)) and _has_others(topic, index):
+            if known and _is_gone(folder) and _has_others(topic, index):
                 why = f"{folder} is missing or empty"
                 with refusals(folder):
                     OS_DISK.mkdir(folder)
@@ -234,6 +237,19 @@ def _note_loss(folder: Path, why: str) -> None:
     """On disk when it returns: before anything is done that would hide the loss from the next start."""
     with refusals(folder):
         loss.note(folder, Trouble.LOST, why)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Whether it is missing, or has no segment. If it can't be read, its opening fails, and tells why. Raises
+    StorageError when there is no descriptor to look."""
+    try:
+        return not any(name.endswith(LOG) for name in os.listdir(folder))
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise StorageError(f"{folder}: {error}") from error
+        return False
 
 
 def _has_others(topic: Topic, index: int) -> bool:

@@ -11,7 +11,7 @@ soon as the disk can be written to, and what its files lack is folded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,25 +28,29 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.broker.tables.snapshots import Snapshots
     from krappy.broker.upkeep.machine import Machine
+    from krappy.store.view_numbers import ViewNumbers
 
 LOOK_S = 0.5  # how often it checks whether the views are damaged
 PAUSE_S = 5.0  # the pause after they were reopened
 REST_S = 60.0  # the pause after they were made anew: a disk may damage them again and again
 
 
-def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> tuple[Views, str]:
+def open_views(folder: Path, sizes: tuple[int, int], numbers: ViewNumbers) -> tuple[Views, str]:
     """Opens the views. If they are damaged, deletes them and gives new ones, with the reason; else "". Blocks. Raises
     StorageError.
 
-    `numbers`: the view numbers of all partitions; their state is read here, as a test.
+    `numbers`: of all partitions; the state of their views is read here, as a test. Views of other numbers may be there,
+    too: a meta database that was lost, or is an older copy, does not know all that it has given. None of these numbers
+    is given again: another partition would take that view for its own.
     """
     try:
         views = Views(folder, *sizes)
     except Damaged as error:
         return Views(folder, *sizes, anew=True), str(error)
     try:
-        for number in numbers:
+        for number in (number for id in numbers.known() for number in numbers.of(id)):
             views.applied(number), views.floor(number), views.strays(number)
+        highest = views.highest_number()
     except StorageError as error:
         views.look_at_doubtful()
         if not views.damaged:
@@ -55,6 +59,7 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> 
         views.throw_away()
         views.begin()
         return views, why
+    numbers.pass_over(highest)
     return views, ""
 
 

@@ -290,12 +290,11 @@ class Catalog(StoredTopics):
 
         await change(self._store, made)
 
-    async def pass_over(self, meta: Meta, changes: int, number: int) -> None:
-        """Skips the producer ids and leader epochs that `changes` lost changes may have given, and partition numbers up
-        to `number`. Then deletes the record of the loss. Durable. Raises StorageError."""
+    async def pass_over(self, meta: Meta, changes: int) -> None:
+        """Skips the producer ids and leader epochs that `changes` lost changes may have given. Then deletes the record
+        of the loss. Durable. Raises StorageError."""
         await self.skip_epochs(min(changes, STARTS))
         await self.skip_producer_ids(znodes.PRODUCER_BLOCK * changes)
-        await self._in_thread(lambda: self.numbers.pass_over(number))
         await self._in_thread(lambda: meta.change_durably({}, [LOST]))
 
     # ---
