@@ -13,10 +13,11 @@ from tests.core.cluster.simulation.mutants import MUTANTS, first_found, patched
 from tests.core.cluster.simulation.world import World
 
 KEPT_DAMAGED = (79, 1000094, 1000297, 5000241)
-FIRST = range(0, 300, 25)
-# How many seeds from each of these on, for each of four kinds of histories: 192 in all in `make test`, which has the
+EXPLORE = bool(os.environ.get("KRAPPY_EXPLORE"))
+# How many seeds from each of these on, for each of four kinds of histories: 144 in all in `make test`, which has the
 # same ones each time. What it must find are mutants, by seeds of their own.
-TOGETHER = 25 if os.environ.get("KRAPPY_EXPLORE") else 4
+FIRST = range(0, 300, 25 if EXPLORE else 75)
+TOGETHER = 25 if EXPLORE else 9
 # Histories that once were found wrong, most of them for a fault of the simulated world itself.
 KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
     *((seed, True, False) for seed in (2, 6, 766, 886, 1927, 2163, 2282, 2542, 171)),
@@ -65,7 +66,7 @@ def test_logs_that_fail_become_whole_again(first: int) -> None:
 
 def test_some_of_these_logs_lose_events() -> None:
     """Few do, so not every test above has one."""
-    runs = (World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run() for seed in range(25))
+    runs = (World(seed, min_isr=1 + seed % 3, moves=seed % 5 == 0, damages=True).run() for seed in range(TOGETHER))
     assert any(run.counts.get("losses") for run in runs)
 
 
