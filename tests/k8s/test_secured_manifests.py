@@ -177,3 +177,34 @@ def test_one_may_be_away(cluster: list[Manifest]) -> None:
     pods = only(cluster, "StatefulSet")["spec"]
     assert (pods["replicas"], pods["podManagementPolicy"]) == (3, "Parallel")
     assert only(cluster, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_the_whole_cluster_is_backed_up_each_night(one: list[Manifest], tmp_path: Path) -> None:
+    """Over the network: from any node, and without a broker's volume. It comes in as the backup of one broker does, and
+    keeps what that keeps; no Service takes its pod for a broker."""
+    manifests = build(example(tmp_path, ["cluster"], ["cluster-backup"]))
+    for each in manifests:
+        validate(each)
+    template = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
+    pod, alone = template["spec"], only(one, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    [backup], [of_one] = pod.pop("containers"), alone.pop("containers")
+    del alone["affinity"]
+    volumes = pod.pop("volumes")
+    assert by_name(volumes) == by_name(alone.pop("volumes"))
+    for name in ("volumeMounts", "env"):
+        assert by_name(backup.pop(name)) == by_name(of_one.pop(name))
+    assert (pod, backup) == (alone, of_one)
+    [claim] = [each for each in volumes if "persistentVolumeClaim" in each]
+    assert claim["persistentVolumeClaim"]["claimName"] == only(manifests, "PersistentVolumeClaim")["metadata"]["name"]
+    [address] = [each.removeprefix("--address=") for each in backup["args"] if each.startswith("--address=")]
+    services = {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "Service"}
+    host, _, port = address.partition(":")
+    assert int(port) in {each["port"] for each in services[host]["ports"]}
+    assert host in only(manifests, "Certificate")["spec"]["dnsNames"]
+    for spec in services.values():
+        assert not spec["selector"].items() <= template["metadata"]["labels"].items()
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without the broker's volume."""
+    return {each["name"]: each for each in found if each["name"] != "data"}
