@@ -44,10 +44,10 @@ def until_all_are_back(cluster: ClusterProcesses, topic: str) -> None:
 
 
 class Sender:
-    """Sends numbered events to every partition until it is stopped."""
+    """Sends numbered events to every partition until it is stopped. `pause`: seconds between one for each."""
 
-    def __init__(self, client: blocking.Client, topic: str) -> None:
-        self._client, self._topic = client, topic
+    def __init__(self, client: blocking.Client, topic: str, pause: float = 0.001) -> None:
+        self._client, self._topic, self._pause = client, topic, pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         # (offset, number), by partition; whole from the start, since it is read while another thread adds to it
@@ -75,7 +75,7 @@ class Sender:
                     future = producer.send(b"%d" % number, key=b"k%d" % (number % 100), partition=partition)
                     future.add_done_callback(lambda done, number=number: self._told(done, number))  # type: ignore[misc]
                     number += 1
-                time.sleep(0.001)
+                time.sleep(self._pause)
 
     def _told(self, done: object, number: int) -> None:
         assert hasattr(done, "exception")
