@@ -211,6 +211,7 @@ class Entrance:
     _server: Server
     _admission: Admission
     _peer: Identified
+    session: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
     _endless = False  # its requests may last for ever
@@ -227,6 +228,11 @@ class Entrance:
 
     def _checked(self, seconds: float) -> None:
         """Called when the peer's password was checked, or a step of its handshake made, which took so long."""
+
+    def _part(self) -> None:
+        """Called once the connection has ended. It and its session have each other: together they would stay until the
+        garbage collector comes, which takes the longer the more of them there are, while everybody waits."""
+        del self.session, self._peer
 
     def _enter(self, admission: Admission, session: Identified) -> None:
         """Called once the session is there."""

@@ -169,6 +169,8 @@ class Channel(DescribedConnection, Throttled):
             self._keep(0)
             self._outbox.clear()
             self._sock.close()
+            self._nursery = None
+            self._part()
 
     async def _greet(self, sock: TlsSocket) -> bool:
         """The handshake of TLS; whether it was done."""

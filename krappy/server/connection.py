@@ -88,6 +88,7 @@ class Native:
 
 
 class Connection(Channel):
+    session: Session
     protocol = "native"
     _least = 4  # the message type
     _endless = True
@@ -209,6 +210,8 @@ class Connection(Channel):
 
     def _answered(self, id: int, size: int, value: Answer | None, error: Exception | None) -> None:
         self.in_flight -= size
+        if self._ended:
+            return
         if value is not None:
             self._reply(value, id)
         elif isinstance(error, KrappyError):

@@ -104,6 +104,7 @@ class AnswerSlot:
 
 
 class KafkaConnection(Channel):
+    session: KafkaSession
     protocol = "kafka"
 
     def __init__(self, server: Server, sock: socket.socket, client: str, speech: Kafka) -> None:

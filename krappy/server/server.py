@@ -290,8 +290,8 @@ class Server:
         return found
 
     def describe_connections(self) -> Iterator[ConnectionFacts]:
-        """The description of each connection; each is made when the iterator reaches it."""
-        return (connection.describe() for connection in list(self.connections))
+        """The description of each connection; each is made when the iterator reaches it, if it lasts until then."""
+        return (connection.describe() for connection in list(self.connections) if connection in self.connections)
 
     def measure(self) -> ServerNumbers:
         received, sent = dict(self._received), dict(self._sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ class Identified(Paced):
     def principal(self, principal: Principal) -> None:
         """Set once the peer has proved who it is, and again when it has anew: its groups may be others then."""
         before, self._principal = self._principal, principal
-        self.access = self.broker.access(principal, self)
+        self.access = self.broker.access(principal, weakref.proxy(self))  # it dies with the session, and at once
         if principal.names != before.names:
             self._look_again()
 

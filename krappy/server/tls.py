@@ -229,20 +229,24 @@ class PeerCertificate(NamedTuple):
 
 
 class HandshakeStep:
-    """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`."""
+    """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`.
+    `wants`: what the next one waits for; None: there is none."""
 
-    __slots__ = ("done", "error", "seconds", "sock")
+    __slots__ = ("done", "error", "seconds", "sock", "wants")
 
     def __init__(self, sock: TlsSocket) -> None:
         self.sock = sock
         self.done = trio.Event()
         self.error: OSError | ValueError | None = None
+        self.wants: type[ssl.SSLError] | None = None
         self.seconds = 0.0
 
     def make(self) -> None:
         began = perf_counter()
         try:
             self.sock.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            self.wants = type(error)  # the error itself would have this step, by its traceback
         except (OSError, ValueError) as error:
             self.error = error
         self.seconds = perf_counter() - began
@@ -314,14 +318,16 @@ class Handshakes:
             self._changed.fire()
             await step.done.wait()
             took(step.seconds)
-            if step.error is None:
+            error, step.error = step.error, None
+            try:
+                if error is not None:
+                    raise error
+            finally:
+                del error  # which has this frame
+            if step.wants is None:
                 return
-            if isinstance(step.error, ssl.SSLWantWriteError):
-                wait = trio.lowlevel.wait_writable
-            elif isinstance(step.error, ssl.SSLWantReadError):
-                wait = trio.lowlevel.wait_readable
-            else:
-                raise step.error
+            wants_read = step.wants is ssl.SSLWantReadError
+            wait = trio.lowlevel.wait_readable if wants_read else trio.lowlevel.wait_writable
 
 
 class ZooKeeperTls:
