@@ -26,9 +26,8 @@ def doctor(data: Path, backup: str | None, repair: bool, as_json: bool) -> None:
 
     It checks every record batch and its checksum, every index entry, that offsets have no gaps, that the catalog and
     groups can be read, and that each view equals the fold of its log. It opens a log as the broker does: a torn tail
-    that a crash left is cut off and reported. Events that are known to be lost are a fault
-    for good. --repair rebuilds indexes and views. A damaged batch in a log can't be repaired; it is reported with its
-    file and position.
+    that a crash left is cut off and reported. --repair rebuilds indexes and views. A damaged batch in a log can't be
+    repaired, nor can events that are known to be lost; they are reported with file and position.
 
     With --backup it reads every file of a backup, or of all backups in a folder, and compares it with the checksum that
     `krappy backup` wrote. To check the data inside, restore the backup and run `krappy doctor` on it.
