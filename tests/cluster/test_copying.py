@@ -548,3 +548,25 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path) -> None:
         await it.publish(b"b", b"c")
         await it.check()
         assert [event for event, _ in it.events] == ["following_failed"]
+
+
+@runs
+async def test_a_damaged_leader_epoch_amidst_what_is_copied_is_found(tmp_path: Path) -> None:
+    """That of the last event of its epoch, which may have been written in any up to the next one's: no checksum covers
+    it, and nothing that a follower knows speaks against it."""
+    async with copied(tmp_path) as it:
+        for epoch in (EPOCH + 1, EPOCH + 4):
+            state = PartitionState(LEADER, epoch, 1, (LEADER,), min_isr=1)
+            await it.leader.take(state, epoch, Role.LEADER, LEADER)
+            for _ in range(3):
+                await it.publish(b"x")
+        [log] = it.leader.log.folder.glob("*.log")
+        damaged = 2 * batch.read_header(log.read_bytes()).size
+        with log.open("r+b") as file:
+            file.seek(damaged + 12)
+            file.write((EPOCH + 2).to_bytes(4, "big"))
+        await it.leads(EPOCH + 5)
+        with trio.fail_after(20):
+            while not it.leader.log.damage:
+                await trio.sleep(0.005)
+        assert it.copy.end_offset == 2

@@ -103,6 +103,8 @@ class Follower:
                 raise CorruptBatch(
                     f"{partition}: its leader of epoch {epoch} sent the batch at offset {header.base_offset}: {why}"
                 )
+            if found and header.leader_epoch > last:
+                break  # the next request begins with it; so its leader looks whether it was written in that epoch
             last = max(last, header.leader_epoch)
             found.append((header, view[position : position + header.size]))
             position += header.size
