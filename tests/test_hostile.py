@@ -203,8 +203,8 @@ WRONG: list[Any] = [
 ]  # fmt: skip
 PLAUSIBLE: dict[str, Any] = {
     "topic": "mangled", "topics": ["mangled"], "handle": 1, "payload": b"p", "key": b"k", "partition": 0,
-    "records": b"r", "group": "g", "ranges": [], "offsets": [], "start": "earliest", "max_wait": 0, "lease_ms": 1,
-    "keys": [b"k"], "name": "n", "offset": 0, "size": 1,
+    "records": b"r", "group": "g", "ranges": [], "offsets": [], "epochs": [], "start": "earliest", "max_wait": 0,
+    "lease_ms": 1, "keys": [b"k"], "name": "n", "offset": 0, "size": 1,
 }  # fmt: skip
 
 

@@ -48,6 +48,11 @@ async def register_consumer(
         if at not in partitions:
             raise InvalidRequest(f"a position for {at}, which is not among the topics and partitions named")
         positions[at] = await partitions[at].offset_for("offset", offset)
+    for name, index, epoch in request.epochs or ():
+        at = TopicPartition(name, index)
+        if at not in partitions:
+            raise InvalidRequest(f"an epoch for {at}, which is not among the topics and partitions named")
+        partitions[at].check_read(positions[at], epoch)
     return messages.ConsumerRegistered(
         handle=session.add(
             Reader(partitions, positions),

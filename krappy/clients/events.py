@@ -145,16 +145,18 @@ def spans(offsets: Sequence[int]) -> list[Span]:
     return found
 
 
-def read(topic: str, partition: int, records: bytes, first: int, end: int | None) -> tuple[list[EventBatch], int]:
-    """The events of `records` from offset `first` to before `end` (None: no end), and the offset to go on from.
+def read(topic: str, partition: int, records: bytes, first: int, end: int | None) -> tuple[list[EventBatch], int, int]:
+    """The events of `records` from offset `first` to before `end` (None: no end), the offset to go on from, and the
+    leader epoch of the last batch before it; -1: it is not known.
 
     The first batch may begin below `first`, since polls bring whole batches. Raises CorruptBatch.
     """
     found: list[EventBatch] = []
-    following = first
+    following, epoch = first, -1
     for header, view in record_batch.split(records):
         if end is not None and header.base_offset >= end:
-            return found, end
+            return found, end, epoch
+        epoch = header.leader_epoch
         following = max(following, header.next_offset)
         if header.is_control or not header.count:
             continue
@@ -165,7 +167,7 @@ def read(topic: str, partition: int, records: bytes, first: int, end: int | None
             batch = batch.cut(begin, max(begin, stop))
         if len(batch):
             found.append(batch)
-    return found, following if end is None else min(following, end)
+    return found, following if end is None else min(following, end), epoch
 
 
 def leased(batch: EventBatch, leases: Sequence[tuple[int, int, int]]) -> Iterator[EventBatch]:

@@ -70,6 +70,7 @@ class Reading(Consuming):
         self.ends: dict[TopicPartition, int] = {}  # the partitions' ends when it first registered
         self.news = self._runtime.signal()  # set by an answer to a poll
         self._fetched: dict[TopicPartition, int] = {}  # the offset that the next poll reads first
+        self._epochs: dict[TopicPartition, int] = {}  # the leader epoch of what was read last before that
         self._places: list[Place] = []
         self._chosen = False  # it is known which partitions there are to read
         self._unplaced: set[TopicPartition] = set()
@@ -204,12 +205,14 @@ class Reading(Consuming):
             for tp, offset in self._fetched.items()
             if partitions is None or (tp.topic in topics and tp.partition in partitions)
         ]
+        epochs = [(topic, index, self._epochs.get(TopicPartition(topic, index), -1)) for topic, index, _ in known]
         request = messages.ConsumerRegistration(
             topics=topics,
             partitions=None if some is None else list(some),
             start=name,
             start_at=at,
             positions=known or None,
+            epochs=[each for each in epochs if each[2] >= 0] or None,
         )
 
         def abandoned(answer: messages.ConsumerRegistered) -> None:
@@ -370,7 +373,7 @@ class Reading(Consuming):
                 continue  # answers a poll from before a seek
             # The answer may begin below `at`; then `read` leaves out what was handed out already.
             end = None if self._until is None else self._until.get(tp)
-            batches, self._fetched[tp] = events.read(topic, partition, records, at, end)
+            batches, self._fetched[tp], self._epochs[tp] = events.read(topic, partition, records, at, end)
             self.received.batches.extend(batches)
 
     # --- what was handed out ------------------------------------------------------------------------------------
@@ -397,6 +400,7 @@ class Reading(Consuming):
                 place.end()
                 self._drop(place)
         self._fetched[tp] = sought.offset
+        self._epochs.pop(tp, None)
         self.received.drop(topic, partition)
         return sought.offset
 

@@ -350,7 +350,7 @@ class Sharing(Consuming):
         taken: list[EventBatch] = []
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])
-            batches, _ = events.read(topic, partition, records, first, None)
+            batches, _, _ = events.read(topic, partition, records, first, None)
             for batch in batches:
                 taken += events.leased(batch, mine)
         with self._runtime.lock:

@@ -359,7 +359,7 @@ class LogReading(SnapshotPages[messages.LogRead]):
         from krappy.clients import events  # imports the codecs of record batches, which only logs need
 
         span = self._span
-        found, _ = events.read(span.topic, span.partition, answer.records, self._offset, span.end)
+        found, _, _ = events.read(span.topic, span.partition, answer.records, self._offset, span.end)
         self._offset = answer.next_offset
         self._ended = self._offset >= span.end
         return blocks.of_events(span.partition, found, self._columns)

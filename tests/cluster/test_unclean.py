@@ -159,6 +159,22 @@ def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses
             assert take(other, NEW) == {b"new"}
 
 
+def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:
+    """Although the new log is longer by now than what it has read of the old one."""
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+        with client.consumer(made.topic, start="earliest") as reader:
+            read(reader, KEPT)
+            made.write_alone()
+            read(reader, GONE)
+            made.lose()
+            write(cluster, made.topic, GONE + NEW, b"new")
+            with pytest.raises(OffsetOutOfRange, match="is lost from offset") as told:
+                read(reader, NEW)
+        assert told.value.end == KEPT
+        with client.consumer(made.topic, start=told.value.end) as reader:
+            assert read(reader, GONE + NEW) == {b"new"}
+
+
 def test_no_lost_event_comes_from_what_a_coordinator_has_read_ahead(cluster: ClusterProcesses) -> None:
     with (
         scene(cluster) as made,
@@ -250,6 +266,19 @@ def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
 
 def consumer(client: blocking.Client, topic: str, group: str, max_records: int = 100) -> Consumer:
     return client.consumer(topic, group=group, start="earliest", max_records=max_records)
+
+
+def read(consumer: Consumer, count: int) -> set[bytes | None]:
+    """The values of so many events."""
+    values: list[bytes | None] = []
+
+    def look() -> bool:
+        values.extend(each.value for each in consumer.poll(1))
+        return len(values) >= count
+
+    wait_until(look, f"{count} events", LONG)
+    assert len(values) == count
+    return set(values)
 
 
 def take(consumer: Consumer, count: int) -> set[bytes | None]:

@@ -25,6 +25,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "start": "earliest",
             "start_at": None,
             "positions": None,
+            "epochs": None,
             "order": "none",
             "lease_ms": 30000,
             "max_deliveries": 10,

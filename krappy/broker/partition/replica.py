@@ -466,6 +466,15 @@ class Replica:
             text = f"{self}: offset {offset} is outside {start} to {end}"
             raise OffsetOutOfRange(text, start=start, end=end, topic=self.topic, partition=self.index)
 
+    def check_read(self, offset: int, epoch: int) -> None:
+        """Of who has read up to a readable offset, the last of it in this leader epoch: raises OffsetOutOfRange if the
+        log was cut since, as by an unclean election: it has other events before the offset now (KIP-320)."""
+        parts = self.epochs.diverging(epoch, offset, self.readable_end)
+        if parts is not None:
+            start, cut = self.start_offset, max(self.start_offset, min(parts[1], offset))
+            text = f"{self}: what was read in leader epoch {epoch} before offset {offset} is lost from offset {cut} on"
+            raise OffsetOutOfRange(text, start=start, end=cut, topic=self.topic, partition=self.index)
+
     def _alive(self) -> None:
         if self.gone is not None:
             raise self.gone

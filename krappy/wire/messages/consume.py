@@ -37,6 +37,9 @@ class ConsumerRegistration(Request, kind=2):
     start: Start = "earliest"  # where a reader begins, or a new group
     start_at: I64 | None = None  # the number that `start` needs
     positions: PositionList | None = None  # readers: exact offsets for some partitions, instead of `start`
+    # [[topic, partition, leader epoch], …]: readers: the epoch of the batch that was read last before a position. The
+    # answer is OFFSET_OUT_OF_RANGE if the log was cut below that position since; its `end` is where
+    epochs: PositionList | None = None
     order: Order = "none"  # groups: "key" never leases events of one key to two members at a time
     lease_ms: Positive = 30_000  # groups: how long an event is leased
     max_deliveries: Positive = 10  # groups: after so many deliveries an event goes to the dead-letter topic
