@@ -288,6 +288,8 @@ def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any]
             listing = _listing(file)
             continue
         name = backup_files.check_name(name)
+        if name in sums:
+            raise Failure(f"this is no backup: it has {name} twice")
         if len(sums) == backup_files.MOST_FILES:
             raise Failure(f"this is no backup: it has more than {len(sums):,} files")
         source = Counted(file, name, size, tell)

@@ -211,6 +211,12 @@ def test_files_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         archive.check(tar_stream.files(io.BytesIO(packed)), print)
 
 
+def test_a_name_that_is_there_twice_is_refused() -> None:
+    packed = tar_of((member(size=1), b"x"), (member("./meta/x", 1), b"y"))
+    with pytest.raises(Failure, match="it has meta/x twice"):
+        archive.check(tar_stream.files(io.BytesIO(packed)), print)
+
+
 def test_a_bomb_leaves_some_of_the_disk_free_and_nothing_behind(tmp_path: Path, refused: Refused) -> None:
     small = tmp_path / "small"
     small.mkdir()
