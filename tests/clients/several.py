@@ -123,7 +123,7 @@ class Cluster:
         while start < end:
             span = await source.read(start, MOST, limit=end)
             await follower.append(epoch, span.data, end, source.start_offset)
-            start = span.next_offset
+            start = to.log.end_offset  # it may take fewer than it is given
         await follower.sync()
 
 

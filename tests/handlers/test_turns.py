@@ -47,6 +47,7 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ("ConsumerRegistration", "topics"): lambda h: m.ConsumerRegistration([f"m{at % 100}" for at in range(MOST)]),
     ("ConsumerRegistration", "partitions"): lambda h: m.ConsumerRegistration(["t"], partitions=EVERY),
     ("ConsumerRegistration", "positions"): lambda h: m.ConsumerRegistration(["t"], positions=POSITIONS),
+    ("ConsumerRegistration", "epochs"): lambda h: m.ConsumerRegistration(["t"], positions=POSITIONS, epochs=POSITIONS),
     ("Ack", "ranges"): lambda h: m.Ack(h.member, RANGES),
     ("Nack", "ranges"): lambda h: m.Nack(h.member, RANGES),
     ("Extend", "ranges"): lambda h: m.Extend(h.member, RANGES, 1000),

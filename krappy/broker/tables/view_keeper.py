@@ -47,20 +47,20 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: ViewNumbers) -> tu
         views = Views(folder, *sizes)
     except Damaged as error:
         return Views(folder, *sizes, anew=True), str(error)
+    why = ""
     try:
         for number in (number for id in numbers.known() for number in numbers.of(id)):
             views.applied(number), views.floor(number), views.strays(number)
-        highest = views.highest_number()
+        numbers.pass_over(views.highest_number())
     except StorageError as error:
         views.look_at_doubtful()
         if not views.damaged:
             raise
         why = f"{error}; {views.damaged}" if views.damaged != str(error) else str(error)
+    if why:  # not before the error is gone: its traceback may have an iterator, which keeps the old database open
         views.throw_away()
         views.begin()
-        return views, why
-    numbers.pass_over(highest)
-    return views, ""
+    return views, why
 
 
 class ViewKeeper:
