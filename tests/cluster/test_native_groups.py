@@ -20,6 +20,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_moves import reassign, until_moved
+from tests.long import long, some
 from tests.peer import Peer
 from tests.process import PATIENCE, wait_until
 
@@ -105,7 +106,7 @@ def test_every_event_is_delivered_through_three_coordinators(
     wait_until(lambda: sum(each.lag for each in client.group("mail").partitions) == 0, "the group has no lag")
 
 
-@pytest.mark.parametrize("order", ["none", "key"])
+@pytest.mark.parametrize("order", some(["none", "key"], 2))
 def test_partitions_that_the_coordinator_has_not(
     cluster: ClusterProcesses, client: blocking.Client, order: str
 ) -> None:
@@ -160,6 +161,7 @@ def test_partitions_that_the_coordinator_has_not(
     assert {each.new for each in moves} == {0}
 
 
+@long
 def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: blocking.Client) -> None:
     fill(client, "acked", 60)
     cluster.until_in_sync("acked")

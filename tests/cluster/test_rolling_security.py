@@ -16,6 +16,7 @@ from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
 from tests.cluster.secured import HOST, PASSWORDS, log_in
 from tests.kafka.raw import Raw
+from tests.long import long
 from tests.process import free_ports
 from tests.security.authority import Authority
 
@@ -129,6 +130,7 @@ def read_all(options: dict[str, Any]) -> Counter[bytes]:
     return found
 
 
+@long
 def test_a_running_cluster_gets_tls_and_users(tmp_path: Path, shared_processes: SharedProcesses) -> None:
     cluster = RollingProcesses(tmp_path, shared_processes)
     for each in cluster.brokers.values():

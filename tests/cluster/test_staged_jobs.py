@@ -142,7 +142,7 @@ def test_the_coordinator_dies_between_any_two_steps(
     cluster: ClusterProcesses, client: blocking.Client, when: str
 ) -> None:
     done: list[str] = []
-    for number, (step, times) in enumerate(some(AT_COORDINATOR[when], 2)):
+    for number, (step, times) in enumerate(some(AT_COORDINATOR[when], 3)):
         cluster.spread("t")
         name = f"job-{number}"
         client.commit_staged(f"{name}-first", [])  # so that the topic of jobs is there

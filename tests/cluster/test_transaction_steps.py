@@ -104,7 +104,7 @@ def committed_offset(cluster: ClusterProcesses) -> int:
     return found[-1]
 
 
-@pytest.mark.parametrize(("commit", "bumps"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("commit", "bumps"), some([(True, True), (False, False)], 2))
 def test_the_coordinator_dies_between_any_two_steps(cluster: ClusterProcesses, commit: bool, bumps: bool) -> None:
     make_topic(cluster, "t")
     work = Work(cluster, bumps=bumps)

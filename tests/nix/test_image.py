@@ -17,7 +17,7 @@ import pytest
 
 from krappy import blocking
 from krappy.demos import flights
-from tests.long import long
+from tests.long import LONG
 from tests.nix.containers import Podman, own_network, require
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +47,8 @@ def run(*command: object) -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that writes the image."""
+    if not LONG:
+        pytest.skip("builds the image, which takes minutes: `make test-long` does (KRAPPY_LONG=1)")
     require()
     folder = tmp_path_factory.mktemp("image")
     os.environ.setdefault("PYTHON", sys.executable)
@@ -60,7 +62,6 @@ def archive(built: Path) -> bytes:
     return subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout
 
 
-@long
 def test_built_twice_it_is_the_same(built: Path, archive: bytes) -> None:
     run(TESTING / "check", built)
     again = subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout

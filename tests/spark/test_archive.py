@@ -58,6 +58,7 @@ def archived(spark: SparkSession, path: Path, topic: str) -> list[tuple[Any, ...
     )
 
 
+@long
 def test_an_archive_that_was_stopped_goes_on(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

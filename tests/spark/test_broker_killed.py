@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 
 from krappy import blocking
 from tests.clients.proxy import Proxy, proxy
+from tests.long import long
 from tests.process import PATIENCE, BrokerProcess, broker_process
 from tests.spark.queries import ended
 
@@ -133,6 +134,7 @@ def test_a_table_that_many_tasks_read(spark: SparkSession, broker: BrokerProcess
     assert {said for _, _, said in entries(load(spark, between, mode="table", minPartitions=4))} == {"new"}
 
 
+@long
 def test_a_stream_that_begins_with_the_table(
     spark: SparkSession, broker: BrokerProcess, between: Proxy, tmp_path: Path
 ) -> None:

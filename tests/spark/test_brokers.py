@@ -15,6 +15,7 @@ from krappy.broker.topics.internal_topics import JOBS
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.test_staged_jobs import coordinator
 from tests.cluster.zookeeper import Missing
+from tests.long import long
 from tests.process import wait_until
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def publish(cluster: ClusterProcesses, value: str) -> None:
             producer.send(value, key=f"k{number}")
 
 
+@long
 def test_reads_go_on_without_a_leader(spark: SparkSession, cluster: ClusterProcesses, tmp_path: Path) -> None:
     def read(**options: Any) -> list[tuple[str, str]]:
         found = spark.read.format("krappy").options(address=cluster.native, **options).load()

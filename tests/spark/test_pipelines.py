@@ -22,6 +22,7 @@ from krappy.pipelines.following import Done, said, worked
 from krappy.pipelines.sessions import cause, running
 from krappy.spark.versions import features
 from krappy.types import Event
+from tests.long import long
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,7 @@ def test_backfill(
     assert lines[-1] == f"nothing is published: {path} has no such events"
 
 
+@long
 def test_reconcile_finds_what_differs(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +230,7 @@ def test_scd2_is_a_fold(spark: SparkSession, histories: list[list[Event3]]) -> N
     assert found == {partition: versions for partition, each in enumerate(histories) if (versions := folded(each))}
 
 
+@long
 def test_a_rollup_by_windows_counts_what_is_late(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

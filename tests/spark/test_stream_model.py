@@ -13,6 +13,7 @@ from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
 from krappy.spark.stream_read import StreamReader
 from krappy.spark.versions import features
+from tests.long import some
 
 if not features().admission_control:
     pytest.skip("PySpark before 4.2 has no limits of a read", allow_module_level=True)
@@ -94,7 +95,7 @@ class Stream:
         return True
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", some(range(8), 4))
 def test_all_comes_and_comes_once(client: Client, address: str, topic: str, seed: int) -> None:
     chance = Random(seed)
     topics = Topics(client, chance, [f"{topic}.a", f"{topic}.b"])

@@ -16,6 +16,7 @@ from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.staged import SparkJob, StagedWrite, TaskAttempt, abort_all, commit_all, stage_all
 from krappy.types import Event
+from tests.long import long
 from tests.process import wait_until
 from tests.spark.faults import DIED, PUBLISHED, STAGED, FailingSource
 
@@ -178,6 +179,7 @@ def test_a_job_id_is_of_one_topic(spark: SparkSession, client: Client, address: 
     assert values(client, f"{topic}-2") == []
 
 
+@long
 def test_a_job_id_of_a_topic_that_was_made_anew(spark: SparkSession, client: Client, address: str, topic: str) -> None:
     """The new topic has nothing of it: it is written, and then is written already again."""
     for _ in range(3):
