@@ -44,6 +44,11 @@ def expires_at(broker: BrokerProcess, *steps: str) -> None:
     """From now on, at these steps, in this order. None: at none."""
     assert all(step.split()[0] in WAYS and step.split()[1] in WRITES for step in steps)
     file = _file_of(broker.data)
+    _write(file, steps)
+
+
+def _write(file: Path, steps: Sequence[str]) -> None:
+    """At once: somebody may read it just now."""
     file.with_suffix(".new").write_text(json.dumps(steps))
     file.with_suffix(".new").rename(file)
 
@@ -99,7 +104,7 @@ def run(arguments: list[str]) -> int:
             return False
         if step != f"{way} {name}":
             return False
-        _file.write_text(json.dumps(more))
+        _write(_file, more)
         return True
 
     async def write(self: Any, operations: Sequence[Operation]) -> None:
