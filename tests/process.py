@@ -41,6 +41,13 @@ class Died(AssertionError):
     """The broker ended when it should not have."""
 
 
+def write_at_once(file: Path, text: str) -> None:
+    """Whoever reads it meanwhile finds what it had before, or all of this."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.rename(file)
+
+
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time: a look
     may keep brokers, and other tests, from what is waited for."""

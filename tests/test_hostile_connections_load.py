@@ -24,12 +24,11 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Raw, fetch
+from tests.long import LONG
 from tests.peer import Peer
 from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, kept_off, launcher, wait_until
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KRAPPY_LONG"), reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)"
-)
+pytestmark = pytest.mark.skipif(not LONG, reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)")
 
 MIB = 1 << 20
 STALL = 0.25  # seconds that another client may wait for an answer at the most

@@ -12,7 +12,6 @@ of resident memory meanwhile. The bound comes from the design:
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -27,13 +26,12 @@ from krappy.errors import KrappyError, Overloaded
 from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.frames import frame
+from tests.long import LONG
 from tests.neighbour import Neighbour, undisturbed
 from tests.peer import Gone, Peer
 from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KRAPPY_LONG"), reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)"
-)
+pytestmark = pytest.mark.skipif(not LONG, reason="minutes of load: `make hostile` runs it (KRAPPY_LONG=1)")
 
 MIB = 1 << 20
 MEMORY = 16 * MIB

@@ -24,6 +24,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Closed, Raw
+from tests.long import LONG
 from tests.peer import Peer
 from tests.rounds import Rounds
 from tests.security.test_sasl import log_in
@@ -31,9 +32,7 @@ from tests.test_hostile_connections_load import COSTLY
 from tests.test_hostile_stalls import BATCHES, OFTEN
 
 WORST = 0.25  # seconds of a round
-long = pytest.mark.skipif(
-    not os.environ.get("KRAPPY_LONG"), reason="takes a minute: `make hostile` runs it (KRAPPY_LONG=1)"
-)
+long = pytest.mark.skipif(not LONG, reason="takes a minute: `make hostile` runs it (KRAPPY_LONG=1)")
 SECRET = "correct-horse"
 
 

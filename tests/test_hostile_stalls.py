@@ -6,7 +6,6 @@ This holds what they are for.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,12 @@ from krappy.records.codecs import snappy
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Closed, Raw
+from tests.long import LONG
 from tests.peer import Peer
 from tests.process import BrokerProcess, broker_process
 from tests.test_hostile import raw_batch
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KRAPPY_LONG"), reason="measures time: `make hostile` runs it (KRAPPY_LONG=1)"
-)
+pytestmark = pytest.mark.skipif(not LONG, reason="measures time: `make hostile` runs it (KRAPPY_LONG=1)")
 
 MIB = 1 << 20
 WORST = 0.25  # seconds that others may wait

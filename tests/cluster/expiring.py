@@ -25,7 +25,7 @@ from krappy.cluster.zk.jute import Opcode
 from krappy.core.cluster import paths
 from krappy.core.cluster.tree import Check, Create, Operation
 from krappy.errors import ConnectionLost
-from tests.process import BrokerProcess, Child, launcher
+from tests.process import BrokerProcess, Child, launcher, write_at_once
 
 WRITES = "bumps", "enters", "renews", "controls", "elects", "leads"
 WAYS = "before", "after", "lost"
@@ -43,14 +43,7 @@ def _file_of(data: Path) -> Path:
 def expires_at(broker: BrokerProcess, *steps: str) -> None:
     """From now on, at these steps, in this order. None: at none."""
     assert all(step.split()[0] in WAYS and step.split()[1] in WRITES for step in steps)
-    file = _file_of(broker.data)
-    _write(file, steps)
-
-
-def _write(file: Path, steps: Sequence[str]) -> None:
-    """At once: somebody may read it just now."""
-    file.with_suffix(".new").write_text(json.dumps(steps))
-    file.with_suffix(".new").rename(file)
+    write_at_once(_file_of(broker.data), json.dumps(steps))
 
 
 def is_expired(broker: BrokerProcess) -> bool:
@@ -104,7 +97,7 @@ def run(arguments: list[str]) -> int:
             return False
         if step != f"{way} {name}":
             return False
-        _write(_file, more)
+        write_at_once(_file, json.dumps(more))
         return True
 
     async def write(self: Any, operations: Sequence[Operation]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.process import BrokerProcess, Child, launcher
+from tests.process import BrokerProcess, Child, launcher, write_at_once
 
 
 def failing(arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
@@ -24,8 +24,7 @@ def _file(data: Path) -> Path:
 def failing_at(broker: BrokerProcess, part: str) -> Iterator[None]:
     """Syncs of the broker's files fail in this block whose paths contain `part`."""
     file = _file(broker.data)
-    file.with_suffix(".new").write_text(part)
-    file.with_suffix(".new").rename(file)
+    write_at_once(file, part)
     try:
         yield
     finally:

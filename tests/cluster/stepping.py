@@ -40,7 +40,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, cast
 
-from tests.process import PATIENCE, BrokerProcess, Child, launcher, wait_until
+from tests.process import PATIENCE, BrokerProcess, Child, launcher, wait_until, write_at_once
 
 _step_file = Path()
 
@@ -59,8 +59,7 @@ def stopping_at(
 ) -> Iterator[None]:
     """The broker gets the signal when it comes to the step this many times within the block, at whose end it has it."""
     file = _file(broker.data)
-    file.with_suffix(".new").write_text(json.dumps([step, times, by]))
-    file.with_suffix(".new").rename(file)
+    write_at_once(file, json.dumps([step, times, by]))
     yield
     wait_until(lambda: not file.exists(), f"it comes to '{step}'")
     if by is signal.SIGKILL:

@@ -105,9 +105,27 @@ class Deed(Protocol):
         """It was done twice, with the numbers 1 and 2, and nothing else was."""
 
 
-class Sends:
+class Writes:
+    """Events, whose receipts are kept. `values`: of what it writes, before the number."""
+
+    values: bytes
+
     def __init__(self, scene: Scene) -> None:
         self._scene, self._told = scene, list[int]()
+
+    def is_done(self, number: int) -> bool:
+        return self._scene.has(b"%s %d" % (self.values, number))
+
+    def check(self) -> None:
+        log = self._scene.log()
+        assert [log[b"%s %d" % (self.values, number)] for number in range(3)] == [[offset] for offset in self._told]
+
+
+class Sends(Writes):
+    values = b"sent"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
         self._producer = scene.stack.enter_context(scene.client.producer(scene.topic))
         self.do(0)
 
@@ -115,17 +133,12 @@ class Sends:
         self._told.append(self._producer.send(b"sent %d" % number, key=b"sent").result().offset)
         return None
 
-    def is_done(self, number: int) -> bool:
-        return self._scene.has(b"sent %d" % number)
 
-    def check(self) -> None:
-        log = self._scene.log()
-        assert [log[b"sent %d" % number] for number in range(3)] == [[offset] for offset in self._told]
+class SetsConditionally(Writes):
+    values = b"set"
 
-
-class SetsConditionally:
     def __init__(self, scene: Scene) -> None:
-        self._scene, self._told = scene, list[int]()
+        super().__init__(scene)
         self._table = scene.client.table(scene.topic)
         self.do(0)
 
@@ -133,13 +146,6 @@ class SetsConditionally:
         expected: Any = self._told[-1] if self._told else "absent"
         self._told.append(self._table.put("key", b"set %d" % number, expect=expected).offset)
         return None
-
-    def is_done(self, number: int) -> bool:
-        return self._scene.has(b"set %d" % number)
-
-    def check(self) -> None:
-        log = self._scene.log()
-        assert [log[b"set %d" % number] for number in range(3)] == [[offset] for offset in self._told]
 
 
 class Produces:

@@ -14,15 +14,14 @@ import pytest
 
 from krappy.blocking import Client
 from krappy.types import Record
+from tests.long import LONG
 from tests.process import wait_until
 from tests.spark import cluster_session, connect_session
 from tests.spark.cluster import SETTINGS, STARTS, Cluster, cluster
 from tests.spark.conftest import need_java
 from tests.spark.test_connect import expected
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("KRAPPY_LONG"), reason="a cluster takes minutes: `make test-cluster` runs it (KRAPPY_LONG=1)"
-)
+pytestmark = pytest.mark.skipif(not LONG, reason="a cluster takes minutes: `make test-cluster` runs it (KRAPPY_LONG=1)")
 PROGRAM = 900  # seconds that one may take before the test fails
 
 
