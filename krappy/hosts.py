@@ -22,5 +22,16 @@ def plain(host: str) -> str:
         return host
 
 
+@lru_cache(4096)
+def network(host: str) -> str:
+    """Of whose addresses this one is. Who has one IPv6 address has all with the same first 64 bits (RFC 4291, section
+    2.5.4). What is no address stays as it is."""
+    try:
+        address = ipaddress.ip_address(plain(host.partition("%")[0]))
+    except ValueError:
+        return host
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
+
+
 def written(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

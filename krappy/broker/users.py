@@ -25,6 +25,7 @@ from time import thread_time
 
 import trio
 
+from krappy.broker.address_turns import AddressTurns
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.runtime import Runtime
 from krappy.broker.tree_changes import change
@@ -55,7 +56,8 @@ class Users:
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
-        self._checking = trio.CapacityLimiter(1)  # checks take a core each
+        self._turns = AddressTurns()  # checks take a core each
+        self._checking = trio.CapacityLimiter(1)  # so they don't need the threads of others
 
     @property
     def all(self) -> Mapping[str, Credentials]:
@@ -110,14 +112,15 @@ class Users:
     def stamp(self, user: str) -> bytes:
         return b"".join(each.stored_key for each in self._find(user).values())
 
-    async def check(self, user: str, password: str, took: Took = untold) -> bool:
-        credentials = self._find(user)
-        credential = next(iter(credentials.values()), None) or self._unknown(user, "SCRAM-SHA-512")
-        proof = hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
-        if proof in self._right:
-            self._right.move_to_end(proof)
+    async def check(self, user: str, password: str, host: str, took: Took = untold) -> bool:
+        if self._proved_right(self._proof(user, password)):
             return True
-        right, seconds = await trio.to_thread.run_sync(_timed_check, credential, password, limiter=self._checking)
+        async with self._turns.one(host):
+            credentials, credential = self._find(user), self._checked(user)
+            proof = self._proof(user, password)
+            if self._proved_right(proof):  # meanwhile, by another connection
+                return True
+            right, seconds = await trio.to_thread.run_sync(_timed_check, credential, password, limiter=self._checking)
         took(seconds)
         right = right and bool(credentials) and self._find(user) == credentials  # they may have changed meanwhile
         if right:
@@ -125,6 +128,20 @@ class Users:
             if len(self._right) > KEPT:
                 self._right.popitem(last=False)
         return right
+
+    def _checked(self, user: str) -> ScramCredential:
+        """The credential that a password of the user is checked against."""
+        return next(iter(self._find(user).values()), None) or self._unknown(user, "SCRAM-SHA-512")
+
+    def _proof(self, user: str, password: str) -> bytes:
+        stored = self._checked(user).stored_key
+        return hmac.digest(self._secret, stored + password.encode(errors="surrogateescape"), "sha256")
+
+    def _proved_right(self, proof: bytes) -> bool:
+        if proof not in self._right:
+            return False
+        self._right.move_to_end(proof)
+        return True
 
     async def alter(self, user: str, changes: Mapping[str, ScramCredential | None]) -> None:
         if not is_user(user):

@@ -298,11 +298,12 @@ class App:
         if guard.needs_login(path):
             if not self._console.broker.opened:
                 raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
-            payer = HttpPayer(self._console.broker.client_quotas, "", scope["client"][0])
+            host = scope["client"][0]
+            payer = HttpPayer(self._console.broker.client_quotas, "", host)
             payer.check()
             by_password = request.headers.get("authorization", "").lower().startswith("basic")
-            async with self._console.attempts.checking(scope["client"][0]) if by_password else nullcontext():
-                who = await payer.timed(guard.identify(request.headers, cookies, now, payer.took))
+            async with self._console.attempts.checking(host) if by_password else nullcontext():
+                who = await payer.timed(guard.identify(request.headers, cookies, now, host, payer.took))
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
             scope["stands"] = self._standing(scope["principal"], request.headers, cookies)

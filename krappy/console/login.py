@@ -105,7 +105,7 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
             raise WrongToken("the identity provider's token is over already: do the clocks differ?")
     elif body.user:
         async with call.console.attempts.checking(call.principal.host):
-            principal = await guard.user(body.user, body.password, call.payer.took)
+            principal = await guard.user(body.user, body.password, call.principal.host, call.payer.took)
     elif guard.is_token(body.token):
         principal = CONSOLE
     else:

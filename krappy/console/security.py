@@ -97,10 +97,10 @@ class Guard:
         return self.asks and path.startswith(GUARDED) and path not in OPEN
 
     async def identify(
-        self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int, took: Took = untold
+        self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int, host: str, took: Took = untold
     ) -> Principal | None:
-        """Who sends a request; None: somebody who has not logged in. `took`: as for `UsersPort.check`. Raises
-        WrongToken."""
+        """Who sends a request; None: somebody who has not logged in. `host`, `took`: as for `UsersPort.check`. Raises
+        WrongToken, Overloaded."""
         given = headers.get("authorization", "")
         if not given:
             found = self._session(cookies, now)
@@ -108,7 +108,7 @@ class Guard:
         kind, _, secret = given.partition(" ")
         if kind.lower() == "basic" and self._users is not None:
             user, _, password = _decoded(secret).partition(":")
-            return await self.user(user, password, took)
+            return await self.user(user, password, host, took)
         if kind.lower() != "bearer":
             raise WrongToken
         return CONSOLE if self.is_token(secret.strip()) else await self._bearer(secret.strip(), took)
@@ -122,9 +122,9 @@ class Guard:
         except TokenRefused as error:
             raise WrongToken(f"the token is not good: {error}") from None
 
-    async def user(self, name: str, password: str, took: Took = untold) -> Principal:
-        """Raises WrongToken unless it is that user's password."""
-        if self._users is None or not await self._users().check(name, password, took):
+    async def user(self, name: str, password: str, host: str, took: Took = untold) -> Principal:
+        """Raises WrongToken unless it is that user's password; Overloaded."""
+        if self._users is None or not await self._users().check(name, password, host, took):
             raise WrongToken("the user or the password is wrong", name)
         return Principal(name=name, mechanism="PLAIN", listener="HTTP")
 

@@ -25,8 +25,10 @@ class UsersPort(Protocol):
     def credential(self, user: str, mechanism: str) -> ScramCredential:
         """That of the user; for an unknown one one that no password fits, always the same."""
 
-    async def check(self, user: str, password: str, took: Took = untold) -> bool:
-        """Whether this is the user's password. It takes some ms, whether there is the user or not; `took` is told."""
+    async def check(self, user: str, password: str, host: str, took: Took = untold) -> bool:
+        """Whether this is the user's password. It takes some ms, whether there is the user or not; `took` is told.
+        `host`: the peer's address: those who wait for that are served by address, in turn. Raises Overloaded when too
+        many of that address wait."""
 
     def stamp(self, user: str) -> bytes:
         """Another one after each change of the user's password; empty: there is no such user."""

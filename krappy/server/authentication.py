@@ -85,7 +85,7 @@ class Authenticator:
         return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
 
     async def step(self, exchange: SaslExchange, data: bytes, client: str, took: Took = untold) -> Challenge | Proved:
-        """What the peer is sent, or who it has proved to be. Raises AuthenticationFailed."""
+        """What the peer is sent, or who it has proved to be. Raises AuthenticationFailed, Overloaded."""
         try:
             found = exchange.step(data)
         except SaslRefused as error:
@@ -112,15 +112,15 @@ class Authenticator:
         return Proved(said.user, groups=said.groups, expires=said.expires)
 
     async def check(self, user: str, password: str, client: str, mechanism: str, took: Took = untold) -> None:
-        """Raises AuthenticationFailed if it is not the user's password."""
-        if not await self._users().check(user, password, took):
+        """Raises AuthenticationFailed if it is not the user's password; Overloaded."""
+        if not await self._users().check(user, password, _host(client), took):
             self.note(mechanism, user, "a wrong password", client)
             raise await self._failure(mechanism)
 
     def note(self, mechanism: str, user: str, why: str, client: str) -> None:
         """Somebody did not prove to be `user`, or may not be him."""
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
-        self._audit().failed(mechanism, client.rpartition(":")[0].strip("[]"), user, why)
+        self._audit().failed(mechanism, _host(client), user, why)
 
     async def _failure(self, mechanism: str) -> AuthenticationFailed:
         await trio.sleep(self._delay)
@@ -129,6 +129,10 @@ class Authenticator:
         return AuthenticationFailed(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
         )
+
+
+def _host(client: str) -> str:
+    return client.rpartition(":")[0].strip("[]")
 
 
 class ServerLogin:
