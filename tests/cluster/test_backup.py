@@ -27,7 +27,7 @@ from tests.cluster.test_native_groups import Worker
 from tests.process import BrokerProcess, wait_until
 
 LONG = 120.0
-BULK = 3 << 20  # bytes that no other load writes, so that the backup takes a while
+BULK = 2 << 20  # bytes that no other load writes, so that the backup takes a while
 
 
 def krappy(*arguments: object) -> subprocess.CompletedProcess[bytes]:
@@ -131,7 +131,7 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
     with Writer(cluster, "t") as writer, Pairs(cluster) as pairs, Member(cluster, "t", "readers") as member:
         worker = Worker(cluster, "t", "mail")
         try:
-            until_acked(writer, 2_000)
+            until_acked(writer, 1_000)
             wait_until(lambda: len(pairs.acked) > 20, "pairs are written", LONG)
             wait_until(lambda: len(member.committed) == PARTITIONS, "a group commits", LONG)
             wait_until(lambda: len(worker.taken) > 200, "a native group goes on", LONG)

@@ -44,7 +44,7 @@ def counts(cluster: ClusterProcesses, topic: str) -> Counter[int]:
 def test_replicas_are_balanced_under_writes(cluster: ClusterProcesses, krappy: Krappy) -> None:
     make(cluster, "t", 1, 2)
     with Writer(cluster, "t") as writer:
-        until_acked(writer, 3_000)
+        until_acked(writer, 1_000)
         status, out, err = krappy(3, "balance")
         assert status == 0
         assert "give --yes" in err
@@ -55,7 +55,7 @@ def test_replicas_are_balanced_under_writes(cluster: ClusterProcesses, krappy: K
         assert f"of {len(proposal_moves(out))} moved" in out
         assert counts(cluster, "t") == {1: 4, 2: 4, 3: 4}
         wait_until(lambda: Counter(leaders(cluster, "t")) == {1: 2, 2: 2, 3: 2}, "all lead as many")
-        until_acked(writer, 3_000)
+        until_acked(writer, 1_000)
     assert not writer.failed
     assert proposal(krappy)["moves"] == []
     assert "it is balanced" in krappy(1, "balance", "--yes")[1]

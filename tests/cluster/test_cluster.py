@@ -136,7 +136,7 @@ def test_what_is_acknowledged_is_on_every_replica(cluster: ClusterProcesses) -> 
     make_topic(cluster, "t")
     assert sorted(each.replicas[0] for each in cluster.partitions("t").values()) == [1, 1, 2, 2, 3, 3]
     with Writer(cluster, "t") as writer:
-        until_acked(writer, 20_000)
+        until_acked(writer, 6_000)
     assert not writer.failed
     check(cluster, "t", writer)
 
@@ -145,10 +145,10 @@ def test_a_killed_leader_costs_nothing_that_was_acknowledged(cluster: ClusterPro
     make_topic(cluster, "t")
     with Writer(cluster, "t") as writer:
         for id in (2, 3, 1):
-            until_acked(writer, 5_000)
+            until_acked(writer, 1_000)
             cluster.brokers[id].kill()
             wait_until(lambda id=id: id not in leaders(cluster, "t"), f"broker {id} leads nothing")  # type: ignore[misc]
-            until_acked(writer, 5_000)
+            until_acked(writer, 1_000)
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed
@@ -160,10 +160,10 @@ def test_a_broker_that_stops_hands_over_first(cluster: ClusterProcesses) -> None
     make_topic(cluster, "t")
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
-            until_acked(writer, 3_000)
+            until_acked(writer, 1_000)
             assert cluster.brokers[id].stop() == 0
             assert all(each["leader"] not in (id, -1) and id not in each["isr"] for each in cluster.states("t"))
-            until_acked(writer, 3_000)
+            until_acked(writer, 1_000)
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed

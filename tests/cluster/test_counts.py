@@ -47,7 +47,7 @@ def of_http(cluster: ClusterProcesses, topic: str) -> set[str]:
     found: set[str] = set()
     for each in cluster.brokers.values():
         with httpx.Client(base_url=f"http://{each.http}/api/v1", timeout=LONG, headers={"Krappy-Request": "1"}) as web:
-            for key in KEYS:
+            for key in KEYS[::4]:
                 told = web.get(f"/topics/{topic}/table/entry", params={"key": key})
                 found.add(told.json()["value"]["data"] if told.status_code == 200 else told.text)
             told = web.post(f"/topics/{topic}/table/lookup", json={"keys": KEYS})
@@ -72,7 +72,7 @@ def test_lookups_of_who_knew_fewer_partitions(
     for way in ways:
         assert values(way()) == {b"3"}
     assert of_http(cluster, "grows") == {"3"}
-    for count in (6, 9, 10):  # at first it has no strays; then the number alone changes
+    for count in (6, 10):  # at first it has no strays; then the number alone changes
         other.alter_topic("grows", partitions=count)
         fill(cluster, "grows", str(count))
         for way in ways:

@@ -169,7 +169,7 @@ def test_everybody_is_shown_how_a_replica_is_healed(
         wait_until(lambda: "is whole" in lines(), "it is told")
         told = [line.partition(f"t-0: the replica of broker {follower} ")[2] for line in lines().splitlines()]
         assert [each for each in told if each] == ["is spoiled (damaged)", "begins anew", "is whole"]
-    assert not any(healings(cluster, other).values())
+    wait_until(lambda: not any(healings(cluster, other).values()), "nobody is told that anything ails it")
 
 
 def healings(cluster: ClusterProcesses, at: int) -> dict[int, str | None]:

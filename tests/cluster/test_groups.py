@@ -108,7 +108,7 @@ def test_a_group_goes_on_reading_while_its_coordinator_is_killed(cluster: Cluste
         wait_until(lambda: sum(map(len, seen.values())) > 1_000, "the group reads")
         coordinator = cluster.coordinator("g")
         cluster.brokers[coordinator].kill()
-        until_acked(writer, 6_000)
+        until_acked(writer, 2_000)
         cluster.brokers[coordinator].start()
         until_acked(writer, 2_000)
     wait_until(

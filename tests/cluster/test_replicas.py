@@ -204,7 +204,7 @@ def test_deleted_records_do_not_come_back_with_another_leader(cluster: ClusterPr
     deleted = dict.fromkeys(range(PARTITIONS), 0)
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
-            until_acked(writer, 3_000)
+            until_acked(writer, 1_000)
             for index in range(PARTITIONS):
                 deleted[index] = _delete_half(cluster, index)
             cluster.brokers[id].kill()

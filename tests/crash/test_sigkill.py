@@ -12,9 +12,10 @@ from random import Random
 import pytest
 
 from tests.crash.life import Life
+from tests.long import LONG
 from tests.process import Launcher, launcher
 
-LIVES, CYCLES = 6, 16
+LIVES, CYCLES = 6 if LONG else 3, 16
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ that leader epoch: its role changes under the same lock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import trio
@@ -82,10 +83,16 @@ class Follower:
             if not self.follows(epoch):
                 return
             if data:
-                await self._in_thread(lambda: self._append(data, epoch))
+                await self._in_thread(lambda: self._append_and_sync(data, epoch))
                 partition.note_holes(max(high_watermark, partition.log.end_offset))
                 partition.grown.fire()
             self._high_watermark, self._log_start = high_watermark, log_start
+
+    def _append_and_sync(self, data: bytes | memoryview, epoch: int) -> None:
+        self._append(data, epoch)
+        if self._partition.fsync:
+            with suppress(StorageError):  # `sync`, which is called next, tells of it
+                self._partition.log.sync()
 
     def _append(self, data: bytes | memoryview, epoch: int) -> None:
         partition, found = self._partition, list[Batch]()
