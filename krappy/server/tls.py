@@ -78,16 +78,55 @@ class Contexts(NamedTuple):
         return "" if now < self.expires else "has expired"
 
 
+class WatchedFiles:
+    """Files that are taken again once they have changed."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = [name for name in names if name]
+        self._seen = self._look()
+
+    def changed(self) -> bool:
+        """Whether they have since the last look. Ask before they are read: what changes meanwhile is seen then."""
+        before, self._seen = self._seen, self._look()
+        return self._seen != before
+
+    def _look(self) -> Signature:
+        return tuple(_signature(file) for file in self._names)
+
+
+class TlsLinks:
+    """Connections that this broker has opened with TLS."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[ssl.SSLContext, tuple[Authorities, WeakSet[TlsSocket]]] = WeakKeyDictionary()
+
+    def note(self, context: ssl.SSLContext, known: Authorities) -> None:
+        """From now on those that are made with this context belong to it, which trusts these authorities."""
+        TlsSocket.made[context] = WeakSet()
+        self._made[context] = known, TlsSocket.made[context]
+
+    def end_distrusted(self, trusted: Authorities) -> None:
+        """Ends those to peers for whom none of these authorities vouches."""
+        for known, links in list(self._made.values()):
+            for link in () if known <= trusted else list(links):
+                try:
+                    stands_on = _stands_on(link, known)
+                except ValueError:  # the handshake is not done: it may stand on any
+                    stands_on = known
+                if not stands_on <= trusted:
+                    with suppress(OSError):
+                        link.shutdown(socket.SHUT_RDWR)
+
+
 class ServerTls:
     """Raises ConfigError when the files are not good."""
 
     def __init__(self, settings: ServerConfig, report: Report) -> None:
         self._settings = settings
         self._report = report
-        self._files = [name for name in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca) if name]
-        self._seen = self._look()
+        self._files = WatchedFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
         self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
-        self._links: WeakKeyDictionary[ssl.SSLContext, WeakSet[TlsSocket]] = WeakKeyDictionary()  # to other brokers
+        self._links = TlsLinks()  # to other brokers
         self.rules = _rules(settings)
         self.contexts = self._load()
         self._failed = ""  # why the files were not taken when they were read last
@@ -118,23 +157,15 @@ class ServerTls:
         while True:
             await trio.sleep(LOOK_SECONDS)
             await trio.to_thread.run_sync(self.look)
-            self._end_links()
-
-    def _end_links(self) -> None:
-        """Ends what was opened to brokers, before the files changed, by authorities that are there no more."""
-        contexts = self.contexts
-        for context, links in list(self._links.items()):
-            if context is not contexts.brokers:
-                _end_distrusted(links, self._known[context], contexts.for_brokers)
+            self._links.end_distrusted(self.contexts.for_brokers)
 
     def look(self) -> None:
         """Takes the files if they have changed since the last look. What was not good may be good now, though nothing
         has changed that a look sees: who may read it, or the time."""
-        found = self._look()  # first: what changes while they are read is seen by the next look
-        if found == self._seen and not self._failed:
+        changed = self._files.changed()
+        if not changed and not self._failed:
             return
-        was, self._failed = self._failed if found == self._seen else "", ""
-        self._seen = found
+        was, self._failed = "" if changed else self._failed, ""
         try:
             contexts = self._load()
             if why := contexts.not_now(time.time()):
@@ -146,9 +177,6 @@ class ServerTls:
             return
         self.contexts = contexts
         self._report("tls_reloaded", expires=_shown(contexts.expires))
-
-    def _look(self) -> Signature:
-        return tuple(_signature(file) for file in self._files)
 
     def _load(self) -> Contexts:
         settings = self._settings
@@ -171,9 +199,9 @@ class ServerTls:
         if not settings.zookeeper_connect:
             return Contexts(clients, browsers, None, begins, expires, authorities)
         brokers = self._outgoing()
-        self._known[brokers] = _authorities(settings.tls_client_ca, brokers) if settings.tls_client_ca else NOBODY
-        self._links[brokers] = TlsSocket.made[brokers] = WeakSet()
-        return Contexts(clients, browsers, brokers, begins, expires, authorities, self._known[brokers])
+        for_brokers = _authorities(settings.tls_client_ca, brokers) if settings.tls_client_ca else NOBODY
+        self._links.note(brokers, for_brokers)
+        return Contexts(clients, browsers, brokers, begins, expires, authorities, for_brokers)
 
     def _outgoing(self) -> ssl.SSLContext:
         """It trusts the authorities of clients' certificates, which are those of brokers, too; else the system's."""
@@ -336,8 +364,9 @@ class ZooKeeperTls:
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         self._settings = settings
-        self._links: WeakKeyDictionary[ssl.SSLContext, tuple[Authorities, WeakSet[TlsSocket]]] = WeakKeyDictionary()
-        self._seen: Signature = ()  # of the authorities' file, at the last look
+        self._file = WatchedFiles(settings.zookeeper_ssl_truststore_location)
+        self._links = TlsLinks()
+        self._unread = False  # whether the file was not good when it had changed last
 
     def __call__(self) -> ssl.SSLContext:
         settings = self._settings
@@ -345,8 +374,7 @@ class ZooKeeperTls:
         context = client_context(file or None, own or None)
         context.check_hostname = bool(settings.zookeeper_ssl_endpoint_identification_algorithm)
         if file:
-            TlsSocket.made[context] = WeakSet()
-            self._links[context] = _authorities(file, context), TlsSocket.made[context]
+            self._links.note(context, _authorities(file, context))
         return context
 
     async def look(self) -> None:
@@ -354,20 +382,19 @@ class ZooKeeperTls:
         none."""
         trusted = await trio.to_thread.run_sync(self._changed)
         if trusted is not None:
-            for known, links in list(self._links.values()):
-                _end_distrusted(links, known, trusted)
+            self._links.end_distrusted(trusted)
 
     def _changed(self) -> Authorities | None:
-        """The authorities of a file that has changed since the last look."""
-        file = self._settings.zookeeper_ssl_truststore_location
-        found = (_signature(file),)
-        if not file or found == self._seen:
+        """The authorities of a file that has changed since the last look, or was not good then."""
+        if not self._file.changed() and not self._unread:
             return None
+        file = self._settings.zookeeper_ssl_truststore_location
+        self._unread = True
         try:
             trusted = _authorities(file, client_context(file))
         except (OSError, ValueError):
             return None
-        self._seen = found
+        self._unread = False
         return trusted
 
 
@@ -383,18 +410,6 @@ def _stands_on(sock: TlsSocket, known: Authorities) -> Authorities:
     if not known or not sock.getpeercert(binary=True):
         return NOBODY
     return known.intersection(map(_hash, sock.proof())) or known
-
-
-def _end_distrusted(links: WeakSet[TlsSocket], known: Authorities, trusted: Authorities) -> None:
-    """`known`: the authorities that were trusted when they were made."""
-    for link in list(links):
-        try:
-            stands_on = _stands_on(link, known)
-        except ValueError:  # the handshake is not done: it may stand on any
-            stands_on = known
-        if not stands_on <= trusted:
-            with suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
 
 
 def _rules(settings: SecuritySettings) -> NameRules:
