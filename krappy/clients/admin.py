@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from krappy.clients.cluster import NOBODY
+from krappy.clients.coordinator_way import ask_coordinator
 from krappy.clients.link import Link
 from krappy.clients.router import Router
 from krappy.clients.values import StartAt, start
@@ -269,7 +270,7 @@ async def groups(router: Router) -> list[GroupInfo]:
 
 async def group(router: Router, name: str) -> GroupInfo:
     """One group. Raises UnknownGroup."""
-    found = (await router.ask_coordinator(messages.Groups(name), messages.GroupsFound)).groups
+    found = (await ask_coordinator(router, messages.Groups(name), messages.GroupsFound)).groups
     if not found:
         raise UnknownGroup(f"there is no group '{name}'")
     return (await _with_ends(router, [_group(found[0])]))[0]
@@ -304,22 +305,22 @@ async def reset_group(
     kind, at = start(to)
     some = None if partitions is None else list(partitions)
     request = messages.ResetGroup(name, topic, some, kind, at, dry_run)
-    return [Moved(*each) for each in (await router.ask_coordinator(request, messages.GroupReset)).positions]
+    return [Moved(*each) for each in (await ask_coordinator(router, request, messages.GroupReset)).positions]
 
 
 async def delete_group(router: Router, name: str) -> None:
-    await router.ask_coordinator(messages.DeleteGroup(name), messages.GroupDeleted, again=False)
+    await ask_coordinator(router, messages.DeleteGroup(name), messages.GroupDeleted, again=False)
 
 
 async def commit(router: Router, name: str, positions: Mapping[TopicPartition, int]) -> None:
     """Sets the floors of a group: all events before them count as acknowledged, none after them does."""
     rows = [(topic, partition, offset) for (topic, partition), offset in positions.items()]
-    await router.ask_coordinator(messages.Commit(name, rows), messages.Committed)
+    await ask_coordinator(router, messages.Commit(name, rows), messages.Committed)
 
 
 async def positions(router: Router, name: str) -> dict[TopicPartition, int]:
     """A group's floors, by partition."""
-    found = await router.ask_coordinator(messages.Positions(name), messages.PositionsFound)
+    found = await ask_coordinator(router, messages.Positions(name), messages.PositionsFound)
     return {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.job_way import JobWay
+from krappy.clients.coordinator_way import CoordinatorWay
 from krappy.clients.link import Link
 from krappy.clients.producing import Producing
 from krappy.clients.router import PATIENCE, Router
@@ -35,7 +35,7 @@ class StagingProducing(Producing):
     def __init__(self, router: Router, topic: str, attempt: Attempt, limits: Limits) -> None:
         super().__init__(router, topic, limits)
         self._attempt = attempt
-        self._way = JobWay(router)
+        self._way = CoordinatorWay(router)
         self._refusal: KrappyError | None = None  # of the last registration: another broker coordinates the job
         self._id: str | None = None
         self._rows = 0

@@ -14,6 +14,7 @@ import anyio
 from krappy.clients import admin, tables
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
+from krappy.clients.coordinator_way import ask_coordinator
 from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
 from krappy.clients.security import SecurityOptions
@@ -181,7 +182,7 @@ class GatewayGroups:
     ) -> list[tuple[str, int, int, int]]:
         some = None if partitions is None else list(partitions)
         request = messages.ResetGroup(name, topic, some, start, start_at, dry_run)
-        return (await (await self._router()).ask_coordinator(request, messages.GroupReset)).positions
+        return (await ask_coordinator(await self._router(), request, messages.GroupReset)).positions
 
     async def delete(self, name: str) -> None:
         await admin.delete_group(await self._router(), name)

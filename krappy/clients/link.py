@@ -21,6 +21,7 @@ from krappy.clients.login import ClientLogin
 from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.security import ClientSecurity
+from krappy.clients.trouble import NO_GREETING, no_broker, reason
 from krappy.clients.values import Address
 from krappy.errors import (
     AuthenticationFailed,
@@ -36,9 +37,9 @@ from krappy.wire.frames import DEFAULT_LIMIT
 from krappy.wire.messages import Answer, Authenticate, Authenticated, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
-GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
+GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer, with a login
+FIRST_SIGN = 3.0  # limit for connecting, and then for the first bytes, while another address is still to be tried
 TLS_ALERT = b"\x15\x03"  # how a server of TLS answers what is none
-NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
 RENEWED = 0.8  # of a session's time, after which the client logs in again
 RETRIED = 1.0  # seconds until it tries that again, if it had no token
@@ -82,8 +83,8 @@ class Link:
         self.told_of_loss: set[Callable[[], object]] = set()  # called when a connection is lost, before its replies
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
-        self._heard = 0.0  # when bytes came last
-        self._probed: float | None = None  # since when the broker owes an answer to a ping that `hangs` has sent
+        self._heard = 0.0  # when bytes came last, or nothing was waited for
+        self._probed: float | None = None  # since when the broker owes an answer to a ping that `probe` has sent
         self._dropped = ""  # why `drop` has ended the connection
         self._refusal: KrappyError | None = None  # why the broker did not let the user in
         self._renewed_at = math.inf  # when it logs in again
@@ -162,15 +163,16 @@ class Link:
         tried = 0  # addresses, one after the other, since there was a connection
         while not self.closed:
             before = self.generation
+            limit = FIRST_SIGN if (tried + 1) % len(self.addresses) else GREETING_SECONDS
             try:
-                stream = await self.runtime.dial(*self.address, GREETING_SECONDS, self._security.context)
+                stream = await self.runtime.dial(*self.address, limit, self._security.context)
             except ssl.SSLError as error:
-                self._tell(f"{self.address}: no TLS with it ({_reason(error)})")
+                self._tell(f"{self.address}: no TLS with it ({reason(error)})")
             except OSError as error:
-                self._tell(_no_broker(self.addresses if tried + 1 >= len(self.addresses) else [self.address], error))
+                self._tell(no_broker(self.addresses if tried + 1 >= len(self.addresses) else [self.address], error))
             else:
                 try:
-                    await self._converse(stream)
+                    await self._converse(stream, limit)
                 finally:
                     stream.close()
                     self._lost(self.trouble)
@@ -190,8 +192,8 @@ class Link:
         at = addresses.index(self.address) + 1 if self.address in addresses else 0
         return addresses[at % len(addresses)]
 
-    async def _converse(self, stream: ClientStream) -> None:
-        """Reads until the connection is lost."""
+    async def _converse(self, stream: ClientStream, first: float) -> None:
+        """Reads until the connection is lost. `first`: seconds until something must have come."""
         conversation = Conversation(self._ids)
         with self.runtime.lock:
             if self.closed:
@@ -201,7 +203,7 @@ class Link:
             if self.closed:  # by `abandon`, which had not seen the stream
                 return
         pinged = True
-        greeting_ends = self.runtime.now() + GREETING_SECONDS
+        greeting_ends = self.runtime.now() + first
         self._tell(self.trouble if self._refusal else f"the connection to {self.address} was lost")
         try:
             self._ping(conversation, stream)
@@ -221,6 +223,8 @@ class Link:
                     self._tell(f"{self.address} speaks TLS: connect with ca=, or with tls=True")
                     return
                 if data:
+                    # A broker that has begun to answer has all the time for that.
+                    greeting_ends, first = greeting_ends + GREETING_SECONDS - first, GREETING_SECONDS
                     pinged, self._probed = False, None
                     self._heard = self.runtime.now()
                     conversation.receive(data)
@@ -239,7 +243,7 @@ class Link:
                     pinged = True
                     self._ping(conversation, stream)
         except OSError as error:
-            self._tell(self._dropped or f"the connection to {self.address} was lost ({_reason(error)})")
+            self._tell(self._dropped or f"the connection to {self.address} was lost ({reason(error)})")
         except ConnectionLost as error:
             self._tell(f"{self.address}: {error}")
         except (AuthenticationFailed, ConfigError) as error:
@@ -369,23 +373,30 @@ class Link:
         """Whether the connection of that generation still exists."""
         return generation == self.generation and self._conversation is not None
 
-    def hangs(self, silence: float, patience: float) -> bool:
-        """Whether nothing has come for `silence` seconds, though answers are waited for, and then no answer to a ping
-        in `patience` seconds. It sends that ping. Whoever asks for this asks again and again."""
+    def probe(self, silence: float | None) -> None:
+        """Sends the ping that `silent` counts from, once nothing has come for `silence` seconds though answers are
+        waited for. None: at once. Whoever asks for this asks again and again."""
         now = self.runtime.now()
         with self.runtime.lock:
             conversation = self._conversation
-            if conversation is None or self._paused is not None or not conversation.waiting:
+            if conversation is None or self._paused is not None:
                 self._heard, self._probed = now, None
-                return False
+                return
             if self._probed is not None:
-                return now - self._probed >= patience
-            if now - self._heard < silence:
-                return False
+                return
+            if silence is not None:
+                if not conversation.waiting:
+                    self._heard = now
+                if now - self._heard < silence:
+                    return
             self._probed = now
         with suppress(ConnectionLost, RequestTimeout):
             self.post(Ping(), Pong, lambda _: None, patience=0.0)
-        return False
+
+    def silent(self, seconds: float) -> bool:
+        """Whether no byte has come for so long since the ping of `probe`."""
+        probed = self._probed
+        return probed is not None and self._paused is None and self.runtime.now() - probed >= seconds
 
     def drop(self, why: str) -> None:
         """Ends the connection, as if it were lost. The next one is to another address, if there are several."""
@@ -480,21 +491,8 @@ class Link:
         return stream is None or await stream.drained(seconds)
 
 
-def _reason(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    return error.strerror or str(error) or type(error).__name__
-
-
 def _elsewhere(error: KrappyError) -> bool:
     """Whether another broker has to be asked, or another question."""
     if isinstance(error, NotLeader):
         return error.details.get("leader", -1) >= 0 or "partitions" in error.details
     return isinstance(error, NotCoordinator)
-
-
-def _no_broker(addresses: Sequence[Address], error: OSError) -> str:
-    return (
-        f"no broker at {', '.join(map(str, addresses))} ({_reason(error)}): is one running? `krappy serve` starts one; "
-        f"to use another address, give it to connect() or set $KRAPPY_ADDRESS"
-    )

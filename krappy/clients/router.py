@@ -12,7 +12,7 @@ another broker may lead the partition by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -33,7 +33,6 @@ from krappy.errors import (
     NotLeader,
     RequestTimeout,
     TopicAuthorizationFailed,
-    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
@@ -45,6 +44,7 @@ A = TypeVar("A", bound=Answer)
 T = TypeVar("T")
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
+HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
 
@@ -70,6 +70,7 @@ class Router:
         self.is_older = False  # whether a broker does not read the number of partitions that a client knows
         self._watchdog = Watchdog(self)
         self.session = SessionOffsets(self.known)  # what this client has written and read
+        self._home_at = -1, -1  # a generation of `home`, and the id of the broker that answered it
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
@@ -77,6 +78,8 @@ class Router:
         await self.home.open()
         pong = self.home.pong
         self.several = pong is not None and pong.brokers > 1
+        if self.several:
+            self._watchdog.begin()
 
     @property
     def closed(self) -> bool:
@@ -88,6 +91,10 @@ class Router:
 
     def backoff(self) -> Backoff:
         return Backoff(self._random)
+
+    def spread(self, seconds: float) -> float:
+        """From `seconds` to twice as many, by chance: many clients that wait so do not all go on at once."""
+        return seconds * (1 + self._random())
 
     # --- requests
 
@@ -132,29 +139,6 @@ class Router:
                 if surprises > SURPRISES:
                     raise
                 await self.look_again(topic, error, backoff, deadline)
-
-    async def ask_coordinator(self, request: Request, answer: type[A], *, again: bool = True) -> A:
-        """The answer of the broker that coordinates the group which the request names: any broker tells who that is. A
-        group that the coordinator of native groups does not know may be one of Kafka's, which another broker has.
-        `again` and what it raises: as for `Link.ask`."""
-        deadline = self.runtime.now() + self.timeout
-        link, refused = self.home, 0
-        while True:
-            try:
-                return await link.ask(request, answer, again=again, timeout=max(0.0, deadline - self.runtime.now()))
-            except NotCoordinator as error:
-                refused += 1
-                if refused > SURPRISES:
-                    raise
-                link = await self.coordinator(error, deadline)
-            except UnknownGroup:
-                name = getattr(request, "group", None)
-                listed = await self.groups(deadline, name) if self.several and name is not None else []
-                holder = next((each for each, found in listed if found), None)
-                refused += 1
-                if refused > SURPRISES or holder is None:
-                    raise
-                link = holder
 
     async def groups(self, deadline: float, only: str | None = None) -> list[tuple[Link, list[dict[str, Any]]]]:
         """The groups that each broker has (or `only` that one), so that none is left out, and none is there twice.
@@ -282,8 +266,8 @@ class Router:
         return some[int(self._random() * len(some))]
 
     def any_now(self) -> Link:
-        """A link to some broker, which is connected if one is."""
-        return next((link for link in (self.home, *self._links.values()) if not link.broken), self.home)
+        """A link to some broker, which is connected and answers if one is."""
+        return next((link for link in (self.home, *self._links.values()) if _works(link)), self.home)
 
     async def split(self, topic: str, partitions: Iterable[int], deadline: float) -> dict[Link, list[int]]:
         """The partitions by their leaders. Raises as `leader`."""
@@ -432,14 +416,17 @@ class Router:
             mine.set()
 
     async def _metadata(self, topics: Sequence[str], deadline: float) -> messages.MetadataFound:
-        asked = [self.home, *(link for link in list(self._links.values()) if not link.broken)]
-        if self.home.broken:
+        asked = [self.home, *(link for link in list(self._links.values()) if _works(link))]
+        if not _works(self.home):
             asked = [*asked[1:], self.home]
         for link in asked:
             left = max(0.0, deadline - self.runtime.now())
             try:
                 seconds = min(left, ASKING)
-                return await link.ask(messages.Metadata(list(topics)), messages.MetadataFound, timeout=seconds)
+                found = await link.ask(messages.Metadata(list(topics)), messages.MetadataFound, timeout=seconds)
+                if link is self.home:
+                    self._home_at = link.generation, found.broker
+                return found
             except (ConnectionLost, RequestTimeout) as error:
                 if self.closed or link is asked[-1]:
                     raise
@@ -460,14 +447,16 @@ class Router:
         """Has a link given up, as if its connection were lost, when its broker hangs and has been replaced."""
         self._watchdog.watch(link, broker)
 
-    def connected(self, but: Sequence[Link], but_brokers: Collection[int]) -> list[Link]:
-        """The links that are connected, but for these. If there are none, begins to connect to other brokers."""
-        links = [link for link in (self.home, *list(self._links.values())) if link not in but and not link.broken]
-        if not links:
-            for broker in list(self.known.brokers.values()):
-                if broker.id not in but_brokers and broker.address is not None:
-                    self._link(broker, broker.address)
-        return links
+    def connected(self, but: Mapping[Link, int | None]) -> list[Link]:
+        """The links that are connected, but for those to these brokers. If there are none, begins to connect to another
+        broker."""
+        brokers = {*but.values()} - {None}
+        links = [(self.home_broker, self.home), *list(self._links.items())]
+        found = [link for id, link in links if link not in but and id not in brokers and not link.broken]
+        others = [each for each in list(self.known.brokers) if each not in brokers]
+        if others and not found:
+            self._known_link(self.choice(others))
+        return found
 
     async def learn_from(self, link: Link, seconds: float) -> bool:
         """Asks this broker who leads the topics that are known. Whether it has answered."""
@@ -478,6 +467,12 @@ class Router:
             return False
         self.take(found)
         return True
+
+    @property
+    def home_broker(self) -> int | None:
+        """The id of the broker that `home` leads to, if that is known."""
+        generation, id = self._home_at
+        return id if self.home.lives(generation) else None
 
     def _link(self, broker: KnownBroker, address: Address) -> Link:
         """Raises ConnectionLost if the client is closed."""
@@ -493,3 +488,8 @@ class Router:
                 self.watch(found, broker.id)
                 found.begin()
             return found
+
+
+def _works(link: Link) -> bool:
+    """Whether it is connected, and its broker does not hesitate to answer pings."""
+    return not (link.broken or link.silent(HESITATES))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from krappy.clients.job_way import JobWay
+from krappy.clients.coordinator_way import CoordinatorWay
 from krappy.clients.router import Router
 from krappy.wire import messages
 
@@ -55,7 +55,7 @@ async def commit(
     """Commits, and asks again until all is published. Each request takes at most the client's own timeout, all together
     take at most `timeout` seconds (None: no limit). Raises RequestTimeout."""
     end = None if timeout is None else router.runtime.now() + timeout
-    way = JobWay(router)
+    way = CoordinatorWay(router)
     while True:
         left = router.timeout if end is None else max(0.0, min(router.timeout, end - router.runtime.now()))
         wait = min(WAIT, left / 3)
@@ -72,7 +72,7 @@ async def commit(
 
 async def abort(router: Router, job: str) -> None:
     """Drops a job, and makes the broker refuse what its tasks still send."""
-    await JobWay(router).ask(messages.AbortStaged(job), messages.StagedAborted, router.timeout)
+    await CoordinatorWay(router).ask(messages.AbortStaged(job), messages.StagedAborted, router.timeout)
 
 
 async def jobs(router: Router) -> list[StagedJob]:

@@ -3,16 +3,18 @@ machine that was unplugged.
 
 Such a broker is replaced after some seconds, and nobody tells the client. So where answers are waited for and nothing
 comes, the broker is pinged. If it does not answer that either, other brokers are asked who leads. Once they name
-others, the connection to the hanging one counts as lost. Then what waits there goes to the new leaders, as after any
-loss.
+others, or do not count it as one of the cluster any more, the connection to the hanging one counts as lost. Then what
+waits there goes to the new leaders and coordinators, as after any loss.
 
-A broker that only takes long answers pings meanwhile, and one that nobody has replaced keeps its connections: to send a
-request again would help nobody.
+A broker that only takes long answers pings meanwhile, and a leader that nobody has replaced keeps its connections: to
+send a request again would help nobody. One that leads nothing, as far as is known, is left after some seconds in any
+case: any other will do as `home`, or tells who coordinates a group. These seconds are longer, since the leases of a
+member end with its connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,18 +24,20 @@ from krappy.errors import KrappyError
 if TYPE_CHECKING:
     from krappy.clients.router import Router
 
-TICK = 0.5  # seconds between two looks
+TICK = 0.5  # seconds between two looks, at least; up to twice as long, so that clients do not all ask at once
 SILENCE = 1.5  # seconds without a byte, while answers are waited for, after which a broker is pinged
 PATIENCE = 1.0  # seconds that it has to answer that; and that another one has to answer who leads
+LONGEST = 3.0  # seconds that one has which leads nothing; with SILENCE, a little more than an election takes
 
 
 class Watchdog:
-    """Of one client. It works from the first call of `watch` on, until the client is closed."""
+    """Of one client. It works from the first call of `begin` on, until the client is closed."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._runtime = router.runtime
         self._brokers: dict[Link, int] = {}
+        self._led: dict[Link, Mapping[tuple[str, int], int]] = {}  # of links that hang: who led when that was noticed
         self._running = False
         self._turn = 0
 
@@ -42,6 +46,9 @@ class Watchdog:
         with self._runtime.lock:
             self._brokers = {each: id for each, id in self._brokers.items() if not each.closed}
             self._brokers[link] = broker
+        self.begin()
+
+    def begin(self) -> None:
         if not self._running:
             self._runtime.spawn(self._run, "krappy watchdog")
 
@@ -51,26 +58,31 @@ class Watchdog:
                 return
             self._running = True
         try:
-            while not await self._router.home.ends(TICK):
+            home = self._router.home
+            while not await home.ends(self._router.spread(TICK)):
+                with suppress(KrappyError):
+                    if self._router.home_broker is None and not home.broken:  # once it hangs, it can't be asked
+                        await self._router.refresh((), self._runtime.now() + PATIENCE)
                 with suppress(KrappyError):
                     await self._look()
         finally:
             self._running = False
 
     async def _look(self) -> None:
-        home = self._router.home
         with self._runtime.lock:
-            watched = {each: id for each, id in self._brokers.items() if not each.closed}
-        hanging = [each for each in (home, *watched) if each.hangs(SILENCE, PATIENCE)]
-        if not hanging:
-            return
-        led = self._leaders()
-        if not await self._learn(hanging, watched):
-            return
-        for link in hanging:
-            replaced = link is home or self._is_replaced(watched[link], led)
-            if replaced and link.hangs(SILENCE, PATIENCE):  # it may have answered meanwhile
-                link.drop(f"{link.address} does not answer")
+            watched: dict[Link, int | None] = {each: id for each, id in self._brokers.items() if not each.closed}
+        watched[self._router.home] = self._router.home_broker
+        for link in watched:
+            link.probe(SILENCE)
+        hanging = {each: id for each, id in watched.items() if each.silent(PATIENCE)}
+        for link, broker in watched.items():
+            if broker is not None and broker in hanging.values():
+                link.probe(None)  # nobody may wait there yet, and whoever came would wait in vain
+        self._led = {each: self._led.get(each) or self._leaders() for each in hanging}
+        if hanging and (await self._learn(hanging) or not self._router.known.brokers):
+            for link, broker in hanging.items():
+                if self._is_of_no_use(link, broker):
+                    link.drop(f"{link.address} does not answer")
 
     def _leaders(self) -> dict[tuple[str, int], int]:
         """By topic and partition, the broker that leads it, as far as is known."""
@@ -78,17 +90,22 @@ class Watchdog:
             topics = list(self._router.known.topics.items())
         return {(name, index): each.leader for name, found in topics for index, each in enumerate(found.partitions)}
 
-    async def _learn(self, hanging: Sequence[Link], watched: Mapping[Link, int]) -> bool:
+    async def _learn(self, hanging: Mapping[Link, int | None]) -> bool:
         """Asks a broker that does not hang who leads, each time another one. Whether it has answered."""
-        others = self._router.connected(hanging, {watched[each] for each in hanging if each in watched})
+        others = self._router.connected(hanging)
         if not others:
             return False
         self._turn += 1
-        return await self._router.learn_from(others[self._turn % len(others)], PATIENCE)
+        asked = others[self._turn % len(others)]
+        learned = await self._router.learn_from(asked, PATIENCE)
+        if not learned:
+            asked.probe(None)  # it may hang, too, and nobody waits for it else
+        return learned
 
-    def _is_replaced(self, broker: int, led: Mapping[tuple[str, int], int]) -> bool:
-        """Whether others lead now what this broker led, or it is not in the cluster any more. `led`: as was known
-        before."""
+    def _is_of_no_use(self, link: Link, broker: int | None) -> bool:
+        """Whether to leave a broker that hangs. None: it is not known which one that is."""
         now = self._leaders()
-        moved = any(leader == broker and now.get(at, broker) != broker for at, leader in led.items())
-        return moved or broker not in now.values() or broker not in self._router.known.brokers
+        moved = any(leader == broker and now.get(at, broker) != broker for at, leader in self._led[link].items())
+        if moved or (broker is not None and broker not in self._router.known.brokers):
+            return link.silent(PATIENCE)  # it may have answered meanwhile
+        return broker not in now.values() and link.silent(LONGEST)

@@ -31,6 +31,8 @@ class Proxy:
         self.holds = threading.Event()  # answers wait, for so many bytes have passed
         self._room: int | None = None
         self._released = threading.Event()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -68,6 +70,13 @@ class Proxy:
         self._hanging = True
         self.freeze()
 
+    def pause(self) -> None:
+        """All connections are silent until `go_on`, and nothing is lost: a process that is stopped, and goes on."""
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
     def stall(self) -> None:
         """The connections there are read no more, and are not closed: they fill up."""
         with self._lock:
@@ -85,6 +94,7 @@ class Proxy:
         self._listener.close()
         for each in self._silent:
             each.close()
+        self.go_on()
         self.release()
 
     def _accept(self) -> None:
@@ -128,6 +138,7 @@ class Proxy:
             while data := source.recv(BUFFER):
                 if source in self._stalled:
                     self._released.wait()
+                self._goes_on.wait()
                 if source in self._frozen:
                     continue
                 if answers and self._deaf:

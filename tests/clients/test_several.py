@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -365,101 +364,6 @@ async def test_a_watch_tells_of_added_partitions_what_the_table_has(
                     assert not isinstance(item, krappy.SnapshotEnd)
                     assert (table.get(item.key), item.value) not in ((b"2", b"3"), (b"2", b"0"))
                     table[item.key] = item.value
-
-
-# --- a leader that hangs: a process that was stopped, or a machine that was unplugged
-
-
-def replaced_later(several: Cluster, broker: int, by: int) -> threading.Timer:
-    """The broker hangs from now on. A second later others lead."""
-    several.hang(broker)
-
-    def replace() -> None:
-        for (topic, partition), (leader, _) in list(several.leaders.items()):
-            if leader == broker:
-                several.lead(topic, partition, by)
-
-    timer = threading.Timer(1, replace)
-    timer.start()
-    return timer
-
-
-@pytest.mark.parametrize("hanging", [1, 3])  # 1: the client has come by that one
-async def test_a_lookup_does_not_wait_for_a_leader_that_hangs(several: Cluster, hanging: int) -> None:
-    several.create("t", 3)
-    async with krappy.connect(several.addresses, timeout=60) as client:
-        table = client.table("t")
-        for partition in range(3):
-            await table.put(b"k%d" % partition, b"v", partition=partition)
-        timer = replaced_later(several, hanging, 2)
-        with anyio.fail_after(10):
-            for partition in range(3):
-                assert await table.get(b"k%d" % partition, partition=partition) is not None
-            assert len(await client.offsets("t", "latest")) == 3
-        timer.join()
-
-
-async def test_a_producer_does_not_wait_for_a_leader_that_hangs(several: Cluster) -> None:
-    several.create("t", 3)
-    async with krappy.connect(several.addresses, timeout=60) as client, client.producer("t", linger_ms=0) as producer:
-        for n in range(3):
-            await producer.send(b"%d" % n, partition=n)
-        timer = replaced_later(several, 3, 1)
-        deliveries = [await producer.post(b"%d" % n, partition=n % 3) for n in range(3, 300)]
-        with anyio.fail_after(10):
-            receipts = [await each for each in deliveries]
-        assert [each.offset for each in receipts] == [n // 3 for n in range(3, 300)]
-        timer.join()
-
-
-async def test_readers_and_watches_do_not_wait_for_a_leader_that_hangs(several: Cluster) -> None:
-    several.create("t", 3)
-    async with (
-        krappy.connect(several.addresses, timeout=60) as client,
-        client.producer("t", linger_ms=0) as producer,
-        client.consumer("t") as consumer,
-        client.table("t").watch() as watch,
-    ):
-        for partition in range(3):
-            await producer.send(b"v", key=b"k%d" % partition, partition=partition)
-        with anyio.fail_after(10):
-            assert sorted([(await anext(consumer)).partition for _ in range(3)]) == [0, 1, 2]
-            for _ in range(4):
-                await anext(watch)
-        timer = replaced_later(several, 3, 1)
-        with anyio.fail_after(15):
-            for partition in range(3):
-                await producer.send(b"w", key=b"k%d" % partition, partition=partition)
-            assert sorted([(await anext(consumer)).partition for _ in range(3)]) == [0, 1, 2]
-            assert sorted([(await anext(watch)).partition for _ in range(3)]) == [0, 1, 2]  # type: ignore[union-attr]
-        timer.join()
-
-
-def test_the_blocking_client_does_not_wait_either(several: Cluster) -> None:
-    several.create("t", 3)
-    with blocking.connect(several.addresses, timeout=60) as client:
-        table = client.table("t")
-        table.put(b"k", b"v", partition=2)
-        timer = replaced_later(several, 3, 1)
-        began = time.monotonic()
-        assert table.get(b"k", partition=2) is not None
-        assert time.monotonic() - began < 10
-        timer.join()
-
-
-async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) -> None:
-    """Nobody has replaced it, so to ask again would help nobody."""
-    several.create("t", 3)
-    async with krappy.connect(several.addresses, timeout=60) as client:
-        table = client.table("t")
-        await table.put(b"k", b"v", partition=2)
-        several.hang(3)
-        with anyio.move_on_after(5) as waited:
-            await table.get(b"k", partition=2)
-        assert waited.cancelled_caught
-        link = next(link for id, link in client._router._links.items() if id == 3)
-        assert not link.broken
-        assert not client._router.home.broken
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.6])

@@ -7,6 +7,9 @@ import signal
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -15,8 +18,10 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy import blocking
+from krappy.broker.topics.internal_topics import SHARES
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
+from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import NotLeader, PolicyViolation, UnknownGroup
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
@@ -317,6 +322,82 @@ def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProces
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
     cluster.until_in_sync("stopped")
+
+
+def produces(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    with client.producer(topic, linger_ms=0, timeout=LONG) as producer:
+        producer.send(b"0", key=b"k").result(LONG)
+        yield
+        for each in [producer.send(b"%d" % number, key=b"k") for number in range(1, 20)]:
+            each.result(LONG)
+
+
+def looks_up(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    client.table(topic).get(b"k")
+    yield
+    client.table(topic).get(b"k")
+
+
+def reads(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    with client.consumer(topic) as consumer:
+        assert next(consumer).value == b"0"
+        yield
+        assert [next(consumer).value for _ in range(1, 20)] == [b"%d" % number for number in range(1, 20)]
+
+
+def watches(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    with client.table(topic).watch() as watch:
+        while not isinstance(next(watch), SnapshotEnd):
+            pass
+        yield
+        assert [next(watch).value for _ in range(1, 20)] == [b"%d" % number for number in range(1, 20)]  # type: ignore[union-attr]
+
+
+def is_a_member(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    with client.consumer(topic, group=group) as member:
+        member.ack(next(member), wait=True)
+        yield
+        found = set[bytes | None]()
+        while len(found) < 19:
+            for event in member.poll(LONG):
+                found.add(event.value)
+                member.ack(event)
+        assert found == {b"%d" % number for number in range(1, 20)}
+
+
+def asks_the_coordinator(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
+    assert client.group(group).group == group
+    yield
+    assert client.group(group).group == group
+
+
+def test_all_who_wait_for_a_broker_that_stands_still_go_on_at_others(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    """It leads, coordinates the group, and is the one that the clients came by. All their connections to it stay."""
+    topic = "still"
+    [made] = cluster.admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2, 3]])]).values()
+    made.result(30)
+    cluster.until_in_sync(topic)
+    with client.consumer(topic, group="first"):  # so that there are coordinators
+        pass
+    cluster.until_in_sync(SHARES)
+    cluster.spread(SHARES)
+    partitions = cluster.partitions(SHARES)
+    names = map("group-{}".format, range(1000))
+    group = next(name for name in names if partitions[partition_of(name, len(partitions))].leader == 1)
+    with ExitStack() as opened, ThreadPoolExecutor(6) as pool:
+        clients = []
+        for work in (produces, looks_up, reads, watches, is_a_member, asks_the_coordinator):
+            own = opened.enter_context(blocking.connect(cluster.native, timeout=LONG, keepalive=3600))
+            clients.append(work(own, topic, group))
+            next(clients[-1])
+        with cluster.paused(1):
+            went_on = [pool.submit(next, each, None) for each in clients]
+            for each in went_on:
+                each.result(LONG)
+    cluster.until_in_sync(topic)
+    assert [event.value for event in client.table(topic).history(b"k")] == [b"%d" % number for number in range(20)]
 
 
 def test_a_key_in_another_partition_than_its_own_is_found_at_once(

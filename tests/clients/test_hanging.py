@@ -1,0 +1,167 @@
+"""Clients of brokers that hang, as a process that was stopped, or a machine that was unplugged, until others lead."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+import krappy
+from krappy import blocking
+from krappy.clients import watchdog
+from krappy.clients.watchdog import PATIENCE
+from krappy.wire import messages
+from tests.clients.several import Cluster, cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+def replaced_later(several: Cluster, broker: int, by: int) -> threading.Timer:
+    """The broker hangs from now on. A second later others lead."""
+    several.hang(broker)
+
+    def replace() -> None:
+        for (topic, partition), (leader, _) in list(several.leaders.items()):
+            if leader == broker:
+                several.lead(topic, partition, by)
+
+    timer = threading.Timer(1, replace)
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("hanging", [1, 3])  # 1: the client has come by that one
+async def test_a_lookup_does_not_wait_for_a_leader_that_hangs(several: Cluster, hanging: int) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        for partition in range(3):
+            await table.put(b"k%d" % partition, b"v", partition=partition)
+        timer = replaced_later(several, hanging, 2)
+        with anyio.fail_after(10):
+            for partition in range(3):
+                assert await table.get(b"k%d" % partition, partition=partition) is not None
+            assert len(await client.offsets("t", "latest")) == 3
+        timer.join()
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
+async def test_a_client_that_knows_no_other_broker_asks_one(several: Cluster) -> None:
+    """All it has is two connections to the broker that hangs: one to the leader, and one to any broker. It asked the
+    latter who leads, again and again, and nobody else."""
+    several.create("t", 1)
+    async with krappy.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        await table.put(b"k", b"v")
+        timer = replaced_later(several, 1, 2)
+        with anyio.fail_after(20):
+            assert await table.get(b"k") is not None
+            assert (await client.describe("t")).partitions[0].leader == 2  # any broker does for that
+        timer.join()
+
+
+async def test_a_broker_that_hangs_holds_up_no_client_that_connects(several: Cluster) -> None:
+    """It is the first of the addresses."""
+    several.hang(1)
+    async with krappy.connect(several.addresses, timeout=8) as client:
+        assert (await client.ping()).brokers == 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
+async def test_a_broker_that_comes_back_in_time_is_not_left(several: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has answered no ping for a while, so that others were asked: but they say that it leads, or that it is there,
+    as a coordinator of groups would be."""
+    monkeypatch.setattr(watchdog, "LONGEST", 60.0)
+    several.create("t", 1)
+    async with krappy.connect(several.addresses, timeout=60) as client:
+        router = client._router
+        await client.table("t").put(b"k", b"v")
+        coordinator = await router.broker(3, router.runtime.now() + 20)
+        links = [router.home, *router._links.values()]
+        assert coordinator in links[1:]
+        before, asked = [each.generation for each in links], router._watchdog._turn
+        for broker in (1, 3):
+            several.proxies[broker].pause()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.table("t").get, b"k")
+            tasks.start_soon(client.describe, "t")
+            tasks.start_soon(coordinator.ask, messages.DescribeTopics(), messages.TopicsDescribed)
+            with anyio.fail_after(15):
+                while router._watchdog._turn < asked + 2 or not all(each.silent(PATIENCE) for each in links):
+                    await anyio.sleep(0.05)
+            for broker in (1, 3):
+                several.proxies[broker].go_on()
+        assert [each.generation for each in links] == before
+
+
+async def test_a_producer_does_not_wait_for_a_leader_that_hangs(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=60) as client, client.producer("t", linger_ms=0) as producer:
+        for n in range(3):
+            await producer.send(b"%d" % n, partition=n)
+        timer = replaced_later(several, 3, 1)
+        deliveries = [await producer.post(b"%d" % n, partition=n % 3) for n in range(3, 300)]
+        with anyio.fail_after(10):
+            receipts = [await each for each in deliveries]
+        assert [each.offset for each in receipts] == [n // 3 for n in range(3, 300)]
+        timer.join()
+
+
+async def test_readers_and_watches_do_not_wait_for_a_leader_that_hangs(several: Cluster) -> None:
+    several.create("t", 3)
+    async with (
+        krappy.connect(several.addresses, timeout=60) as client,
+        client.producer("t", linger_ms=0) as producer,
+        client.consumer("t") as consumer,
+        client.table("t").watch() as watch,
+    ):
+        for partition in range(3):
+            await producer.send(b"v", key=b"k%d" % partition, partition=partition)
+        with anyio.fail_after(10):
+            assert sorted([(await anext(consumer)).partition for _ in range(3)]) == [0, 1, 2]
+            for _ in range(4):
+                await anext(watch)
+        timer = replaced_later(several, 3, 1)
+        with anyio.fail_after(15):
+            for partition in range(3):
+                await producer.send(b"w", key=b"k%d" % partition, partition=partition)
+            assert sorted([(await anext(consumer)).partition for _ in range(3)]) == [0, 1, 2]
+            assert sorted([(await anext(watch)).partition for _ in range(3)]) == [0, 1, 2]  # type: ignore[union-attr]
+        timer.join()
+
+
+def test_the_blocking_client_does_not_wait_either(several: Cluster) -> None:
+    several.create("t", 3)
+    with blocking.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        table.put(b"k", b"v", partition=2)
+        timer = replaced_later(several, 3, 1)
+        began = time.monotonic()
+        assert table.get(b"k", partition=2) is not None
+        assert time.monotonic() - began < 10
+        timer.join()
+
+
+async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) -> None:
+    """Nobody has replaced it, so to ask again would help nobody."""
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=60) as client:
+        table = client.table("t")
+        await table.put(b"k", b"v", partition=2)
+        several.hang(3)
+        with anyio.move_on_after(5) as waited:
+            await table.get(b"k", partition=2)
+        assert waited.cancelled_caught
+        link = next(link for id, link in client._router._links.items() if id == 3)
+        assert not link.broken
+        assert not client._router.home.broken
