@@ -156,7 +156,8 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
         return found
     router.several = True
     deadline = router.runtime.now() + router.timeout
-    links = await router.each(deadline)
+    leaders = {each.leader for topic in found for each in topic.partitions}
+    links = [each for each in await router.each(deadline) if router.id_of(each) in leaders]
     told: dict[tuple[str, int], PartitionInfo] = {}
     scattered: set[str] = set()
     for link, answer in zip(

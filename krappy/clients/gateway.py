@@ -15,6 +15,7 @@ from krappy.clients import admin, tables
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
 from krappy.clients.coordinator_way import ask_coordinator
+from krappy.clients.producing import Producing
 from krappy.clients.router import Router
 from krappy.clients.scanning import Scanning
 from krappy.clients.security import SecurityOptions
@@ -22,11 +23,13 @@ from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import Expected
 from krappy.clients.watching import Watching
 from krappy.clients.writing import writer
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, UnknownTopic
 from krappy.types import ABSENT, Entry, Receipt, Record
 from krappy.wire import messages
 
 TIMEOUT = 10.0  # seconds for one request, with all its tries; a person waits for it
+LOOKING = 0.05  # seconds between two looks whether a producer has learnt of a partition
+REFRESH = 2.0  # seconds between two checks of a watch for new partitions: this broker itself is asked
 
 
 class Gateway:
@@ -88,15 +91,24 @@ class Gateway:
 
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
         core = await writer(await self.router(), topic)
+        with anyio.move_on_after(self._timeout):
+            while partition >= core.partitions:  # it was added: this broker knows it already
+                core.recount()
+                await anyio.sleep(LOOKING)
+        with anyio.move_on_after(self._timeout):
+            try:
+                return await self._published(core, partition, record, expect)
+            except UnknownTopic:  # the producer knew one that was deleted. It learns of the one that has the name now
+                return await self._published(core, partition, record, expect)
+        raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
+
+    async def _published(self, core: Producing, partition: int, record: Record, expect: int | None) -> Receipt:
         if core.full:
             await core.room()
         wanted: Expected | None = "absent" if expect == ABSENT else expect
-        delivery = core.add(
+        return await core.add(
             Delivery[Receipt](), record.value, record.key, record.headers, record.timestamp, partition, wanted
         )
-        with anyio.move_on_after(self._timeout):
-            return await delivery
-        raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
 
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> Mapping[int, int]:
         return await admin.delete_records(await self.router(), topic, before, None)
@@ -132,30 +144,34 @@ class Gateway:
         page = await core.page()
         return page or [], core.next
 
+    async def holders(self, topic: str, key: bytes) -> list[int]:
+        [found] = await tables.get_everywhere(await self.router(), topic, [key])
+        return [index for index, each in enumerate(found) if each is not None]
+
     def watch(
         self,
         topic: str,
         prefix: bytes | None,
         start: bytes | None,
         end: bytes | None,
-        partitions: Sequence[int],
+        partitions: Sequence[int] | None,
         *,
         tombstones: bool,
         offsets: Mapping[int, int] | None,
     ) -> GatewayWatch:
         chosen = KeyRangeChoice(prefix, start, end)
-        return GatewayWatch(self, topic, chosen, list(partitions), tombstones, offsets)
+        return GatewayWatch(self, topic, chosen, partitions, tombstones, offsets)
 
     async def watching(
         self,
         topic: str,
         chosen: KeyRangeChoice,
-        partitions: list[int],
+        partitions: Sequence[int] | None,
         tombstones: bool,
         offsets: Mapping[int, int] | None,
     ) -> Watching:
-        router = await self.router()
-        return Watching(router, self._connection.new_link, topic, chosen, partitions, tombstones, offsets)
+        what = topic, chosen, partitions, tombstones, offsets
+        return Watching(await self.router(), self._connection.new_link, *what, refresh=REFRESH, progress=True)
 
 
 class GatewayGroups:

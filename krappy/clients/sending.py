@@ -58,6 +58,7 @@ class Sending:
         self._finding = False  # a task looks for ways
         self._patience = FINDING  # twice as long after each registration that was not answered in time
         self._refresh = 0.0  # when to register anew
+        self._recounting = False  # although there is nothing to send
         self._wake = self._runtime.signal()
         self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
         self._closing = False
@@ -115,7 +116,9 @@ class Sending:
                 self._expire()
                 if self._link.closed:
                     return
-                if not self._accumulator.empty and (self._finds_ways() or await self._registered(now)):
+                if (self._recounting or not self._accumulator.empty) and (
+                    self._finds_ways() or await self._registered(now)
+                ):
                     await self._send()
                 with self._lock:
                     due = self._accumulator.next_due(None if self._routes is None else self._routes.ready)
@@ -174,7 +177,7 @@ class Sending:
         with self._lock:
             self._patience = FINDING
             old, self._main = self._main, Route(link, generation, answer.handle)
-            self._refresh = self._runtime.now() + REFRESH
+            self._refresh, self._recounting = self._runtime.now() + REFRESH, False
             if old.lives and (self._routes is None or old not in self._routes.all()):
                 self._unregister(old)
             if self._closing:  # in the meantime: `close` ended only the old registration
@@ -186,6 +189,12 @@ class Sending:
             with suppress(ConnectionLost, RequestTimeout):
                 await self._router.refresh([self.topic], deadline)
         return True
+
+    def recount(self) -> None:
+        """Soon learns of partitions that were added, and does not wait for the next time that it would look."""
+        with self._lock:
+            self._refresh, self._recounting = 0.0, True
+            self._wake.set()
 
     def _be_patient(self) -> None:
         """An answer that comes too late is lost: else a busy broker would be asked in vain for ever."""

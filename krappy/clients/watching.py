@@ -103,8 +103,11 @@ class Watching:
         partitions: Sequence[int] | None,
         tombstones: bool,
         offsets: Mapping[int, int] | None = None,
+        refresh: float | None = None,
+        progress: bool = False,
     ) -> None:
-        """`offsets`: where it goes on, by partition, without a snapshot; only of several brokers."""
+        """`offsets`: where it goes on, by partition, without a snapshot; only of several brokers. `refresh`: seconds
+        between two checks for new partitions. `progress`: `more` returns also when only `offsets` have moved."""
         self._router = router
         self._begins = offsets
         self._runtime = router.runtime
@@ -120,7 +123,11 @@ class Watching:
         self._backoff = router.backoff()
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
         self._surprises = 0
-        self._refresh = 0.0
+        self._progress = progress
+        self._each, self._refresh = (
+            REFRESH if refresh is None else refresh,
+            0.0,
+        )  # seconds between two checks, and when the next is due
         self._closed = False
         self._topic_id: str | None = None  # None: not known yet
         self._scattered = False  # whether the topic may have strays; it stays so
@@ -188,7 +195,7 @@ class Watching:
                 if any(each.link.closed for each in self._parts) or self._router.closed:
                     # Nothing comes any more, not even that: in a process that was forked off.
                     raise ConnectionLost(self._router.trouble)
-                await news.wait(LOOKING if self._without else REFRESH if self._spread else None)
+                await news.wait(LOOKING if self._without else self._each if self._spread else None)
                 continue
             with self._runtime.lock:
                 arrived = part.arrived[0]
@@ -208,7 +215,7 @@ class Watching:
                         new = [each for entry in new if (each := instead.get(entry.offset, entry)) is not None]
                     self.items = iter(new)
                 del part.arrived[0]
-                if new and (self._told or not isinstance(new, SnapshotEnd)):
+                if (new or self._progress) and (self._told or not isinstance(new, SnapshotEnd)):
                     return
                 continue
             del part.arrived[0]
@@ -284,11 +291,14 @@ class Watching:
     async def _divide(self) -> None:
         """From now on there is a part for each leader."""
         deadline = self._runtime.now() + self._router.timeout
-        await check_in_place(self._router, self._topic, deadline)  # so it is known how many partitions there are
+        if self._begins is None:
+            await check_in_place(self._router, self._topic, deadline)  # so it is known how many partitions there are
+        else:  # without a snapshot, each event is judged
+            await self._router.refresh([self._topic], deadline)
         count = len((await self._router.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
         self._whole = len(set(every)) == count
-        self._refresh = self._runtime.now() + REFRESH
+        self._refresh = self._runtime.now() + self._each
         if not self._parts and not self._without:
             begins = self._begins
             self._without = {each: Piece() if begins is None else Piece(begins.get(each, 0)) for each in every}
@@ -351,7 +361,7 @@ class Watching:
         now = self._runtime.now()
         if self._some is not None or not self._told or now < self._refresh:
             return
-        self._refresh = now + REFRESH
+        self._refresh = now + self._each
         await self._router.refresh([self._topic], now + self._router.timeout)
         found = self._router.known.topics.get(self._topic)
         there = self.offsets or {}

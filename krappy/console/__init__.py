@@ -5,7 +5,7 @@
     api.py          what an operation is: types describe its parameters, body and answer
     openapi.py      the OpenAPI document, made from these types
     problems.py     errors as RFC 9457 problem details
-    topics.py events.py table.py groups.py connections.py tail.py      the operations, by noun
+    topics.py events.py table.py groups.py connections.py tail.py watch.py   the operations, by noun
     history.py      the last hour, kept for charts; history_api.py gives it
     health.py metrics.py                                               for probes and for Prometheus
     shown.py        keys and values, which are bytes, for JSON and msgpack

@@ -35,6 +35,7 @@ from krappy.console import (
     table,
     tail,
     topics,
+    watch,
 )
 from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
@@ -54,11 +55,8 @@ from krappy.ports.audit import ASKED, AskedFor
 from krappy.ports.tokens import ProviderLoginPort, TokensPort
 from krappy.ports.users import UsersPort
 
-OPERATIONS: tuple[ApiOperation, ...] = tuple(
-    operation
-    for each in (topics, events, table, tail, groups, cluster, cluster_moves, connections, history_api, login, health)
-    for operation in each.routes.operations
-)
+_OF = (topics, events, table, tail, watch, groups, cluster, cluster_moves, connections, history_api, login, health)
+OPERATIONS: tuple[ApiOperation, ...] = tuple(operation for each in _OF for operation in each.routes.operations)
 TOGETHER = 16  # requests that are handled at a time; others wait
 MOST_LIVE = 50  # tails and watches at a time,
 MOST_LIVE_OF_ONE = 20  # and of one user

@@ -6,14 +6,14 @@ that needs. Its offsets are as of when the leader was asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import trio
 
 from krappy.console.api import Call
 from krappy.core.security.audit import positions
-from krappy.errors import InvalidRequest, KrappyError, NotLeader, OffsetOutOfRange
+from krappy.errors import InvalidRequest, KrappyError, NotLeader, OffsetOutOfRange, UnknownTopic
 from krappy.ports import GatewayGroupsPort, GatewayPort, PartitionPort, PartitionTold, Range, TopicPort
 from krappy.ports.audit import AuditPort
 from krappy.records import batch as batches
@@ -23,6 +23,8 @@ from krappy.types import Span
 T = TypeVar("T")
 NATIVE = ("shared", "positions")  # kinds of groups of the native protocol
 MAX_MERGED = 128  # partitions that are read for one page
+ELECTION_SECONDS = 20.0  # for which a live view waits while nobody leads a partition
+AGAIN_SECONDS = 0.2  # between two looks for its leader
 
 
 class EventSource(Protocol):
@@ -49,12 +51,15 @@ class EventSource(Protocol):
 class ElsewherePartition:
     """A partition that another broker leads, as it was when the leader was asked."""
 
-    gone: KrappyError | None = None
-
-    def __init__(self, gateway: GatewayPort, topic: str, told: PartitionTold) -> None:
-        self._gateway, self._topic = gateway, topic
+    def __init__(self, gateway: GatewayPort, topic: TopicPort, told: PartitionTold) -> None:
+        self._gateway, self._of, self._topic = gateway, topic, topic.name
         self.index = told.partition
         self.take(told)
+
+    @property
+    def gone(self) -> KrappyError | None:
+        """Why it will have no more events; another topic may have the name by now."""
+        return UnknownTopic(f"the topic '{self._topic}' was deleted", topic=self._topic) if self._of.deleted else None
 
     def take(self, told: PartitionTold) -> None:
         """Takes what the leader has told. Raises NotLeader if it did not."""
@@ -103,6 +108,22 @@ def led_here(topic: TopicPort, indexes: Collection[int]) -> list[PartitionPort] 
         return [topic.led(index) for index in indexes]
     except NotLeader:
         return None
+
+
+class AllLed(Mapping[int, PartitionPort]):
+    """All partitions of a topic, as long as this broker leads them. Raises NotLeader for one that it does not lead."""
+
+    def __init__(self, topic: TopicPort) -> None:
+        self._topic = topic
+
+    def __getitem__(self, index: int) -> PartitionPort:
+        return self._topic.led(index)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self._topic.count
 
 
 async def delete_elsewhere(call: Call, gateway: GatewayPort, topic: str, before: Mapping[int, int]) -> dict[int, int]:
@@ -160,18 +181,41 @@ async def sources(call: Call, topic: TopicPort, indexes: Collection[int]) -> lis
                 raise
     if len(here) < len(wanted):
         assert call.gateway is not None
-        told = (await call.gateway.describe([topic.name]))[topic.name]
-        here |= {
-            index: ElsewherePartition(call.gateway, topic.name, told[index]) for index in wanted if index not in here
-        }
+        away = [index for index in wanted if index not in here]
+        told = await _told(call.gateway, topic.name, away)
+        here |= {index: ElsewherePartition(call.gateway, topic, told[index]) for index in away}
     return [here[index] for index in wanted]
+
+
+async def _told(gateway: GatewayPort, topic: str, indexes: Collection[int]) -> dict[int, PartitionTold]:
+    """What the leaders tell of partitions, by index. Raises UnknownTopic; NotLeader while those that this broker knows
+    are not known to the one that tells of leaders."""
+    found = {each.partition: each for each in (await gateway.describe([topic])).get(topic, ())}
+    if not found:
+        raise UnknownTopic(f"there is no topic '{topic}'", topic=topic)
+    for index in indexes:
+        if index not in found:
+            raise NotLeader(f"{topic}-{index}: its leader is not known yet")
+    return found
+
+
+async def soon(look: Callable[[], Awaitable[T]]) -> T:
+    """What `look` gives. While it raises NotLeader it is called again for a while: a new leader is being elected."""
+    end = trio.current_time() + ELECTION_SECONDS
+    while True:
+        try:
+            return await look()
+        except NotLeader:
+            if trio.current_time() >= end:
+                raise
+        await trio.sleep(AGAIN_SECONDS)
 
 
 async def refresh(gateway: GatewayPort | None, topic: str, partitions: Sequence[EventSource]) -> bool:
     """Asks the leaders of those that are elsewhere anew. Whether there are any."""
     away = [each for each in partitions if isinstance(each, ElsewherePartition)]
     if away and gateway is not None:
-        told = (await gateway.describe([topic]))[topic]
+        told = await _told(gateway, topic, [each.index for each in away])
         for each in away:
             each.take(told[each.index])
     return bool(away)

@@ -336,7 +336,9 @@ async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPag
     found = call.access.topic(topic, Op.READ)
     index = query.partition
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
-    if call.gateway is not None and led_here(found, [_index(found, key, index)]) is None:
+    if call.gateway is not None and _asked(found, {_index(found, key, index)}, index) is None:
+        if index is None and found.scattered:
+            index = _only(await call.gateway.holders(topic, key))
         index = _index(found, key, index)
         some, following = await call.gateway.history(topic, key, index, query.offset)
         if len(some) > query.limit:
@@ -345,11 +347,15 @@ async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPag
         return HistoryPage(index, shown, following)
     if index is None and found.scattered:
         views = await call.broker.wait_for_views(found.all_led())
-        holders = await found.holders(key, views.after(call.pause))
-        if len(holders) > 1:
-            raise InvalidRequest(f"events of this key are in the partitions {holders}: say which", field="partition")
-        index = holders[0] if holders else None
+        index = _only(await found.holders(key, views.after(call.pause)))
     partition = _place(found, key, index)
     entries, following = await call.broker.history(partition, key, query.offset, query.limit, MAX_PAGE)
     shown = await in_slices(show_entry(viewer, partition.index, key, entry) for entry in entries)
     return HistoryPage(partition.index, shown, following)
+
+
+def _only(holders: list[int]) -> int | None:
+    """The one partition that has events of a key, if any has. Raises InvalidRequest if several have."""
+    if len(holders) > 1:
+        raise InvalidRequest(f"events of this key are in the partitions {holders}: say which", field="partition")
+    return holders[0] if holders else None

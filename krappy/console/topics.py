@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.elsewhere import delete_elsewhere
+from krappy.console.elsewhere import delete_elsewhere, led_here
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
@@ -138,7 +138,8 @@ Told = Sequence[PartitionTold]
 
 
 async def elsewhere(call: Call, topics: Sequence[TopicPort]) -> Mapping[str, Told]:
-    """By topic, what the leaders tell of its partitions, for those of the topics of which this broker lacks some."""
+    """By topic, what the leaders tell of its partitions, for those of the topics of which this broker lacks some. (Its
+    own replicas may be a moment behind their leaders.)"""
     names = [topic.name for topic in topics if len(topic.local) < topic.count]
     return {} if call.gateway is None or not names else await call.gateway.describe(names)
 
@@ -158,7 +159,7 @@ def row_of(partition: PartitionPort) -> PartitionDescribed:
 
 
 def row_told(told: PartitionTold) -> PartitionDescribed:
-    """Of a partition that this broker does not have."""
+    """Of a partition that this broker may not have."""
     error = told.failed or ("its leader can't be reached now" if told.start < 0 else None)
     start, stable, high_watermark, applied = (
         max(0, each) for each in (told.start, told.last_stable_offset, told.high_watermark, told.applied)
@@ -170,10 +171,9 @@ def row_told(told: PartitionTold) -> PartitionDescribed:
 
 def rows_of(topic: TopicPort, told: Told, after: int = -1, limit: int | None = None) -> list[PartitionDescribed]:
     """The partitions, by index. `told`: what the leaders tell, if some are not here; without it those are left out."""
-    indexes = [each.partition for each in told] if told else sorted(topic.local)
-    chosen = [index for index in indexes if index > after][:limit]
-    away = {each.partition: each for each in told}
-    return [row_of(topic.local[index]) if index in topic.local else row_told(away[index]) for index in chosen]
+    if told:
+        return [row_told(each) for each in told if each.partition > after][:limit]
+    return [row_of(topic.local[index]) for index in sorted(topic.local) if index > after][:limit]
 
 
 def summary_of(topic: TopicPort, told: Told = ()) -> TopicSummary:
@@ -232,7 +232,9 @@ async def describe_topic(call: Call, topic: str, query: PartitionsQuery) -> Topi
 
 async def _describe(call: Call, topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
     set_for_it = topic.describe_settings()
-    told = (await elsewhere(call, [topic])).get(topic.name, ())
+    told: Told = ()
+    if call.gateway is not None and led_here(topic, range(topic.count)) is None:
+        told = (await call.gateway.describe([topic.name])).get(topic.name, ())
     rows = rows_of(topic, told, query.after, query.limit)
     more = rows and rows[-1].partition < max((each.partition for each in told), default=max(topic.local, default=-1))
     following = rows[-1].partition if more else None

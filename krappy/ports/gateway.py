@@ -44,7 +44,8 @@ class WatchElsewhere(Protocol):
         """By partition, the offset after the last event; None while the snapshot is incomplete."""
 
     async def more(self) -> list[Any]:
-        """The next entries; an item without a key is the end of the snapshot."""
+        """The next entries; an item without a key is the end of the snapshot. Empty: only `offsets` have moved, since
+        what comes are no entries of the range."""
 
     def close(self) -> None: ...
 
@@ -97,6 +98,9 @@ class GatewayPort(Protocol):
     async def history(self, topic: str, key: bytes, partition: int, start: int) -> tuple[list[Entry], int | None]:
         """A page of a key's events, and where the next begins; None: this is the last."""
 
+    async def holders(self, topic: str, key: bytes) -> list[int]:
+        """The partitions that have an entry of the key; a tombstone counts."""
+
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt: ...
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> Mapping[int, int]:
         """By partition, where the log starts now."""
@@ -107,9 +111,9 @@ class GatewayPort(Protocol):
         prefix: bytes | None,
         start: bytes | None,
         end: bytes | None,
-        partitions: Sequence[int],
+        partitions: Sequence[int] | None,
         *,
         tombstones: bool,
         offsets: Mapping[int, int] | None,
     ) -> WatchElsewhere:
-        """`offsets`: where it goes on, without a snapshot."""
+        """`partitions`: None: all, also those that are added. `offsets`: where it goes on, without a snapshot."""

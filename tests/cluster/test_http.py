@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from krappy.blocking import connect
+from krappy.partitioner import home_of
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import leaders
 from tests.cluster.test_native_groups import coordinator
@@ -38,19 +39,20 @@ def webs(cluster: ClusterProcesses) -> Iterator[dict[int, Web]]:
         client.close()
 
 
-def make(cluster: ClusterProcesses, name: str, *replicas: tuple[int, ...], **config: str) -> str:
+def make(
+    cluster: ClusterProcesses, name: str, *replicas: tuple[int, ...], count: int = PARTITIONS, view: bool = True
+) -> str:
     """A topic; partition i is at the brokers that `replicas` names for it, in turn. Its path."""
-    assigned = [list(replicas[index % len(replicas)]) for index in range(PARTITIONS)]
-    [made] = cluster.admin.create_topics(
-        [NewTopic(name, PARTITIONS, replica_assignment=assigned, config=config)]
-    ).values()
+    assigned = [list(replicas[index % len(replicas)]) for index in range(count)]
+    config = {"view.enable": str(view).lower()}
+    [made] = cluster.admin.create_topics([NewTopic(name, count, replica_assignment=assigned, config=config)]).values()
     made.result(30)
     for id in cluster.brokers:
         wait_until(
             lambda id=id: any(each["topic"] == name for each in cluster.events(id, "topic_created")),  # type: ignore[misc]
             f"broker {id} knows {name}",
         )
-    assert sorted(leaders(cluster, name)) == sorted(each[0] for each in assigned)
+    wait_until(lambda: sorted(leaders(cluster, name)) == sorted(each[0] for each in assigned), "they are led")
     return f"/topics/{name}"
 
 
@@ -183,14 +185,60 @@ def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -
             other.get(f"/groups/{name}", status=404)
 
 
+def test_what_is_written_to_a_topic_that_was_made_anew(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    """And, at any broker, the refusals that it has as if it were led there."""
+    for value in ("old", "new"):
+        topic = make(cluster, "anew", (2,), (3,), view=False)
+        for id, web in webs.items():
+            for partition in range(2):
+                web.publish(topic, None, f"{value} {id}", partition=partition)
+            assert web.get(f"{topic}/watch", status=409)["code"] == "VIEW_DISABLED"
+        for web in webs.values():
+            found = {each["value"]["data"] for each in web.get(f"{topic}/events", start="earliest")["events"]}
+            assert found == {f"{value} {id}" for id in webs}
+        if value == "old":
+            webs[1].delete(topic, confirm="anew")
+
+
+def grow(cluster: ClusterProcesses, name: str, *leaders: int) -> None:
+    """Adds partitions to a topic that has one."""
+    [made] = cluster.admin.create_partitions(
+        [NewPartitions(name, 1 + len(leaders), [[each] for each in leaders])]
+    ).values()
+    made.result(30)
+    wait_until(lambda: len(cluster.partitions(name)) == 1 + len(leaders), "all know of them")
+    wait_until(lambda: [each.leader for each in cluster.partitions(name).values()][1:] == [*leaders], "they are led")
+
+
+def test_histories_of_keys_that_were_there_before_partitions_were_added(
+    cluster: ClusterProcesses, webs: dict[int, Web]
+) -> None:
+    """They stand in another partition than where they would be written now, or in both."""
+    topic, keys = make(cluster, "grown", (2,), count=1), KEYS[:12]
+    for key in keys:
+        webs[1].publish(topic, key, "old")
+    grow(cluster, "grown", 3, 1)
+    at = {key: webs[1].publish(topic, key, "new")["partition"] for key in keys[:6]}
+    assert {each == 0 for each in at.values()} == {True, False}
+    for web in webs.values():
+        for key in keys:
+            assert web.get(f"{topic}/table/entry", key=key)["value"]["data"] == ("new" if key in at else "old")
+            both = at.get(key, 0) != 0
+            told = web.get(f"{topic}/table/history", key=key, status=400 if both else 200)
+            if both:
+                assert told["code"] == "INVALID_REQUEST"
+            else:
+                assert [each["value"]["data"] for each in told["entries"]] == ["old", "new"][: 1 + (key in at)]
+
+
 class Stream:
     """What a live view has sent so far, until the `with` ends."""
 
-    def __init__(self, address: str, path: str) -> None:
+    def __init__(self, address: str, path: str, **query: Any) -> None:
         self.sent: list[Sent] = []
         self._ended = False
         self._client = httpx.Client(base_url=f"http://{address}", timeout=30)
-        self._path = path
+        self._path, self._query = path, query
         self._thread = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Stream:
@@ -203,7 +251,7 @@ class Stream:
 
     def _read(self) -> None:
         try:
-            with Web(self._client).live(self._path) as events:
+            with Web(self._client).live(self._path, **self._query) as events:
                 for each in events:
                     self.sent.append(each)
         except (httpx.HTTPError, AssertionError):  # it is closed under it, or told that nothing comes any more
@@ -259,6 +307,56 @@ def test_live_views_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web
                 [f"again {id}"],
             )
             cursor = change.id
+
+
+def test_a_watch_without_changes_tells_how_far_it_is_at_any_broker(
+    cluster: ClusterProcesses, webs: dict[int, Web]
+) -> None:
+    """So that one that goes on there need not read all of that again."""
+    topic = make(cluster, "quiet", (1,), (2,), (3,))
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(Stream(each.http, f"{topic}/watch", prefix="other", snapshot="false"))
+            for each in cluster.brokers.values()
+        ]
+        for stream in streams:
+            wait_until(lambda stream=stream: bool(stream.of("start")), "it has begun")  # type: ignore[misc]
+        ends = {row["partition"]: row["offset"] + 1 for key in KEYS if (row := webs[1].publish(topic, key, "1"))}
+        for stream in streams:
+
+            def far(stream: Stream = stream) -> bool:
+                return {each["partition"]: each["next"] for each in stream.of("changes")} == ends
+
+            wait_until(far, "it tells how far it is")
+            assert not any(each["entries"] for each in stream.of("changes"))
+
+
+def test_live_views_at_any_broker_grow_with_their_topic_and_end_with_it(
+    cluster: ClusterProcesses, webs: dict[int, Web]
+) -> None:
+    """Also at the one that led all of the topic before."""
+    topic = make(cluster, "living", (2,), count=1)
+    keys = sorted(next(key for key in KEYS if home_of(key.encode(), 3) == index) for index in (1, 2))
+    with ExitStack() as stack:
+
+        def stream(id: int, view: str) -> Stream:
+            return stack.enter_context(Stream(cluster.brokers[id].http, f"{topic}/{view}"))
+
+        tails = {id: stream(id, "tail") for id in webs}
+        watches = {id: stream(id, "watch") for id in webs}
+        for id in webs:
+            wait_until(lambda id=id: bool(tails[id].of("start")), f"the tail at {id} has begun")  # type: ignore[misc]
+            wait_until(lambda id=id: bool(watches[id].of("end_of_snapshot")), f"the snapshot at {id} is there")  # type: ignore[misc]
+        grow(cluster, "living", 3, 1)
+        for key in keys:
+            webs[1].publish(topic, key, "1")
+        for id in webs:
+            wait_until(lambda id=id: told(tails[id], "events", "events") == keys, f"the tail at {id}")  # type: ignore[misc]
+            wait_until(lambda id=id: told(watches[id], "changes", "entries") == keys, f"the watch at {id}")  # type: ignore[misc]
+        webs[3].delete(topic, confirm="living")
+        for each in (*tails.values(), *watches.values()):
+            wait_until(lambda each=each: bool(each.of("problem")), "it ends")  # type: ignore[misc]
+            assert [problem["code"] for problem in each.of("problem")] == ["UNKNOWN_TOPIC"]
 
 
 def test_a_leader_is_killed(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
