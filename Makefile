@@ -80,9 +80,12 @@ test-spark: $(READY) ## run the Spark tests with another PySpark (PYSPARK=4.0.5 
 test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/spark/test_cluster.py $(ARGS)
 
-# What is about a single broker, or about one in the tests' own process, is skipped, or has one all the same.
-test-brokers: $(READY) ## run the tests of the clients, the command line and Spark against three brokers (half an hour)
-	@KRAPPY_BROKERS=3 $(BIN)/python -m pytest -q tests/clients tests/cli tests/spark $(ARGS)
+# What is about a single broker, or about one in the tests' own process, is skipped, or has one all the same. The second
+# way has the console, too: who asks over HTTP knows one broker, which asks the others.
+test-brokers: $(READY) ## run the clients', command line's and Spark's tests against three brokers, then by way of one (an hour)
+	@KRAPPY_BROKERS=3 $(BIN)/python -m pytest -q tests/clients tests/cli tests/spark $(ARGS); three=$$?; \
+		KRAPPY_BROKERS=gateway $(BIN)/python -m pytest -q tests/clients tests/cli tests/console tests/spark $(ARGS) \
+		&& exit $$three
 
 check: $(READY) ## check format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .

@@ -1,31 +1,66 @@
-"""What serves the tests of clients, the command line and Spark: one broker, or with KRAPPY_BROKERS=3 (`make
-test-brokers`) a cluster of three processes with a ZooKeeper, where each partition has three replicas."""
+"""What serves the tests of clients, the command line, Spark and the console (`make test-brokers`): one broker; or with
+KRAPPY_BROKERS=3 a cluster of three processes with a ZooKeeper, where each partition has three replicas; or with
+KRAPPY_BROKERS=gateway such a cluster, with two replicas, of which the tests know only the first broker. That leads
+nothing.
+
+Native clients, and Kafka's, ask such a broker where else to go. Whoever asks over HTTP knows no other broker: that one
+asks the leaders and coordinators for him.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
-from tests.cluster.brokers import brokers
+from tests.cluster.brokers import SharedProcesses, brokers
+from tests.cluster.test_share_groups import make_ready
+from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
+from tests.process import forked, launcher
 
-BROKERS = int(os.environ.get("KRAPPY_BROKERS", "1"))
+WAY = os.environ.get("KRAPPY_BROKERS", "1")
+GATEWAY = WAY == "gateway"
+BROKERS = 3 if GATEWAY else int(WAY)
+LIFETIME = 7200.0  # seconds; a cluster serves all tests of Spark
 
 alone = pytest.mark.skipif(BROKERS > 1, reason="about a single broker, or one that runs in this process")
 
 
 @contextmanager
 def serving(folder: Path, **settings: Any) -> Iterator[RunningBroker]:
-    """`address` and `kafka_address` are of all brokers, `http_address` and `data_dir` of the first one."""
+    """`address` and `kafka_address` are of all brokers that tests know, `http_address` and `data_dir` of the first one.
+    In a cluster, raises AssertionError at the end if a broker had an internal error."""
     if BROKERS == 1:
         with run_broker(folder / "data", durability="os", **settings) as broker:
             yield broker
         return
-    with brokers(folder, BROKERS, default_replication_factor=min(BROKERS, 3), **settings) as cluster:
+    shared = SharedProcesses(_zookeeper(), launcher("tests.gateway") if GATEWAY else forked)
+    # The gateway has replicas of some partitions, and nothing of others.
+    settings = {"default_replication_factor": 2 if GATEWAY else 3, **settings}
+    with brokers(folder, BROKERS, shared=shared, lifetime=LIFETIME, **settings) as cluster:
         first = cluster.brokers[1]
-        yield RunningBroker(cluster.native, Path(first.data), cluster.kafka, str(first.settings["listen_http"]))
+        native, kafka = cluster.native, cluster.kafka
+        if GATEWAY:
+            make_ready(cluster)  # else who asks it over HTTP for the first group is told to come again
+            native, kafka = first.address, first.kafka
+        yield RunningBroker(native, Path(first.data), kafka, first.http)
+        faults = [fault for id in cluster.brokers for fault in cluster.events(id, "internal_error")]
+    assert not faults, "a broker had an internal error"
+
+
+@cache
+def _zookeeper() -> ZooKeeperServer:
+    """That of this process, which ends with it."""
+    own = ExitStack()
+    atexit.register(own.close)
+    folder = own.enter_context(tempfile.TemporaryDirectory())
+    [server] = own.enter_context(zookeepers(Path(folder)))
+    return server

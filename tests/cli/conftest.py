@@ -47,6 +47,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def no_variables_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`krappy serve` would take them for settings that there are not."""
+    for name in ("KRAPPY_BROKERS", "KRAPPY_LONG", "KRAPPY_EXPLORE", "KRAPPY_COMPAT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Krappy:
     """Runs `krappy` with given arguments and stdin; it names no broker."""

@@ -11,6 +11,7 @@ from krappy.errors import ConnectionLost, UnknownTopic
 from krappy.testing.running import RunningBroker
 from krappy.wire.messages import Get, Ping
 from tests.cli.conftest import Krappy
+from tests.served import alone
 
 SMALL: list[list[str]] = [
     ["produce", "--count", "3000", "--batch", "100"],
@@ -33,6 +34,7 @@ SMALL: list[list[str]] = [
 ]
 
 
+@alone
 @pytest.mark.parametrize("arguments", SMALL, ids=" ".join)
 def test_a_bench_measures(krappy: Krappy, broker: RunningBroker, arguments: list[str]) -> None:
     result = krappy("bench", *arguments, "--rounds", "2", "--address", broker.address, "--json")
@@ -47,6 +49,7 @@ def test_a_bench_measures(krappy: Krappy, broker: RunningBroker, arguments: list
     assert result.json["circumstances"]["cpus"] > 0
 
 
+@alone
 def test_benches_leave_no_topic_behind(krappy: Krappy, broker: RunningBroker) -> None:
     krappy("bench", "scan", "--count", "100", "--rounds", "1", "--address", broker.address)
     krappy("bench", "group", "--count", "100", "--rounds", "1", "--address", broker.address)
@@ -69,6 +72,7 @@ def pipes(broker: RunningBroker) -> Any:
     close_pipes(opened)
 
 
+@alone
 def test_drive_asks_each_request_once(pipes: Any) -> None:
     asked: list[int] = []
 
@@ -84,6 +88,7 @@ def test_drive_asks_each_request_once(pipes: Any) -> None:
     assert all(0 < each <= run.seconds for each in run.latencies)
 
 
+@alone
 def test_drive_raises_what_the_broker_says(pipes: Any) -> None:
     with pytest.raises(UnknownTopic):
         drive(pipes, [lambda id: Get("nowhere", b"k").frame(id)] * 3, 10, 2)

@@ -39,7 +39,7 @@ async def test_nothing_is_leased_to_a_member_that_waits_no_more(address: str, to
                 assert await consumer.poll(wait) == []
             receipt = await producer.send(b"v")
             await anyio.sleep(0.5)  # longer than a lease
-            [event] = await consumer.poll()
+            [event] = await consumer.poll(30)
             assert (event.offset, event.deliveries) == (receipt.offset, 1)
             await consumer.ack(event)
         assert [(row.floor, row.dead) for row in (await client.group(topic)).partitions] == [(1, 0)]

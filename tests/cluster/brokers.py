@@ -21,7 +21,7 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Closed, Raw
-from tests.process import PATIENCE, BrokerProcess, Launch, forked, free_ports, wait_until
+from tests.process import LIFETIME, PATIENCE, BrokerProcess, Launch, forked, free_ports, wait_until
 
 
 class SharedProcesses(NamedTuple):
@@ -60,7 +60,15 @@ def _known(raw: Raw, name: str) -> KnownTopic | None:
 class ClusterProcesses:
     """`brokers`: by id, from 1. Each keeps its addresses when it is started again."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, count: int, launch: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        zookeeper: ZooKeeperServer,
+        count: int,
+        launch: Any,
+        lifetime: float = LIFETIME,
+        **settings: Any,
+    ) -> None:
         self.zookeeper = zookeeper
         self._admin: AdminClient | None = None
         self._paused: set[int] = set()
@@ -79,6 +87,8 @@ class ClusterProcesses:
             )
             for id in range(1, count + 1)
         }
+        for each in self.brokers.values():
+            each.lifetime = lifetime
 
     @property
     def kafka(self) -> str:

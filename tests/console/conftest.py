@@ -16,12 +16,18 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from krappy.testing.running import RunningBroker, run_broker
 from tests.console.pages import ARGUMENTS, SLOW, WIDE
 from tests.console.web import Web
+from tests.served import BROKERS, serving
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for all tests of a module, each of which uses topics and groups of its own."""
+    """One broker for all tests of a module (of several the first), each of which uses topics and groups of its own."""
     folder: Path = tmp_path_factory.mktemp("console")
+    settings: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
+    if BROKERS > 1:
+        with serving(folder, **settings) as first:
+            yield first
+        return
     faults: list[Any] = []
 
     def report(event: str, **facts: Any) -> None:
@@ -30,8 +36,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
             if isinstance(faults[-1], BaseException):
                 traceback.print_exception(faults[-1])
 
-    settings: dict[str, Any] = {"durability": "os", "group_initial_rebalance_delay_ms": 0}
-    with run_broker(folder, listen_http="127.0.0.1:0", report=report, **settings) as broker:
+    with run_broker(folder, listen_http="127.0.0.1:0", durability="os", report=report, **settings) as broker:
         yield broker
     assert not faults, "the broker had an internal error"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from krappy.testing.running import RunningBroker
 from tests.console.web import Web
+from tests.served import alone
 
 
+@alone
 def test_a_connection_tells_what_it_registered_and_sent(web: Web, console: RunningBroker) -> None:
     path = web.topic("registered")
     with (
@@ -29,6 +31,7 @@ def test_a_connection_tells_what_it_registered_and_sent(web: Web, console: Runni
     assert web.get("/connections", protocol="http")["total"] >= 1
 
 
+@alone
 def test_the_cluster_tells_its_settings_but_no_secret(web: Web, console: RunningBroker) -> None:
     told = web.get("/cluster")
     assert told["listening"]["http"] == console.http_address
@@ -38,6 +41,7 @@ def test_the_cluster_tells_its_settings_but_no_secret(web: Web, console: Running
     assert told["disk_bytes"] >= told["disk_free_bytes"] > 0
 
 
+@alone
 def test_the_overview_counts(web: Web, console: RunningBroker) -> None:
     before = web.get("/overview")
     path = web.topic("counted")

@@ -33,6 +33,7 @@ from krappy.wire import messages as m
 from tests.console.web import Web
 from tests.peer import Peer
 from tests.process import wait_until
+from tests.served import alone
 
 
 def test_alive_and_ready(web: Web) -> None:
@@ -144,6 +145,7 @@ def metrics(web: Web) -> dict[tuple[str, ...], float]:
     }
 
 
+@alone
 def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
     before = metrics(web)
     path = web.topic("measured", 2)
@@ -168,6 +170,7 @@ def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
     assert after["krappy_views", "file_bytes"] >= 0
 
 
+@alone
 def test_topics_without_lines_of_their_own_are_counted(web: Web, console: RunningBroker) -> None:
     with console.connect() as client:
         for number in range(3):
@@ -186,6 +189,7 @@ def test_topics_without_lines_of_their_own_are_counted(web: Web, console: Runnin
     assert web.client.get("/metrics", params={"topics": "all"}).status_code == 400
 
 
+@alone
 def test_a_family_in_parts_is_one_family(web: Web, console: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     with console.connect() as client:
         for number in range(5):

@@ -14,6 +14,7 @@ from krappy.console.app import TOGETHER
 from krappy.console.topics import page_of
 from krappy.testing.running import RunningBroker
 from tests.console.web import CHANGES, Web, api
+from tests.served import alone
 
 SCRIPT = '<script>alert(1)</script><img src=x onerror="alert(2)">\u2028</script>'
 HALF = "Krappy-Request: 1\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
@@ -86,6 +87,7 @@ def test_slow_bodies_keep_nobody_waiting(web: Web, console: RunningBroker) -> No
             assert sock.recv(65536).startswith(b"HTTP/1.1 400")
 
 
+@alone
 def test_bodies_have_their_share_of_memory(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     path = web.topic("bounded")
     with monkeypatch.context() as patch:

@@ -8,6 +8,7 @@ from krappy.wire import messages as m
 from tests.broker.test_large import LARGE, opened
 from tests.console.web import Web
 from tests.peer import Peer
+from tests.served import alone
 
 __all__ = ["opened"]
 SHORT = {"value_bytes": 10, "limit": 100}
@@ -23,6 +24,7 @@ def publish(console: RunningBroker, topic: str) -> int:
     return sum(batch.read_header(data).count for data in made)
 
 
+@alone
 def test_pages_of_large_batches(web: Web, console: RunningBroker, opened: list[int]) -> None:
     path = web.topic("pages", view_enable=False, max_message_bytes=8 << 20)
     count = publish(console, "pages")
@@ -42,6 +44,7 @@ def test_pages_of_large_batches(web: Web, console: RunningBroker, opened: list[i
     assert len(opened) > 4
 
 
+@alone
 def test_tails_of_large_batches(web: Web, console: RunningBroker, opened: list[int]) -> None:
     path = web.topic("tails", view_enable=False, max_message_bytes=8 << 20)
     with web.live(f"{path}/tail", key="k7", rate=1000) as sent, web.live(f"{path}/tail", rate=1000) as every:

@@ -17,6 +17,7 @@ from krappy.testing.running import RunningBroker
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
 from tests.console.pages import NARROW, rows, visit
+from tests.served import alone
 
 PARTITIONS = 6
 
@@ -81,6 +82,7 @@ def test_a_damaged_replica(page: Page, cluster: ClusterProcesses) -> None:
     expect(rows(page, "Partitions").get_by_text("leader, spoiled (damaged)")).to_be_visible()
 
 
+@alone
 def test_a_broker_alone(page: Page, console: RunningBroker) -> None:
     with console.connect() as client:
         client.create_topic("mine", partitions=2)

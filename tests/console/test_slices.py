@@ -19,6 +19,7 @@ from krappy.console.shown import WHOLE, HeaderRow, Shown
 from krappy.console.table import MAX_PAGE, EntryShown, TablePage, _trim
 from krappy.testing.running import RunningBroker
 from tests.console.web import CHANGES, Web, api
+from tests.served import BROKERS, alone
 
 
 class Steps(trio.abc.Instrument):
@@ -91,7 +92,10 @@ def test_pages_of_large_values_are_bounded_over_all_partitions(web: Web, console
     with console.connect() as client, client.producer("wide") as producer:
         for partition in range(count):
             producer.send(b"v" * size, key=b"k%02d" % partition, partition=partition)
-    for view, field, cursor, into in (("events", "events", "after", "after"), ("table", "entries", "cursor", "cursor")):
+    views = [("events", "events", "after", "after")]
+    if BROKERS == 1:  # these keys are not where murmur2 gives them: no broker of several has all rows of one
+        views.append(("table", "entries", "cursor", "cursor"))
+    for view, field, cursor, into in views:
         query = {"start": "earliest"} if view == "events" else {}
         seen: list[int] = []
         for page in web.pages(f"{path}/{view}", cursor, into, value_bytes=WHOLE, **query):
@@ -114,6 +118,7 @@ def test_no_value_is_shown_beyond_a_megabyte(web: Web) -> None:
 FULL = b",".join(b'"%d":1' % number for number in range(200_000))[: MAX_EVENT - 1000].rpartition(b",")[0]
 
 
+@alone
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_body_of_many_fields_ends_at_the_first_that_is_unknown(web: Web, packed: bool) -> None:
     """Each would be an object: 2 MB of them took 0.1 s of everybody's time."""
