@@ -324,6 +324,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
             wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
+        watch.epochs = {index: epoch for index, epoch in request.epochs or () if index in offsets}
     handle = session.add(watch, grants_of(topic), _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
@@ -336,8 +337,10 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     ) -> None:
         nonlocal topic_id
         told, topic_id = topic_id, None
+        known = watch.epochs
+        epochs = [(index, known[index]) for index in (known if exact else (partition,)) if index in known] or None
         await stream.send(
-            messages.Watched(event, handle, partition, next_offset, True, exact, items, watch.scattered, told)
+            messages.Watched(event, handle, partition, next_offset, True, exact, items, watch.scattered, told, epochs)
         )
 
     try:

@@ -27,10 +27,11 @@ class SnapshotEnd(NamedTuple):
 
 class Piece(NamedTuple):
     """How far a watch has come in a partition: the next offset once its snapshot is complete, before that the levels
-    that `Progress` explains."""
+    that `Progress` explains. `epoch`: the leader epoch of the last event before the next offset; -1: not known."""
 
     live: int | None = None
     levels: tuple[tuple[bytes | None, int], ...] = ()
+    epoch: int = -1
 
 
 class Progress:
@@ -47,6 +48,7 @@ class Progress:
         self._levels = {partition: list(piece.levels) for partition, piece in pieces.items() if piece.levels}
         offsets = {partition: piece.live for partition, piece in pieces.items() if piece.live is not None}
         self.live = offsets or None  # by partition, the next offset; None while the snapshot is incomplete
+        self.epochs = {partition: piece.epoch for partition, piece in pieces.items() if piece.epoch >= 0}
         self._turn: tuple[int, int] | None = None  # the partition whose entries come now, and its snapshot's offset
         self._again = False
 
@@ -58,7 +60,8 @@ class Progress:
     def piece(self, partition: int) -> Piece:
         """How far it has come in one partition."""
         if self.live is not None:
-            return Piece(self.live.get(partition, 0))  # 0: it was added a moment ago
+            # 0: it was added a moment ago
+            return Piece(self.live.get(partition, 0), epoch=self.epochs.get(partition, -1))
         return Piece(None, tuple(self._levels.get(partition, ())))
 
     @property
@@ -72,10 +75,14 @@ class Progress:
         if watched.event == "changes":
             if self.live is None:
                 raise ProtocolError("changes before the end of a snapshot")
+            if watched.epochs is not None:
+                self.epochs |= watched.epochs
+            elif self.live.get(watched.partition) != watched.next_offset:
+                self.epochs.pop(watched.partition, None)
             self.live[watched.partition] = watched.next_offset
             return found
         if watched.event == "end_of_snapshot":
-            self.live = dict(watched.offsets or ())
+            self.live, self.epochs = dict(watched.offsets or ()), dict(watched.epochs or ())
             return SnapshotEnd(dict(self.live))
         if watched.event != "snapshot":
             raise ProtocolError(f"a watch with an event {watched.event!r:.40}")

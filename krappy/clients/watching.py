@@ -70,6 +70,7 @@ class WatchPart:
         live = self.progress.live
         if live is not None:
             self.request.offsets = list(live.items())
+            self.request.epochs = list(self.progress.epochs.items()) or None
         self.request.tombstones = self.progress.tombstones
         with self.link.runtime.lock:
             self._asks += 1

@@ -55,7 +55,11 @@ class Emit(Protocol):
 
 
 class WatchPort(Protocol):
-    """A scan, and then every change. It runs until it is closed or cancelled."""
+    """A scan, and then every change. It runs until it is closed or cancelled. `epochs`: by partition, the leader epoch
+    of the last event before the offset that was emitted, as far as it is known; before it runs, of those where it goes
+    on."""
+
+    epochs: dict[int, int]
 
     @property
     def scattered(self) -> bool: ...

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from krappy import blocking
+from krappy import SnapshotEnd, blocking
 from krappy.blocking import Consumer
 from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from krappy.core.cluster.coordinators import partition_of
@@ -262,6 +262,25 @@ def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
         write(cluster, made.topic, NEW, b"new")
         watching.join(LONG)
         assert [type(each) for each in ends] == [OffsetOutOfRange]
+
+
+def test_a_watch_that_goes_on_late_ends_too(cluster: ClusterProcesses) -> None:
+    """Although the new log is longer by then than what it has told of the old one."""
+    with (
+        scene(cluster) as made,
+        blocking.connect(cluster.native, timeout=LONG) as client,
+        client.table(made.topic).watch() as changes,
+    ):
+        assert len([*iter(partial(next, changes), SnapshotEnd({0: KEPT}))]) == KEPT
+        made.write_alone()
+        for _ in range(GONE):
+            told = next(changes)
+            assert isinstance(told, Entry)
+            assert told.value == b"gone"
+        made.lose()
+        write(cluster, made.topic, GONE + NEW, b"new")
+        with pytest.raises(OffsetOutOfRange, match=f"is lost from offset {KEPT} on"):
+            next(changes)
 
 
 def consumer(client: blocking.Client, topic: str, group: str, max_records: int = 100) -> Consumer:

@@ -191,6 +191,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "partitions": [1],
             "tombstones": False,
             "offsets": None,
+            "epochs": None,
         },
     ),
     (
@@ -206,6 +207,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "entries": [b"u1", [42, 1700000000000, b"Ada", None]],
             "scattered": False,
             "topic_id": "q4cdVq5eRzWm1Vh6zXw6Qw",
+            "epochs": None,
         },
     ),
     (
@@ -221,6 +223,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "entries": [],
             "scattered": False,
             "topic_id": None,
+            "epochs": [[1, 7]],
         },
     ),
     (
@@ -236,6 +239,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "entries": [b"u1", [43, 1700000000009, None, None]],
             "scattered": False,
             "topic_id": None,
+            "epochs": [[1, 7]],
         },
     ),
     (

@@ -247,6 +247,7 @@ class TableWatch:
         self._whole = whole
         self._grows_with = grows_with
         self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset emitted last, and when
+        self.epochs: dict[int, int] = {}
         self._highest: dict[int, float] = {}  # by partition: the highest timestamp of the events that were passed
         self._runtime = runtime
         self._partitions = {partition.index: partition for partition in partitions}
@@ -273,11 +274,13 @@ class TableWatch:
 
         `room` is awaited before anything is prepared for emission, so that a client that reads slowly costs little.
         Raises OffsetOutOfRange when retention has deleted events that were not emitted yet, or the log ends before one
-        of `offsets`, as after an unclean election; ShuttingDown.
+        of `offsets`, or has been cut before it, as after an unclean election; ShuttingDown.
         """
         for index, offset in (offsets or {}).items():
             if offset > self._partitions[index].readable_end:
                 self._partitions[index].check_readable(offset)
+            elif index in self.epochs:
+                self._partitions[index].check_read(offset, self.epochs[index])
         at = await self._emit_snapshot(emit, room) if offsets is None else offsets
         now = trio.current_time()
         self._told = {index: (offset, now) for index, offset in at.items()}
@@ -341,6 +344,8 @@ class TableWatch:
             self._runtime, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
         )
         exact, self._rows_scattered = dict(scan.offsets), scan.scattered
+        known = {each.index: each.epochs.at(exact[each.index] - 1) for each in partitions}
+        self.epochs = {index: epoch for index, epoch in known.items() if epoch >= 0}
         try:
             while not self._closed:
                 await room()
@@ -372,6 +377,7 @@ class TableWatch:
                 if header.base_offset > following or header.count < header.next_offset - header.base_offset:
                     highest = math.inf  # compaction has been here: what it took out may have been in the way of others
                 following, latest = header.next_offset, max(latest, header.max_timestamp)
+                self.epochs[partition.index] = header.leader_epoch
                 while not header.is_control and offset < following and not self._closed:
                     # Of one that opens to very much a part at a time; it is not kept open while nobody takes that.
                     some, grown, end = self._changes_in(await large.decode(view), offset, PART - size)

@@ -121,8 +121,8 @@ class Watch(Request, kind=15):
     The first answer, which comes at once, has the `topic_id`. If it is not the same as before, the topic was deleted,
     and the offsets mean nothing in the new topic of its name. The same holds for the positions of a reader that
     registers again. OFFSET_OUT_OF_RANGE ends a watch if the log starts behind one of its offsets, or ends before it:
-    as after an unclean election, when the table may have lost what the watch has told. Then watch anew, without
-    `offsets`.
+    as after an unclean election, when the table may have lost what the watch has told. With `epochs` that is noticed in
+    any case, also when the log has grown longer since. Then watch anew, without `offsets`.
 
     A watch of all partitions (`partitions` nil) includes those that are added to the topic later, from their beginning;
     "end_of_snapshot" does not name these. If a watch that resumes leaves partitions out of `offsets`, they come from
@@ -139,6 +139,8 @@ class Watch(Request, kind=15):
     partitions: Indexes | None = None  # nil: all, also those added later
     tombstones: bool = False  # deleted keys in the snapshot too; changes always have them
     offsets: OffsetList | None = None  # resume: the next offset of each partition watched
+    # [[partition, leader epoch], …]: resume: those that came with these offsets
+    epochs: OffsetList | None = None
 
 
 class Watched(Answer, kind=15):
@@ -160,6 +162,8 @@ class Watched(Answer, kind=15):
     entries: Raw  # [key, entry, …]: changes: in the order of the log
     scattered: bool = False  # a key may stand, or have stood in an earlier snapshot, in another partition (see Get)
     topic_id: str | None = None  # the first answer: the topic's `id`, as in DescribeTopics
+    # [[partition, leader epoch], …]: the epoch of the last event before each offset told; nil: it is not known
+    epochs: list[tuple[int, int]] | None = None
 
 
 class History(Request, kind=26):
