@@ -21,7 +21,7 @@ from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.tables.table import wait_for_views
 from krappy.core.cluster.coordinators import partition_of
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import NOBODY, PartitionState
+from krappy.core.cluster.state import PartitionState
 from krappy.entries.entry import unpack_entry
 from krappy.errors import CoordinatorLoading, CoordinatorNotAvailable, KrappyError, NotCoordinator, StorageError
 from krappy.store.keys import PREFIX_SIZE, key_range
@@ -134,10 +134,11 @@ class InternalTables(ABC, Generic[Kept]):
     @property
     def epoch(self) -> int:
         """A number that rises whenever a partition gets another leader, as far as this broker knows. Raises
-        CoordinatorLoading unless it has loaded all that it leads, CoordinatorNotAvailable where nobody leads one. So
-        brokers that give the same number coordinate all names between them, each name one of them."""
-        states = self._states
-        lost = [index for index, state in enumerate(states) if state.leader == NOBODY]
+        CoordinatorLoading unless it has loaded all that it leads, CoordinatorNotAvailable where nobody leads one, or a
+        broker that is gone: no other was elected yet. So brokers that give the same number coordinate all names between
+        them, each name one of them."""
+        states, brokers = self._states, self._runtime.image.brokers
+        lost = [index for index, state in enumerate(states) if state.leader not in brokers]
         if lost:
             raise CoordinatorNotAvailable(f"no broker leads {self._topic}-{lost[0]} now, so nobody knows what it has")
         if self.loading:
