@@ -4,7 +4,8 @@ A follower truncates its log where the leader's differs. An error, a kill or a l
 between any two of its steps, and reads run at the same time. Either all of the log stays, or nothing behind the new
 end. The steps, in this order:
 
-1. All is synced. The new end is found, and the producers' states as of it.
+1. All is synced. The new end is found, and the producers' states as of it. The record of how far the log has been on
+   disk is cleared, durably (reached.py).
 2. A checkpoint as of the new end, with `cut` set, is written durably: the decision. From here on, opening the log
    finishes the truncation.
 3. Readers see the new end. A read that had begun before is repeated.
@@ -22,6 +23,7 @@ the log may have to be read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -88,7 +90,7 @@ class CuttableLog(WritableLog):
         CorruptBatch when it meets damage before the new end. Neither changes anything, nor does a StorageError before
         the decision; after a StorageError behind the decision the log takes no appends until the next open.
         """
-        with self._cleaning, self._shaping, self._finding(), refusals(self.folder):
+        with self._cleaning, self._shaping, self._finding(), self._unnoted(), refusals(self.folder):
             if self._broken:
                 raise StorageError(self._broken)
             self.sync()
@@ -105,6 +107,8 @@ class CuttableLog(WritableLog):
                 )
             producers = self._producers_at(active.next_offset)
             state = self._cut_state(stay, active, producers)
+            if self._reached is not None:
+                self._reached.clear()
             checkpoints.write(self._disk, self.folder, state)
             try:
                 checkpoints.replace(self._disk, self.folder)
@@ -115,6 +119,16 @@ class CuttableLog(WritableLog):
                 self._broken = f"{self.folder}: a truncation was interrupted; the next start finishes it: {error}"
                 raise StorageError(self._broken) from error
             return self.end_offset
+
+    @contextmanager
+    def _unnoted(self) -> Iterator[None]:
+        """Meanwhile no sync notes how far the log is on disk."""
+        self._is_cut = True
+        try:
+            yield
+        finally:
+            self._is_cut = False
+            self._note_reached(self._synced)
 
     def _part(self, segment: Segment, offset: int) -> Segment:
         """The segment up to the first batch that reaches beyond `offset`, ready to be active. Its file is not cut yet.

@@ -31,6 +31,11 @@ SUMS_BLOCK = 4096  # bytes of `.log` under one checksum
 INDEX_ENTRY = struct.Struct(">II")  # offset minus base offset; position
 TIME_ENTRY = struct.Struct(">qI")  # ms since the epoch; offset minus base offset
 
+REACHED = "reached"  # of the data folder: how far each log has been on its disk
+REACHED_BODY = struct.Struct(">16sIiq")  # topic id; partition; leader epoch; offset
+REACHED_CRC = struct.Struct(">I")  # CRC-32 (zlib's) of the body, behind it
+REACHED_SIZE = 64  # bytes of a record, the rest zeros: it is never in two sectors
+
 CHECKPOINT_MAGIC = b"KRAPPYC1"
 CHECKPOINT_HEAD = struct.Struct(">8sII")  # magic, CRC-32 (zlib's) of the body, size of the body: one msgpack map
 

@@ -18,6 +18,7 @@ from krappy.store.cleaner import FREELY, CleaningPace, CleanResult, Survives
 from krappy.store.cutting import CuttableLog
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.pool import POOL
+from krappy.store.reached import Reached
 from krappy.store.recovery import Recovered, go_on, recover
 from krappy.store.refusals import refusals
 from krappy.store.report import RecoveryReport
@@ -43,15 +44,18 @@ class Log(CuttableLog):
         start_offset_hint: int = 0,
         check_stop: Callable[[], None] = go_on,
         new: bool = False,
+        reached: Reached | None = None,
     ) -> Log:
         """Opens or makes the log in `folder` and recovers it; a new one starts at `start_offset_hint`.
 
         With `new`, an empty log is not synced and gets no checkpoint until its first events or a call of `checkpoint`.
+        `reached`: its record of how far it has been on disk, which it keeps up to date.
         An exception of `check_stop` ends the opening as a crash would. Raises StorageError when the disk refuses.
         """
         with refusals(folder):
-            found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
+            found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop, reached)
         log = cls(folder, config, disk, found)
+        log._reached = reached
         if found.saved is None:  # the name of the first segment must be on disk before a checkpoint that has it
             log._unsynced.names = True
         if new and found.saved is None and found.report.clean and not log.size:

@@ -33,6 +33,7 @@ from krappy.store.format import (
 )
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
+from krappy.store.reached import Reached
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import Segment
 from krappy.store.sums import Sums
@@ -65,23 +66,35 @@ def go_on() -> None:
 
 
 def recover(
-    disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None] = go_on
+    disk: Disk,
+    folder: Path,
+    interval: int,
+    start_hint: int,
+    check_stop: Callable[[], None] = go_on,
+    reached: Reached | None = None,
 ) -> Recovered:
     """Opens the folder, or makes it: a new log starts at `start_hint`. `interval`: bytes between index entries.
+    `reached`: how far the log has been on this disk.
 
     `check_stop` is called for every batch that is read; its exception ends the recovery and leaves the folder as a
     crash would, for the next open. Raises StorageError when segments are missing that neither retention nor compaction
     has removed; OSError.
     """
-    return _Recovery(disk, folder, interval, start_hint, check_stop).run()
+    return _Recovery(disk, folder, interval, start_hint, check_stop, reached).run()
 
 
 class _Recovery(LogTail):
     def __init__(
-        self, disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None]
+        self,
+        disk: Disk,
+        folder: Path,
+        interval: int,
+        start_hint: int,
+        check_stop: Callable[[], None],
+        reached: Reached | None,
     ) -> None:
         super().__init__(disk, folder, interval, check_stop)
-        self.start_hint = start_hint
+        self.start_hint, self.reached = start_hint, reached
         self.proofs: dict[int, int] = {}  # of segments, by their base offsets
         self.whole = False  # both files hold the checkpoint
 
@@ -107,6 +120,8 @@ class _Recovery(LogTail):
         segments = self.closed(bases)
         segments += self.tail(bases[len(segments) :], segments[-1].next_offset if segments else None)
         active = segments[-1]
+        if self.reached is not None:
+            self.compare(active, start, self.reached)
         sparse = saved.sparse if saved else max(active.base_offset, self.holes)
         active.dense = active.base_offset >= sparse
         for earlier, later in pairwise(segments):
@@ -132,6 +147,16 @@ class _Recovery(LogTail):
             self.high_watermark(active.next_offset),
             saved is not None and saved.cut,
         )
+
+    def compare(self, active: Segment, start: int, reached: Reached) -> None:
+        """Finds out whether this is the log that was here, as far as that is known."""
+        end, last = reached.offset, reached.offset - 1
+        if end > active.next_offset:
+            why = "they were on this disk; so this is an old copy of the folder, or the disk has lost them"
+            self.fill(active, end, why)
+        elif end > start and -1 != (found := self.epochs.at(last)) < reached.epoch:
+            why = f"it is of leader epoch {found}; this disk had one of {reached.epoch}, so this is an old copy"
+            self.lost(active, last, end, why)
 
     # ---------------------------------------------------------------- the folder's files
 

@@ -310,12 +310,12 @@ class LogTail:
         self.report.lost_offsets += until - first
         self.report.lost.append(text)
 
-    def fill(self, segment: Segment, until: int) -> None:
+    def fill(self, segment: Segment, until: int, why: str = "their events are gone or damaged") -> None:
         """Appends an empty batch over offsets whose events are gone, so that they are never given again."""
         first = segment.next_offset
         if until - 1 - segment.base_offset > MAX_RELATIVE:
             raise StorageError(f"{segment.path()}: it can't hold the offsets {first} to {until - 1}, which are lost")
-        self.lost(segment, first, until, "their events are gone or damaged")
+        self.lost(segment, first, until, why)
         empty = _empty(first, until)
         assert segment.indexer is not None
         segment.file.write([empty], segment.size)

@@ -26,6 +26,7 @@ from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk
 from krappy.store.format import MAX_RELATIVE
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
+from krappy.store.reached import Reached
 from krappy.store.reading import ReadableLog
 from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
@@ -73,6 +74,8 @@ class WritableLog(ReadableLog):
         # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment.
         self._owed = found.saved is None or found.saved.cache != self._cache
         self._first = found.saved is None  # no checkpoint was written yet
+        self._reached: Reached | None = None
+        self._is_cut = False  # it is being made shorter: its record says nothing meanwhile
 
     @property
     def gone_below(self) -> int:
@@ -289,6 +292,7 @@ class WritableLog(ReadableLog):
                 self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
                 raise StorageError(self._broken) from error
             self._synced = end
+            self._note_reached(end)
         due = self._unsaved >= CHECKPOINT_BYTES or (self._owed and self._unsaved)
         if due and self._shaping.acquire(blocking=False):
             try:
@@ -297,6 +301,10 @@ class WritableLog(ReadableLog):
             finally:
                 self._shaping.release()
         return end
+
+    def _note_reached(self, end: int) -> None:
+        if self._reached is not None and not (self._broken or self._is_cut):
+            self._reached.note(end, self.epochs.at(end - 1))
 
     def checkpoint(self) -> None:
         """Syncs, then writes a checkpoint: the next open reads no batch before the log's end of now. Blocks. Raises

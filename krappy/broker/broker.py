@@ -6,6 +6,7 @@ In a running broker only this package calls the store. Nothing here knows socket
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
+    DATA/reached                 how far each log has been on this disk
     DATA/ballast                 reserves disk space, for the work that frees space
     DATA/set-aside/              logs of replicas that have lost events, in a cluster
     DATA/backup/                 links to all of these, while a backup is copied
@@ -188,7 +189,7 @@ class LocalBroker(Runtime):
         data = self.config.data
         check_whole(data)
         await self.room.look()
-        await self.in_thread(partial(make_folders, data))
+        self.reached = await self.in_thread(partial(make_folders, data))
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
@@ -322,14 +323,9 @@ class LocalBroker(Runtime):
 
     async def _close_all(self) -> None:
         self.snapshots.close_all()
-        if hasattr(self, "staging"):
-            await self.staging.close()
-        if hasattr(self, "transactions"):
-            await self.transactions.close()
-        if hasattr(self, "groups"):
-            await self.groups.close()
-        if hasattr(self, "kafka_groups"):
-            await self.kafka_groups.close()
+        for part in ("staging", "transactions", "groups", "kafka_groups"):
+            if hasattr(self, part):
+                await getattr(self, part).close()
         for partition in self.topics.local():
             partition.appender.close()
         async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk

@@ -28,6 +28,7 @@ from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
 from krappy.store.meta import Meta
 from krappy.store.privacy import close_to_others
+from krappy.store.reached import ReachedFile
 from krappy.store.views import Views
 from krappy.version import VERSION
 from krappy.waiting import Later, Signal
@@ -73,6 +74,7 @@ class Runtime:
         self.topics = Topics(config.latest_alias, config.audit_topic)
         self.meta: Meta
         self.views: Views
+        self.reached: ReachedFile
         self.cluster_id: str
         self.store: Store
         self.catalog: Catalog

@@ -26,7 +26,7 @@ from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store import identity, loss
 from krappy.store.catalog import LocalCatalog
-from krappy.store.format import SET_ASIDE, TROUBLE
+from krappy.store.format import REACHED, SET_ASIDE, TROUBLE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
@@ -34,6 +34,7 @@ from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.loss import Trouble
 from krappy.store.meta import Meta
+from krappy.store.reached import Reached, ReachedFile
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.types import text_id
@@ -129,6 +130,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
 def _check_partitions(
     data: Path, stored: Sequence[StoredPartition], views: Views | None, repair: bool, tell: Tell, found: Findings
 ) -> None:
+    reached = ReachedFile(data / REACHED)
     for each in stored:
         partition = CheckedPartition(each.topic, each.index)
         found.partitions.append(partition)
@@ -136,7 +138,8 @@ def _check_partitions(
         if belongs not in (None, text_id(each.topic_id)):
             partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
             continue
-        _check_partition(data, partition, each.number, each.config, views, repair, tell)
+        record = reached.of(each.topic_id, each.index)
+        _check_partition(data, partition, each.number, each.config, record, views, repair, tell)
 
 
 def _strangers(data: Path, catalog: LocalCatalog, stored: Sequence[StoredPartition]) -> list[str]:
@@ -179,7 +182,14 @@ def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
 
 
 def _check_partition(
-    data: Path, found: CheckedPartition, number: int, config: TopicConfig, views: Views | None, repair: bool, tell: Tell
+    data: Path,
+    found: CheckedPartition,
+    number: int,
+    config: TopicConfig,
+    reached: Reached,
+    views: Views | None,
+    repair: bool,
+    tell: Tell,
 ) -> None:
     folder = data / "topics" / found.name
     if not folder.is_dir():
@@ -189,7 +199,7 @@ def _check_partition(
             found.problems.append(f"{folder}: the partition's folder is missing, and its events with it")
         return
     try:
-        log = Log.open(folder, config)
+        log = Log.open(folder, config, reached=reached)
     except KrappyError as error:
         found.problems.append(str(error))
         return

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
+from krappy.cli import checkup
 from krappy.errors import StorageError
 from krappy.store import identity
 from krappy.store.format import IDENTITY
@@ -64,6 +65,62 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
         await broker.create_topic("t", 1, {})
     async with running(tmp_path / "data") as broker:
         assert broker.topic("t").led(0).high_watermark == 0
+
+
+@trio_test
+async def test_an_old_copy_of_a_partitions_folder(tmp_path: Path) -> None:
+    """There is no other replica. So it is told, and the broker goes on with what it has."""
+    data, old = tmp_path / "data", tmp_path / "old"
+    said: list[dict[str, Any]] = []
+    async with running(data, durability="fsync") as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.led(0), 5, [b"a"] * 5)
+        shutil.copytree(data / "topics" / "t-0", old)
+        await publish(topic.led(0), 7, [b"b"] * 7)
+        as_killed(data, tmp_path / "killed")
+    data = tmp_path / "killed"
+    shutil.rmtree(data / "topics" / "t-0")
+    shutil.copytree(old, data / "topics" / "t-0")
+    shutil.copytree(data, tmp_path / "checked")
+    async with running(data, lambda event, **facts: said.append({"event": event, **facts})) as broker:
+        [told] = [each for each in said if each["event"] == "events_lost"]
+        assert "offsets 5 to 11 " in told["lost"][0]
+        assert "old copy" in told["lost"][0]
+        partition = broker.topic("t").led(0)
+        assert await publish(partition, 1) == 12, "no offset is given twice"
+        assert len(await read_all(partition)) == 6
+    said.clear()
+    async with running(data, lambda event, **facts: said.append({"event": event, **facts})):
+        assert not [each for each in said if each["event"] == "events_lost"]
+    for folder in (data, tmp_path / "checked"):
+        [found] = checkup.check(folder, False, lambda name, count: None).partitions
+        assert [each for each in found.problems if "old copy" in each], f"{folder}: {found.problems}"
+
+
+@trio_test
+async def test_folders_that_are_no_old_copies(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        said.append(event)
+
+    async with running(tmp_path / "data", report, durability="fsync") as broker:
+        topic, _ = await broker.create_topic("t", 2, {"segment.bytes": 100})
+        await publish(topic.led(0), 5)
+        await broker.delete_topic("t")
+        topic, _ = await broker.create_topic("t", 2, {"segment.bytes": 100})
+        for _ in range(3):
+            await publish(topic.led(0), 2)
+        await topic.led(0).delete_records(5)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    async with running(tmp_path / "moved", report, durability="fsync") as broker:
+        assert broker.topic("t").led(0).high_watermark == 6
+        await publish(broker.topic("t").led(1), 5)
+        as_killed(tmp_path / "moved", tmp_path / "killed")
+    (tmp_path / "killed" / "reached").unlink()  # as of an earlier version
+    async with running(tmp_path / "killed", report, durability="fsync") as broker:
+        assert broker.topic("t").led(1).high_watermark == 5
+    assert "events_lost" not in said
 
 
 @trio_test

@@ -256,6 +256,7 @@ async def test_a_view_that_has_what_the_log_has_not_decided_is_folded_anew(tmp_p
     os.truncate(segment, first.size)
     for name in ("checkpoint", "checkpoint.copy"):
         (log / name).unlink()  # it was as old as that
+    (tmp_path / "reached").unlink()
     reports: list[str] = []
     async with running(tmp_path, lambda event, **_: reports.append(event)) as broker:
         partition = broker.topic("t").led(0)

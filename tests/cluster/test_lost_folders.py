@@ -12,6 +12,7 @@ import pytest
 
 from krappy import blocking
 from krappy.cli.main import run
+from krappy.records import batch
 from krappy.store.local_replicas import STARTS, LocalReplicas
 from krappy.store.meta import Meta
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
@@ -192,6 +193,54 @@ def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> 
     wait_until(lambda: has_died(leader), "it has died")
     comes_first(cluster, leader)
     assert leader.events("old_folder")
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_an_old_copy_of_one_folder(cluster: ClusterProcesses, stopped: bool) -> None:
+    """Its broker comes back before all others. `stopped`: the broker was, when the copy was made."""
+    leader = add(cluster, VALUES[:50])
+    old = leader.data.with_name("old")
+    if stopped:
+        leader.stop()
+    shutil.copytree(folder(leader), old)
+    if stopped:
+        leader.start()
+        cluster.until_known()
+    add(cluster, VALUES[50:])
+    for broker in cluster.brokers.values():
+        broker.kill()
+    shutil.rmtree(folder(leader))
+    old.rename(folder(leader))
+    dies_at(leader, EXCLUDES)
+    leader.begin()
+    wait_until(lambda: has_died(leader), "it has died")
+    comes_first(cluster, leader)
+    cluster.until_in_sync("t")
+    assert read(cluster) == VALUES
+    leads_alone(cluster, leader)
+    assert read(cluster) == VALUES
+    assert leader.events("replica_lost")
+
+
+def test_the_last_batch_that_one_disk_has_lost(cluster: ClusterProcesses) -> None:
+    """Right after it was acknowledged all brokers were killed, and that one comes back first."""
+    leader = add(cluster, VALUES)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    id, follower = next(each for each in cluster.brokers.items() if each[1] is not leader)
+    last = max(each for each in folder(follower).glob("*.log") if each.stat().st_size)
+    data = last.read_bytes()
+    last.write_bytes(data[: -[header.size for header, _ in batch.split(data)][-1]])
+    follower.start()
+
+    def is_decided() -> bool:
+        state = cluster.states("t")[0]
+        return state["leader"] == id or id not in state["isr"]
+
+    wait_until(is_decided, "it leads, or has taken itself out")
+    start_others(cluster)
     cluster.until_in_sync("t")
     assert read(cluster) == VALUES
 

@@ -74,6 +74,7 @@ def test_replicas_move_under_writes(cluster: ClusterProcesses) -> None:
     assert not writer.failed
     for each in cluster.brokers.values():
         each.stop()
+        assert not each.events("events_lost"), "a replica that is back is taken for one that was there before"
     for partition, acked in writer.acked.items():
         for id in (1, 3):
             found = read(cluster.brokers[id].data, "t", partition)

@@ -72,6 +72,7 @@ class ReplicaLogs:
                 with refusals(folder):
                     OS_DISK.mkdir(folder)
                 _note_loss(folder, why)
+                self._runtime.reached.forget(topic.id, [index])
                 self._lose(topic, index, number, Loss.ALL, why)
         self.replicas.note((topic.id, index) for topic, index, _ in wanted)
 
@@ -84,7 +85,8 @@ class ReplicaLogs:
         runtime = self._runtime
         applied = 0 if (topic.id, index) in self.lost else runtime.views.applied(number)
         folder = runtime.folder_of(topic.name, index)
-        return LogPlace(f"{topic.name}-{index}", folder, topic.config, text_id(topic.id), applied)
+        reached = runtime.reached.of(topic.id, index)
+        return LogPlace(f"{topic.name}-{index}", folder, topic.config, text_id(topic.id), reached, applied)
 
     async def _open(self, places: Sequence[LogPlace]) -> list[Log]:
         runtime = self._runtime
@@ -165,11 +167,12 @@ class ReplicaLogs:
             if folder.exists():
                 room = shutil.disk_usage(folder).free > 2 * old.size or isinstance(old, OfflineLog)
                 old.abandon()
+                self._runtime.reached.forget(topic.id, [index])
                 self.remove_aside(topic, index)
                 self._set_aside(folder)
                 if not room:
                     self.remove_aside(topic, index)
-        log = Log.open(folder, topic.config)
+        log = Log.open(folder, topic.config, reached=self._runtime.reached.of(topic.id, index))
         identity.mark(folder, text_id(topic.id))
         return log, Standing.whole(log)
 
@@ -195,7 +198,7 @@ class ReplicaLogs:
         lost events: `old` and `lost` say so then."""
         folder = self._runtime.folder_of(topic.name, index)
         old.abandon()
-        log = Log.open(folder, topic.config)
+        log = Log.open(folder, topic.config, reached=self._runtime.reached.of(topic.id, index))
         applied = self._runtime.views.applied(number)
         log.damage = old.damage
         self._learn(log, applied)
@@ -208,11 +211,11 @@ class ReplicaLogs:
 
     def make_anew(self, topic: Topic, index: int, old: Log, start: int) -> Log:
         """Removes the log of a follower, and makes an empty one that begins at `start`. Blocks. Raises StorageError."""
-        folder = self._runtime.folder_of(topic.name, index)
+        folder, reached = self._runtime.folder_of(topic.name, index), self._runtime.reached
+        reached.forget(topic.id, [index])
         old.destroy()
-        id = text_id(topic.id)
-        log = Log.open(folder, topic.config, start_offset_hint=start)
-        identity.mark(folder, id)
+        log = Log.open(folder, topic.config, start_offset_hint=start, reached=reached.of(topic.id, index))
+        identity.mark(folder, text_id(topic.id))
         return log
 
     def told(self) -> list[Path]:

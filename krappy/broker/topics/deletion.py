@@ -7,7 +7,7 @@ A crash, or a disk that refuses, may come between any two steps. Then all of the
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,17 +65,18 @@ async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     runtime.dropped_views += stored.numbers
 
 
-async def remove_left(runtime: Runtime, topic: str, indexes: Iterable[int], id: bytes, numbers: Iterable[int]) -> None:
+async def remove_left(runtime: Runtime, topic: str, indexes: Sequence[int], id: bytes, numbers: Iterable[int]) -> None:
     """Removes the views of these numbers, and the folders of these partitions if they are of the topic with this id,
-    durably. Raises StorageError."""
+    durably. Then nothing here tells how far their logs were. Raises StorageError."""
     in_thread = partial(trio.to_thread.run_sync, limiter=runtime.disk_limiter)
     for dropped, number in enumerate(numbers, 1):
         runtime.views.drop(number)
         if dropped % AT_ONCE == 0:
             await trio.lowlevel.cancel_shielded_checkpoint()
-    folders = (runtime.folder_of(topic, index) for index in indexes)
+    folders = [runtime.folder_of(topic, index) for index in indexes]
     await in_thread(_remove, folders, text_id(id))
     await in_thread(_sync, runtime.folder_of(topic, 0).parent)
+    await in_thread(runtime.reached.forget, id, indexes)
     await in_thread(runtime.views.flush)
 
 

@@ -20,18 +20,20 @@ from krappy.store.disk import NO_DESCRIPTOR, OS_DISK
 from krappy.store.format import LOG
 from krappy.store.log import Log
 from krappy.store.offline import OfflineLog
+from krappy.store.reached import Reached
 
 NEW_AT_ONCE = 16  # new logs that one thread call makes: each takes a fraction of a millisecond
 
 
 class LogPlace(NamedTuple):
     """A partition's log to be opened. `name`: the partition's, for people. `topic_id`: as Kafka writes it. `applied`:
-    its view has the events before this offset, so the log must have had them."""
+    its view has the events before this offset, so the log must have had them. `reached`: its record of what it had."""
 
     name: str
     folder: Path
     config: TopicConfig
     topic_id: str
+    reached: Reached
     applied: int = 0
 
 
@@ -113,7 +115,7 @@ def _open(place: LogPlace, check_stop: Callable[[], None], *, new: bool) -> Log:
     if place.applied and not any(place.folder.glob("*" + LOG)):
         raise StorageError(f"{place.folder} is missing or empty, and its log had offsets up to {place.applied}")
     identity.claim(place.folder, place.topic_id)
-    log = Log.open(place.folder, place.config, check_stop=check_stop, new=new)
+    log = Log.open(place.folder, place.config, check_stop=check_stop, new=new, reached=place.reached)
     identity.mark(place.folder, place.topic_id)
     return log
 

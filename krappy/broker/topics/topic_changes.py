@@ -296,6 +296,7 @@ class TopicChanges:
                     runtime.folder_of(topic.name, index),
                     topic.config,
                     text_id(topic.id),
+                    runtime.reached.of(topic.id, index),
                     applied,
                 )
                 for topic, index, applied in wanted

@@ -17,6 +17,8 @@ from krappy.errors import StorageError
 from krappy.store import identity
 from krappy.store.catalog import StoredTopic
 from krappy.store.disk import OS_DISK
+from krappy.store.format import REACHED
+from krappy.store.reached import ReachedFile
 from krappy.store.refusals import refusals
 
 if TYPE_CHECKING:
@@ -28,12 +30,15 @@ PROBE_SIZE = 4096  # a block: a full disk has no room for it either
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def make_folders(data: Path) -> None:
-    """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have."""
+def make_folders(data: Path) -> ReachedFile:
+    """Makes and syncs the folders. Existing ones are synced as well: a broker that was killed may not have. Gives the
+    records of how far the logs in them have been on disk."""
     with refusals(data):
         OS_DISK.mkdir(data / "topics")
+        reached = ReachedFile(data / REACHED)
         for folder in (data, data / "topics"):
             OS_DISK.fsync_dir(folder)
+    return reached
 
 
 def report_unclaimed(runtime: Runtime, topics: Sequence[StoredTopic]) -> None:

@@ -1,0 +1,142 @@
+"""How far each log of a data folder has been on this disk: the file `DATA/reached`. A log's own folder can't tell that.
+
+A log that ends before what its record says, or that has an event of an earlier leader epoch there, is not the one that
+was here: an old copy of its folder was put back, or the disk has lost the end of it. Recovery takes that for a loss of
+events (recovery.py).
+
+A record never says more than its log has on disk, so that nothing that comes in between makes a whole log look like an
+old one:
+
+- After a sync of the log, before anybody counts on that, its record is written, without a sync. After a kill it says
+  exactly how far the log was; after a loss of power that, or what it said some time before.
+- Before a log is made shorter, or another one takes its place, its record is cleared, with a sync.
+
+What can't be read counts as nothing: then a log is taken as it is, as one of an earlier version. So does a write that
+the disk refuses. FORMAT.md has the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from krappy.store.disk import OS_DISK, UNREADABLE, Disk
+from krappy.store.format import REACHED_BODY, REACHED_CRC, REACHED_SIZE
+from krappy.store.local_replicas import ReplicaId
+from krappy.store.refusals import refusals
+
+NOTHING = bytes(REACHED_SIZE)
+
+
+class Reached:
+    """The record of one log. `offset`: everything before it has been on disk; 0: nothing is known. `epoch`: the leader
+    epoch of the last event before it; -1: not known."""
+
+    __slots__ = ("_file", "epoch", "is_over", "key", "offset", "position")
+
+    def __init__(self, file: ReachedFile, key: ReplicaId) -> None:
+        self._file, self.key = file, key
+        self.offset, self.epoch = 0, -1
+        self.position = -1  # in the file; -1: it was not written yet
+        self.is_over = False  # it was forgotten; a sync of its log may still be under way
+
+    def note(self, offset: int, epoch: int) -> None:
+        """To be called after a sync of the log."""
+        if offset and (offset, epoch) != (self.offset, self.epoch):
+            self._file.write(self, offset, epoch)
+
+    def clear(self) -> None:
+        """To be called before the log is made shorter. On disk when it returns. Raises OSError."""
+        self._file.clear([self])
+
+
+class ReachedFile:
+    """Safe for several threads."""
+
+    def __init__(self, path: Path, disk: Disk = OS_DISK) -> None:
+        """Makes the file if it is missing, or can't be read. Raises StorageError."""
+        self._path = path
+        self._lock = Lock()  # held while records are written
+        self._known: dict[ReplicaId, Reached] = {}
+        with refusals(path):
+            try:
+                data = disk.read_file(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, *UNREADABLE):
+                    raise
+                data = b""
+                disk.write_file(path, data, sync=False)
+            self._file = disk.open(path, write=True)
+        self._free = []  # positions of records that can be overwritten
+        self._end = -(-len(data) // REACHED_SIZE) * REACHED_SIZE
+        for position in range(0, self._end, REACHED_SIZE):
+            found = _unpacked(data[position : position + REACHED_SIZE])
+            if found is None or found[0] in self._known:
+                self._free.append(position)
+            else:
+                record = self.of(*found[0])
+                record.position, (_, record.offset, record.epoch) = position, found
+
+    def of(self, topic_id: bytes, index: int) -> Reached:
+        """The record of a log."""
+        key = topic_id, index
+        with self._lock:
+            return self._known.setdefault(key, Reached(self, key))
+
+    def forget(self, topic_id: bytes, indexes: Iterable[int]) -> None:
+        """To be called before other logs take the places of these, or none does. On disk when it returns. Raises
+        StorageError; then it must be called again."""
+        with self._lock:
+            gone = [self._known[key] for index in indexes if (key := (topic_id, index)) in self._known]
+            for each in gone:
+                each.is_over = True
+        with refusals(self._path):
+            self.clear(gone)
+        with self._lock:
+            for each in gone:
+                if self._known.pop(each.key, None) is each and each.position >= 0:
+                    self._free.append(each.position)
+
+    # --- for its records
+
+    def write(self, record: Reached, offset: int, epoch: int) -> None:
+        """If the disk refuses, the record stays what it is."""
+        body = REACHED_BODY.pack(*record.key, epoch, offset)
+        with self._lock, suppress(OSError):
+            if record.is_over:
+                return
+            position = record.position
+            if position < 0:
+                position = self._free[-1] if self._free else self._end
+            self._file.write([_packed(body)], position)
+            if record.position < 0:
+                record.position = self._free.pop() if self._free else self._end
+                self._end = max(self._end, position + REACHED_SIZE)
+            record.offset, record.epoch = offset, epoch
+
+    def clear(self, records: Iterable[Reached]) -> None:
+        """On disk when it returns. Raises OSError."""
+        with self._lock:
+            written = [each for each in records if each.position >= 0]
+            for each in written:
+                each.offset, each.epoch = 0, -1
+                self._file.write([NOTHING], each.position)
+        if written:
+            self._file.fdatasync()
+
+
+def _packed(body: bytes) -> bytes:
+    return (body + REACHED_CRC.pack(zlib.crc32(body))).ljust(REACHED_SIZE, b"\0")
+
+
+def _unpacked(data: bytes) -> tuple[ReplicaId, int, int] | None:
+    """((topic id, partition), offset, leader epoch); None for what is no record."""
+    body = data[: REACHED_BODY.size]
+    if data != _packed(body):
+        return None
+    topic_id, index, epoch, offset = REACHED_BODY.unpack(body)
+    return ((topic_id, index), offset, epoch) if offset > 0 else None
