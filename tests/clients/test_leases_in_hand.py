@@ -10,6 +10,7 @@ import pytest
 import krappy
 from krappy import blocking
 from tests.clients.helpers import fill
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +77,7 @@ def test_a_blocking_member_polls_when_it_wants_events(address: str, topic: str) 
         assert [(row.floor, row.dead) for row in client.group(topic).partitions] == [(3, 0)]
 
 
+@alone
 def test_an_answer_that_lay_unread_brings_nothing_that_was_leased_again(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

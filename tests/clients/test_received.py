@@ -16,6 +16,7 @@ from krappy.clients.events import EventBatch
 from krappy.errors import ConnectionLost, RequestTimeout
 from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
+from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +94,7 @@ def test_leases_that_end_while_events_are_made(
             assert [(event.offset, event.deliveries) for event in came] == [(1, 2), (2, 2)]
 
 
+@alone
 def test_a_poll_gives_all_that_came_together(address: str, topic: str) -> None:
     """However small the batches were, and in whatever partitions: so one ack can be for all."""
     with blocking.connect(address) as client:
