@@ -7,6 +7,7 @@ that needs. Its offsets are as of when the leader was asked.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import trio
@@ -23,7 +24,7 @@ from krappy.types import Span
 T = TypeVar("T")
 NATIVE = ("shared", "positions")  # kinds of groups of the native protocol
 MAX_MERGED = 128  # partitions that are read for one page
-ELECTION_SECONDS = 20.0  # for which a live view waits while nobody leads a partition
+ELECTION_SECONDS = 10.0  # for which one who reads waits while nobody leads a partition, as of a topic that is new
 AGAIN_SECONDS = 0.2  # between two looks for its leader
 
 
@@ -181,10 +182,13 @@ async def sources(call: Call, topic: TopicPort, indexes: Collection[int]) -> lis
                 raise
     if len(here) < len(wanted):
         assert call.gateway is not None
-        away = [index for index in wanted if index not in here]
-        told = await _told(call.gateway, topic.name, away)
-        here |= {index: ElsewherePartition(call.gateway, topic, told[index]) for index in away}
+        here |= await soon(partial(_away, call.gateway, topic, [index for index in wanted if index not in here]))
     return [here[index] for index in wanted]
+
+
+async def _away(gateway: GatewayPort, topic: TopicPort, indexes: list[int]) -> dict[int, ElsewherePartition]:
+    told = await _told(gateway, topic.name, indexes)
+    return {index: ElsewherePartition(gateway, topic, told[index]) for index in indexes}
 
 
 async def _told(gateway: GatewayPort, topic: str, indexes: Collection[int]) -> dict[int, PartitionTold]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +14,7 @@ from msgspec import Meta
 
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
-from krappy.console.elsewhere import AllLed, EventSource, led_here, refresh, soon, sources
+from krappy.console.elsewhere import AllLed, EventSource, led_here, refresh, sources
 from krappy.console.events import Partition, ValueBytes
 from krappy.console.pacer import PacedStopwatch
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
@@ -109,7 +108,7 @@ class WatchView:
         except NotLeader:
             if self._call.gateway is None or not at:
                 raise
-            partitions = await soon(partial(sources, self._call, self._topic, self._query.partition))
+            partitions = await sources(self._call, self._topic, self._query.partition)
             await WatchElsewhereView(self._call, self._topic, partitions, self._query, at).run(send)
 
     async def _run(self, send: Any, at: dict[int, int]) -> None:
