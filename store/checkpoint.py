@@ -65,6 +65,7 @@ class Checkpoint(NamedTuple):
     cut: bool = False  # a truncation was decided: all behind `position`, and all later segments, have to go
     appended_ms: int | None = None  # when that segment got its last batch; None: it had none, or that is not known
     gone_below: int = 0  # tombstones and markers from before this offset may be missing
+    noted: bool = True  # its writer clears the log's record in DATA/reached before it makes the log shorter
 
     @classmethod
     def of(
@@ -163,11 +164,12 @@ class Checkpoint(NamedTuple):
             cut = bool(found.pop("cut", False))
             below = min(found["sparse"], found["recovery"])  # what an earlier version may have removed
             gone_below = int(found.pop("gone_below", below))
+            noted = bool(found.pop("noted", False))
             if not isinstance(cache, str):
                 raise TypeError(cache)
             others = (
                 *("closed", "producers", "transactions", "cache", "proofs", "epochs"),
-                *("high_watermark", "earlier", "cut", "appended_ms", "gone_below"),
+                *("high_watermark", "earlier", "cut", "appended_ms", "gone_below", "noted"),
             )
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
@@ -184,6 +186,7 @@ class Checkpoint(NamedTuple):
             high_watermark=None if marked is None else int(marked),
             earlier=earlier,
             cut=cut,
+            noted=noted,
             appended_ms=last or None,
             gone_below=gone_below,
         )

@@ -62,6 +62,8 @@ class ReachedFile:
         self._path = path
         self._lock = Lock()  # held while records are written
         self._known: dict[ReplicaId, Reached] = {}
+        # A process that was killed may have cleared records without a sync, so that a loss of power brings them back.
+        self._is_synced = False
         with refusals(path):
             try:
                 data = disk.read_file(path)
@@ -98,8 +100,10 @@ class ReachedFile:
             self.clear(gone)
         with self._lock:
             for each in gone:
-                if self._known.pop(each.key, None) is each and each.position >= 0:
-                    self._free.append(each.position)
+                if self._is_known(each):  # else somebody else has forgotten it meanwhile
+                    del self._known[each.key]
+                    if each.position >= 0:
+                        self._free.append(each.position)
 
     # --- for its records
 
@@ -121,12 +125,17 @@ class ReachedFile:
     def clear(self, records: Iterable[Reached]) -> None:
         """On disk when it returns. Raises OSError."""
         with self._lock:
-            written = [each for each in records if each.position >= 0]
+            written = [each for each in records if each.position >= 0 and self._is_known(each)]
             for each in written:
                 each.offset, each.epoch = 0, -1
                 self._file.write([NOTHING], each.position)
-        if written:
+            needed = written or not self._is_synced
+        if needed:
             self._file.fdatasync()
+            self._is_synced = True
+
+    def _is_known(self, record: Reached) -> bool:
+        return self._known.get(record.key) is record
 
 
 def _packed(body: bytes) -> bytes:

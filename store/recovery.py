@@ -120,7 +120,9 @@ class _Recovery(LogTail):
         segments = self.closed(bases)
         segments += self.tail(bases[len(segments) :], segments[-1].next_offset if segments else None)
         active = segments[-1]
-        if self.reached is not None:
+        if self.reached is not None and saved is not None and not saved.noted:
+            self.reached.clear()  # a version that does not know it may have made the log shorter
+        elif self.reached is not None:
             self.compare(active, start, self.reached)
         sparse = saved.sparse if saved else max(active.base_offset, self.holes)
         active.dense = active.base_offset >= sparse
@@ -154,9 +156,16 @@ class _Recovery(LogTail):
         if end > active.next_offset:
             why = "they were on this disk; so this is an old copy of the folder, or the disk has lost them"
             self.fill(active, end, why)
-        elif end > start and -1 != (found := self.epochs.at(last)) < reached.epoch:
+        elif end > start and self.tells_epoch(active, last) and -1 != (found := self.epochs.at(last)) < reached.epoch:
             why = f"it is of leader epoch {found}; this disk had one of {reached.epoch}, so this is an old copy"
             self.lost(active, last, end, why)
+
+    def tells_epoch(self, active: Segment, offset: int) -> bool:
+        """Whether the list of leader epochs is true there. Made anew from batches, it lacks those of which the cleaner
+        has taken all events; and none behind damage is believed."""
+        if self.saved is None:
+            return offset >= active.base_offset and not self.misfits
+        return self.saved.epochs is not None and not self.misfits
 
     # ---------------------------------------------------------------- the folder's files
 

@@ -71,8 +71,9 @@ class WritableLog(ReadableLog):
         self._unsynced.names = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
         self._cache = disk.page_cache(folder)
-        # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment.
-        self._owed = found.saved is None or found.saved.cache != self._cache
+        # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment, or an
+        # earlier version wrote it.
+        self._owed = found.saved is None or found.saved.cache != self._cache or not found.saved.noted
         self._first = found.saved is None  # no checkpoint was written yet
         self._reached: Reached | None = None
         self._is_cut = False  # it is being made shorter: its record says nothing meanwhile

@@ -23,7 +23,7 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 15),
+    *[OFFSET] * (len(Checkpoint._fields) - 16),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE, MAYBE)).map(tuple),
     producers=st.binary(),
     cache=st.text(),
@@ -35,6 +35,7 @@ CHECKPOINTS = st.builds(
     cut=st.booleans(),
     appended_ms=MAYBE,
     gone_below=OFFSET,
+    noted=st.booleans(),
 )
 
 
@@ -74,14 +75,20 @@ def test_one_of_another_version_is_a_bad_checkpoint() -> None:
 def test_one_of_an_earlier_version_is_read(checkpoint: Checkpoint) -> None:
     packed = checkpoint.pack()
     fields = msgpack.unpackb(packed[CHECKPOINT_HEAD.size :])
-    for name in ("high_watermark", "earlier", "cut", "appended_ms", "gone_below"):
+    for name in ("high_watermark", "earlier", "cut", "appended_ms", "gone_below", "noted"):
         del fields[name]
     body = msgpack.packb(fields)
     found = Checkpoint.unpack(CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + body)
     closed = tuple(info._replace(appended_ms=None) for info in checkpoint.closed)
     gone_below = min(checkpoint.sparse, checkpoint.recovery)
     assert found == checkpoint._replace(
-        high_watermark=None, earlier=None, cut=False, appended_ms=None, closed=closed, gone_below=gone_below
+        high_watermark=None,
+        earlier=None,
+        cut=False,
+        appended_ms=None,
+        closed=closed,
+        gone_below=gone_below,
+        noted=False,
     )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from krappy.errors import StorageError
 from krappy.store import loss
+from krappy.store.checkpoint import Checkpoint
 from krappy.store.format import REACHED, REACHED_SIZE
 from krappy.store.log import Log
 from krappy.store.reached import Reached, ReachedFile
 from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
-from tests.store.logs import FOLDER, SMALL, made
+from tests.store.logs import FOLDER, SMALL, forget_checkpoint, made
 from tests.store.test_cleaner import Some
 
 ID = b"topic id, 16 b. "
@@ -209,6 +211,101 @@ def test_a_sync_while_the_log_is_cut() -> None:
     assert file.of(ID, 0).offset == 4
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_kill_before_the_sync_of_a_cleared_record(is_new: bool) -> None:
+    """The next start sees the record cleared; a loss of power would bring it back."""
+    for step in range(100):
+        disk = FaultyDisk()
+        file = ReachedFile(FILE, disk)
+        log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
+        append(log, 9)
+        log.checkpoint()
+        file._file.fdatasync()
+        disk.fsync_dir(FOLDER.parent)
+        disk.dies_at = disk.operations + step
+        with suppress(PowerLoss):
+            log.truncate(6)
+        done = not disk.off
+        disk.crash(Everything())
+        file = ReachedFile(FILE, disk)
+        log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
+        if is_new:
+            file.forget(ID, [0])
+            log.destroy()
+            disk.fsync_dir(FOLDER.parent)
+        else:
+            log.truncate(3)
+        disk.crash()
+        log = Log.open(FOLDER, SMALL, disk=disk, reached=ReachedFile(FILE, disk).of(ID, 0))
+        assert (log.recovery.lost, log.end_offset) == ([], 0 if is_new else 3), step
+        if done:
+            break
+    assert step > 5
+
+
+# ---------------------------------------------------------------- what batches do not tell
+
+
+def test_an_epoch_that_the_cleaner_has_taken(folder: Path, file: ReachedFile) -> None:
+    """After a loss of power the record may be of long before."""
+    log = opened(folder, file)
+    append(log, 5, epoch=1)
+    append(log, 1, epoch=2)
+    before = folder.with_name(REACHED).read_bytes()
+    append(log, 1, epoch=3)
+    log.roll()
+    log.clean(lambda some: [offset != 5 for _, offset, _, _ in some], 7, 0)
+    log.close()
+    forget_checkpoint(folder)
+    folder.with_name(REACHED).write_bytes(before)
+    assert not opened(folder, ReachedFile(folder.with_name(REACHED))).recovery.lost
+
+
+def test_an_epoch_that_is_damaged(folder: Path, file: ReachedFile) -> None:
+    """Damage is told, and it is no loss."""
+    log = opened(folder, file)
+    append(log, 5, epoch=1)
+    log.checkpoint()
+    size = log.size
+    append(log, 1, epoch=2)
+    path = folder / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[size + 12] = 0x40
+    path.write_bytes(data)
+    recovery = opened(folder, file).recovery
+    assert recovery.damage
+    assert not recovery.lost
+
+
+# ---------------------------------------------------------------- an earlier version in between
+
+
+def test_an_earlier_version_has_made_the_log_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no records. What it has left says nothing, also not after a loss of power later."""
+    disk = FaultyDisk()
+    file = ReachedFile(FILE, disk)
+    log = Log.open(FOLDER, SMALL, disk=disk, reached=file.of(ID, 0))
+    append(log, 9)
+    log.close()
+    file._file.fdatasync()
+    disk.fsync_dir(FOLDER.parent)
+    with monkeypatch.context() as earlier:
+        fields = Checkpoint._asdict
+        earlier.setattr(
+            Checkpoint, "_asdict", lambda self: {key: value for key, value in fields(self).items() if key != "noted"}
+        )
+        log = Log.open(FOLDER, SMALL, disk=disk)
+        log.truncate(5)
+        log.close()
+    for end in (6, 7):
+        record = ReachedFile(FILE, disk).of(ID, 0)
+        log = Log.open(FOLDER, SMALL, disk=disk, reached=record)
+        assert not log.recovery.lost
+        append(log, 1)
+        assert record.offset == log.end_offset == end
+        disk.crash()
+
+
 # ---------------------------------------------------------------- the file
 
 
@@ -238,6 +335,27 @@ def test_records_are_read_again_and_their_room_is_used_again(tmp_path: Path) -> 
     noted(file, 7, 17)
     assert offsets(ReachedFile(path), 8) == [0, 0, 0, 13, 14, 15, 16, 17]
     assert path.stat().st_size == 5 * REACHED_SIZE
+
+
+def test_a_log_is_forgotten_twice_at_a_time() -> None:
+    """The second one to end harms neither the log's new record nor the one that has taken the room of the old one."""
+    disk = FaultyDisk()
+    file = ReachedFile(FILE, disk)
+    noted(file, 0, 10)
+
+    def other(name: str) -> bool:
+        if name == f"fdatasync {REACHED}":
+            disk.refuses = lambda name: False
+            file.forget(ID, [0])
+            noted(file, 1, 11)
+            noted(file, 0, 12)
+        return False
+
+    disk.refuses = other
+    file.forget(ID, [0])
+    assert offsets(file, 2) == offsets(ReachedFile(FILE, disk), 2) == [12, 11]
+    file.forget(ID, [0])
+    assert offsets(ReachedFile(FILE, disk), 2) == [0, 11]
 
 
 def test_damage_harms_one_record(tmp_path: Path) -> None:
