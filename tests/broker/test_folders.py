@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from trio.testing import trio_test
 
+from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.cli import checkup
 from krappy.errors import StorageError
 from krappy.store import identity
 from krappy.store.format import IDENTITY
+from krappy.store.local_replicas import LocalReplicas
+from krappy.store.meta import Meta
+from krappy.store.reached import ReachedFile
 from krappy.store.synced import ACCEPT, NAME
 from krappy.types import text_id
 from tests.broker.engine import as_killed, publish, read_all, running
@@ -121,6 +126,23 @@ async def test_folders_that_are_no_old_copies(tmp_path: Path) -> None:
     async with running(tmp_path / "killed", report, durability="fsync") as broker:
         assert broker.topic("t").led(1).high_watermark == 5
     assert "events_lost" not in said
+
+
+def test_a_replica_that_comes_back(tmp_path: Path) -> None:
+    """An earlier version, which knows no records, removed it in between."""
+    reached = ReachedFile(tmp_path / "reached")
+    for id in (b"a" * 16, b"b" * 16):
+        reached.of(id, 0).note(9, 1)
+    others = SimpleNamespace(replicas=(1, 2))
+    topic = SimpleNamespace(name="t", id=b"a" * 16, image=SimpleNamespace(partitions=[others]))
+    runtime = SimpleNamespace(reached=reached, folder_of=lambda name, index: tmp_path / "topics" / f"{name}-{index}")
+    meta = Meta(tmp_path / "meta")
+    replicas = LocalReplicas(meta)
+    ReplicaLogs(cast("Any", runtime), replicas)._note([(cast("Any", topic), 0, 1)])
+    assert (b"a" * 16, 0) in replicas
+    found = ReachedFile(tmp_path / "reached")
+    assert [found.of(id, 0).offset for id in (b"a" * 16, b"b" * 16)] == [0, 9]
+    meta.close()
 
 
 @trio_test

@@ -67,6 +67,8 @@ class ReplicaLogs:
             # A log that was not made here for this topic, and does not tell whose it is, may be another one's.
             if owner not in (None, text_id(topic.id)) or (owner is None and not known and not _is_gone(folder)):
                 self._set_aside(folder)
+            if not known and _is_gone(folder):  # an earlier version may have removed a replica, and left its record
+                self._runtime.reached.forget(topic.id, [index])
             if known and _is_gone(folder) and _has_others(topic, index):
                 why = f"{folder} is missing or empty"
                 with refusals(folder):
