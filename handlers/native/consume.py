@@ -61,7 +61,7 @@ async def register_consumer(
         ),
         member=None,
         positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
-        ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],
+        ends=[(at.topic, at.partition, partition.known_end()) for at, partition in partitions.items()],
         topic_ids=ids,
     )
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+from threading import Thread
+
+from krappy import blocking
 from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
-from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_distant_groups import throttle
 from tests.cluster.test_moves import holders, moving, reassign
 from tests.cluster.test_native_groups import LONG, coordinator, make_at
@@ -66,3 +72,37 @@ def test_a_replica_that_is_still_copied_moves_no_share_group_back(cluster: Clust
         [part] = found["topics"][0]["partitions"]
         assert (part["start_offset"], part["lag"]) == (50, 0)
         assert moving(cluster), "the replica was copied faster than it should be"
+
+
+def test_a_new_leader_tells_no_end_before_that_of_the_last_one(
+    tmp_path: Path, shared_processes: SharedProcesses
+) -> None:
+    """Nobody has told it how far the last one was (KIP-207), since the third replica stands still."""
+    with brokers(tmp_path, shared=shared_processes, replica_lag_time_max_ms=600_000) as cluster:
+        make_at(cluster, "t", [1, 2, 3])
+        cluster.until_in_sync("t")
+        with cluster.paused(3):
+            with cluster.asked(1) as raw:
+                assert raw.produce("t", TEN, acks=1)["error_code"] == Code.NONE
+            wait_until(lambda: _size(cluster, 2) == _size(cluster, 1) > 0, "the second replica has them")
+            cluster.brokers[1].kill()
+            wait_until(lambda: cluster.partitions_at(2, "t")[0].leader == 2, "it leads")
+            told: list[int] = []
+            with blocking.connect(cluster.native, timeout=LONG) as client:
+
+                def ask() -> None:
+                    told.extend(client.offsets("t", "latest").values())
+                    with client.consumer("t", start="earliest", end="now") as consumer:
+                        told.append(len(list(consumer)))
+
+                asking = Thread(target=ask)
+                asking.start()
+                asking.join(0.5)  # long enough for the wrong answer
+                os.kill(cluster.brokers[3].pid, signal.SIGCONT)
+                asking.join(LONG)
+            assert told == [10, 10]
+
+
+def _size(cluster: ClusterProcesses, id: int) -> int:
+    """Bytes in a broker's log."""
+    return sum(each.stat().st_size for each in (cluster.brokers[id].data / "topics" / "t-0").glob("*.log"))

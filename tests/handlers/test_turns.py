@@ -71,6 +71,9 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ("Scan", "partitions"): lambda h: m.Scan("t", partitions=EVERY),
     ("Watch", "partitions"): lambda h: m.Watch("t", partitions=EVERY, offsets=[(at, 0) for at in range(PARTITIONS)]),
     ("Watch", "offsets"): lambda h: m.Watch("t", offsets=[(at, 0) for at in EVERY]),
+    ("Watch", "epochs"): lambda h: m.Watch(
+        "t", offsets=[(at, 0) for at in range(PARTITIONS)], epochs=[(at, 0) for at in EVERY]
+    ),
     ("OpenSnapshot", "partitions"): lambda h: m.OpenSnapshot("t", partitions=EVERY),
     ("ReadSnapshot", "columns"): lambda h: m.ReadSnapshot(h.snapshot, 0, columns=["key"] * MOST),
     ("GetColumns", "columns"): lambda h: m.GetColumns("t", bytes(8), b"", columns=["key"] * MOST),

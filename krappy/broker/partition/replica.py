@@ -327,8 +327,7 @@ class Replica:
         self.check_readable(offset)
         if offset >= self.last_stable_offset:
             return Span(b"", offset, 0)
-        bound = self._limit(limit)
-        span = self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records, nowait=True)
+        span = self.log.read_span(offset, max_bytes, limit=self._limit(limit), max_records=max_records, nowait=True)
         return self._without_aborted(offset, span) if self.stability else span
 
     async def read(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
@@ -336,10 +335,8 @@ class Replica:
         try:
             return self.read_now(offset, max_bytes, limit, max_records)
         except BlockingIOError:
-            bound = self._limit(limit)
-            span = await self._in_thread(
-                offset, lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records)
-            )
+            read = partial(self.log.read_span, offset, max_bytes, limit=self._limit(limit), max_records=max_records)
+            span = await self._in_thread(offset, read)
             return self._without_aborted(offset, span) if self.stability else span
 
     # --- reads for Kafka's consumers, which leave out aborted events themselves
@@ -432,19 +429,24 @@ class Replica:
 
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
-        self._alive()
-        with unless_gone(self):
-            found = await large.opened(partial(self.log.find_timestamp, timestamp))
-        return self.last_stable_offset if found is None else min(found[0], self.last_stable_offset)
+        end = self.last_stable_offset
+        found = await self.find_time(timestamp, end)
+        return end if found is None else found[0]
+
+    def known_end(self) -> int:
+        """Everything before it can be read. Raises NotLeader while a new leader can't tell that yet (KIP-207)."""
+        if self.role is Role.LEADER and not self.replicas.knows_end:
+            raise self.unsure()
+        return self.last_stable_offset
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
-        """Turns a start as the protocol names it into an offset. Raises OffsetOutOfRange."""
+        """Turns a start as the protocol names it into an offset. Raises OffsetOutOfRange; NotLeader as `known_end`."""
         if self.offline:
             self._alive()
         if start == "earliest":
             return self.start_offset
         if start == "latest":
-            return self.last_stable_offset
+            return self.known_end()
         assert start_at is not None
         if start == "timestamp":
             return await self.offset_at(start_at)
