@@ -127,8 +127,9 @@ class CuttableLog(WritableLog):
         try:
             yield
         finally:
-            self._is_cut = False
-            self._note_reached(self._synced)
+            with self._syncing:  # else a sync that is under way now might note more before this notes less
+                self._is_cut = False
+                self._note_reached(self._synced)
 
     def _part(self, segment: Segment, offset: int) -> Segment:
         """The segment up to the first batch that reaches beyond `offset`, ready to be active. Its file is not cut yet.
