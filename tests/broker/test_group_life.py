@@ -12,7 +12,7 @@ from krappy import errors
 from tests.broker.engine import events, offsets, publish, running
 
 ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
-LONG = 60_000  # ms; no test waits for so long
+LONG_MS = 60_000  # ms; no test waits for so long
 
 
 @trio_test
@@ -145,7 +145,7 @@ async def test_a_deleted_topic_takes_its_positions_along(tmp_path: Path) -> None
 
         async def wait() -> None:
             with pytest.raises(errors.UnknownTopic) as found:
-                await only.poll(*ALL, LONG)
+                await only.poll(*ALL, LONG_MS)
             raised.append(found.value)
 
         async with trio.open_nursery() as nursery:
@@ -160,7 +160,7 @@ async def test_a_deleted_topic_takes_its_positions_along(tmp_path: Path) -> None
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 2)
         with pytest.raises(errors.UnknownTopic, match="made anew"):
-            await member.poll(*ALL, LONG)
+            await member.poll(*ALL, LONG_MS)
         again = await broker.groups.join("g", "a", ["t", "u"])
         assert [(got.topic, got.offset) for got in events(await again.poll(*ALL))] == [("t", 0), ("t", 1)]
     async with running(tmp_path) as broker:

@@ -22,7 +22,7 @@ from krappy.waiting import Later
 from tests.broker.engine import as_killed, events, offsets, publish, ranges, read_all, running, until
 
 ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
-LONG = 60_000  # ms; no test waits for so long
+LONG_MS = 60_000  # ms; no test waits for so long
 
 
 @trio_test
@@ -95,11 +95,11 @@ async def test_what_is_lost_in_parts_is_told_together(tmp_path: Path, monkeypatc
         await member.poll(10, 1 << 20)
         await other.poll(10, 1 << 20)
         asked = [("t", 0, at, at) for at in range(0, 20, 2)]
-        for settle in (member.ack, partial(member.nack, delay_ms=LONG), partial(member.extend, lease_ms=LONG)):
+        for settle in (member.ack, partial(member.nack, delay_ms=LONG_MS), partial(member.extend, lease_ms=LONG_MS)):
             with pytest.raises(errors.InvalidRequest):
                 await member.in_parts([*asked, ("t", 0, 9, 8)], settle, trio.lowlevel.checkpoint)
             assert broker.groups.describe("g")["members"][0]["leased"] == 10, "nothing is done"
-        for settle in (partial(member.extend, lease_ms=LONG), member.ack):
+        for settle in (partial(member.extend, lease_ms=LONG_MS), member.ack):
             with pytest.raises(errors.LeaseLost) as lost:
                 await member.in_parts(asked, settle, trio.lowlevel.checkpoint)
             assert lost.value.details["lost"] == [["t", 0, at, at] for at in range(10, 20, 2)]
@@ -137,7 +137,7 @@ async def test_a_lost_connection_gives_its_events_to_the_one_who_waits(tmp_path:
         got: list[GroupPolled] = []
 
         async def wait() -> None:
-            got.append(await waits.poll(*ALL, LONG))
+            got.append(await waits.poll(*ALL, LONG_MS))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -160,7 +160,7 @@ async def test_what_comes_later_wakes_a_waiting_poll(tmp_path: Path) -> None:
         got: list[tuple[int, int]] = []
 
         async def wait() -> None:
-            got.extend((event.offset, event.deliveries) for event in events(await waiter.poll(1, 1 << 20, LONG)))
+            got.extend((event.offset, event.deliveries) for event in events(await waiter.poll(1, 1 << 20, LONG_MS)))
 
         async with trio.open_nursery() as nursery:  # an event
             nursery.start_soon(wait)
@@ -196,7 +196,7 @@ async def test_one_event_wakes_one_of_many_and_none_is_forgotten(
         got: list[int] = []
 
         async def wait(member: Any) -> None:
-            got.extend(offsets(await member.poll(1, 1 << 20, LONG)))
+            got.extend(offsets(await member.poll(1, 1 << 20, LONG_MS)))
 
         async with trio.open_nursery() as nursery:
             for member in members:
@@ -224,12 +224,12 @@ async def test_a_woken_poll_that_is_cancelled_passes_its_turn_on(tmp_path: Path)
 
         async def dies() -> None:
             with scope:
-                await first.poll(*ALL, LONG)
+                await first.poll(*ALL, LONG_MS)
             assert scope.cancelled_caught
             moved.unsubscribe(scope.cancel)
 
         async def wait() -> None:
-            got.extend(offsets(await second.poll(*ALL, LONG)))
+            got.extend(offsets(await second.poll(*ALL, LONG_MS)))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dies)
@@ -572,7 +572,7 @@ async def test_a_coordinator_that_may_be_deposed_gives_no_event_of_a_key(
         if order == "key":
             got: list[object] = []
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(_note, got, partial(member.poll, 1, 1 << 20, LONG)))
+                nursery.start_soon(partial(_note, got, partial(member.poll, 1, 1 << 20, LONG_MS)))
                 before = asked
                 await until(lambda: asked > before + 4)
                 assert got == []
@@ -615,7 +615,7 @@ async def test_waiting_polls_end_when_the_broker_stops(tmp_path: Path) -> None:
         member = await broker.groups.join("g", "a", ["t"])
 
         async def wait() -> None:
-            got.append(await member.poll(*ALL, LONG))
+            got.append(await member.poll(*ALL, LONG_MS))
 
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()

@@ -27,7 +27,7 @@ from krappy.wire import messages as m
 from tests.broker.engine import publish, running, until
 
 MANY = 1200
-LONG = 600_000  # ms
+LONG_MS = 600_000  # ms
 MOST = 2 * 250  # done between two turns of somebody else: twice, as who runs first in a round is left to chance
 
 
@@ -165,10 +165,10 @@ async def test_leases_that_they_have_end_at_one_moment(tmp_path: Path, monkeypat
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 1)
         for number in range(300):
-            member = await broker.groups.join(f"g{number}", "a", ["t"], lease_ms=LONG)
+            member = await broker.groups.join(f"g{number}", "a", ["t"], lease_ms=LONG_MS)
             assert member.poll_now(1, 1 << 20)
         count.of(monkeypatch, SharedPartition, "ring")
-        later = broker.clock.steady_ms() + LONG
+        later = broker.clock.steady_ms() + LONG_MS
         monkeypatch.setattr(broker.clock, "steady_ms", lambda: later)
         async with count.watching():
             broker.groups.alarms._earlier.set()
@@ -194,7 +194,7 @@ async def test_events_that_a_request_names_often_are_looked_at_once(
             count = Counter()
             count.of(monkeypatch, Leases, name)
             if name == "extend":
-                member.extend(often, LONG)
+                member.extend(often, LONG_MS)
             elif name == "uncount":
                 member.uncount(often, None)
             elif name == "nack":

@@ -19,7 +19,7 @@ from krappy.ports.shares import PartitionId
 from krappy.types import Span
 from tests.broker.engine import publish, running
 
-LONG = 600_000  # ms
+LONG_MS = 600_000  # ms
 
 
 @trio_test
@@ -49,7 +49,7 @@ class Sharing:
         topic, _ = await self.broker.create_topic("t", 1, {})
         self.partition = topic.led(0)
         await publish(self.partition, count)
-        self.shares.rules_of = lambda name: ShareRules(lock_ms=LONG, start="earliest", max_locks=count)
+        self.shares.rules_of = lambda name: ShareRules(lock_ms=LONG_MS, start="earliest", max_locks=count)
         await self.broker.groups.states.begin("g")
         self.id = PartitionId(topic.id, 0)
         connection = self.shares.connect()

@@ -15,11 +15,11 @@ from tests.served import alone
 
 pytestmark = pytest.mark.anyio
 
-LONG = 10.0  # seconds
+LONG_S = 10.0  # seconds
 
 
 async def offsets(consumer: krappy.client.Consumer, count: int) -> list[int]:
-    with anyio.fail_after(LONG):
+    with anyio.fail_after(LONG_S):
         return [(await anext(consumer)).offset for _ in range(count)]
 
 
@@ -89,6 +89,6 @@ async def test_a_partition_that_is_found_when_the_connection_is_lost_is_read_fro
             async with client.producer(topic) as producer:
                 for partition in (0, 1, 2):
                     await producer.send(b"x", partition=partition)
-            with anyio.fail_after(LONG):
+            with anyio.fail_after(LONG_S):
                 assert {(await anext(consumer)).partition for _ in range(3)} == {0, 1, 2}
             assert lost == 3

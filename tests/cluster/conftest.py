@@ -11,7 +11,7 @@ from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.zookeeper import Missing, ZooKeeperServer, zookeepers
 from tests.process import forked
 
-LONG = 120.0
+LONG_S = 120.0
 _numbers = count(1)
 
 
@@ -47,7 +47,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 @pytest.fixture
 def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
     """It waits through a failover."""
-    with blocking.connect(cluster.native, timeout=LONG) as made:
+    with blocking.connect(cluster.native, timeout=LONG_S) as made:
         yield made
 
 

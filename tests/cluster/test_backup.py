@@ -26,13 +26,13 @@ from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, read, unt
 from tests.cluster.test_native_groups import Worker
 from tests.process import BrokerProcess, wait_until
 
-LONG = 120.0
+LONG_S = 120.0
 BULK = 2 << 20  # bytes that no other load writes, so that the backup takes a while
 
 
 def krappy(*arguments: object) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "krappy", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=LONG, check=False)
+    return subprocess.run(command, capture_output=True, timeout=LONG_S, check=False)
 
 
 def done(*arguments: object) -> Any:
@@ -57,21 +57,21 @@ class Pairs:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join(LONG)
+        self._thread.join(LONG_S)
 
     def _run(self) -> None:
         producer = Producer(self._settings)
-        producer.init_transactions(LONG)
+        producer.init_transactions(LONG_S)
         number = 0
         while not self._stop.is_set():
             try:
                 producer.begin_transaction()
                 for topic in ("left", "right"):
                     producer.produce(topic, str(number).encode(), str(number).encode())
-                producer.commit_transaction(LONG)
+                producer.commit_transaction(LONG_S)
             except KafkaException:
                 with suppress(KafkaException):
-                    producer.abort_transaction(LONG)
+                    producer.abort_transaction(LONG_S)
             else:
                 self.acked.append(number)
             number += 1
@@ -94,7 +94,7 @@ class Member:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join(LONG)
+        self._thread.join(LONG_S)
         self._consumer.close()
 
     def _run(self) -> None:
@@ -123,7 +123,7 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
     assigned = {"left": [1, 2, 3], "right": [2, 3, 1], "bulk": [3, 1, 2]}
     made = cluster.admin.create_topics([NewTopic(n, 1, replica_assignment=[r]) for n, r in assigned.items()])
     for each in made.values():
-        each.result(LONG)
+        each.result(LONG_S)
     with client.producer("bulk") as producer:
         producer.send_columns(None, [b"%08d" % n * 128 for n in range(BULK >> 10)])
     client.security.set_password("ada", "secret", ["SCRAM-SHA-256"])
@@ -132,9 +132,9 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
         worker = Worker(cluster, "t", "mail")
         try:
             until_acked(writer, 1_000)
-            wait_until(lambda: len(pairs.acked) > 20, "pairs are written", LONG)
-            wait_until(lambda: len(member.committed) == PARTITIONS, "a group commits", LONG)
-            wait_until(lambda: len(worker.taken) > 200, "a native group goes on", LONG)
+            wait_until(lambda: len(pairs.acked) > 20, "pairs are written", LONG_S)
+            wait_until(lambda: len(member.committed) == PARTITIONS, "a group commits", LONG_S)
+            wait_until(lambda: len(worker.taken) > 200, "a native group goes on", LONG_S)
             cluster.until_in_sync("t")
             for name in (OFFSETS, SHARES, TRANSACTIONS):
                 cluster.until_in_sync(name)
@@ -147,7 +147,7 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
 
 def check(before: Before, native: str, kafka: str) -> None:
     """What a restored broker, or cluster, has."""
-    with blocking.connect(native, timeout=LONG) as client:
+    with blocking.connect(native, timeout=LONG_S) as client:
         values: dict[str, dict[tuple[int, int], bytes | None]] = {}
         for topic in ("t", "left", "right", "bulk"):
             with client.consumer(topic, start="earliest", end="now") as consumer:
@@ -176,17 +176,17 @@ def check(before: Before, native: str, kafka: str) -> None:
         assert [each.name for each in client.security.users()] == ["ada"]
         assert [each.rates for each in client.security.quotas(user="ada")] == [{"producer_byte_rate": 1e9}]
         with client.producer("t") as producer:  # and it goes on
-            producer.send("more", key="more").result(LONG)
+            producer.send("more", key="more").result(LONG_S)
     asked = Consumer({"bootstrap.servers": kafka, "group.id": "readers"})
-    committed = asked.committed([TopicPartition("t", index) for index in range(PARTITIONS)], LONG)
+    committed = asked.committed([TopicPartition("t", index) for index in range(PARTITIONS)], LONG_S)
     asked.close()
     for each in committed:
         assert before.committed[each.partition] <= each.offset <= ends[each.partition]
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": "pairs"})
-    producer.init_transactions(LONG)
+    producer.init_transactions(LONG_S)
     producer.begin_transaction()
     producer.produce("left", b"-1")
-    producer.commit_transaction(LONG)
+    producer.commit_transaction(LONG_S)
 
 
 def check_folder(folder: Path) -> None:
@@ -211,9 +211,9 @@ def test_a_backup_under_load_while_a_leader_is_killed(
     with loaded(cluster, client) as before:
         command = [sys.executable, "-m", "krappy", "backup", backup, "--address", cluster.native, "--max-rate", "1"]
         taken = subprocess.Popen([*map(str, command), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_until(lambda: (backup / "cluster" / "tree.json").exists(), "it copies", LONG)
+        wait_until(lambda: (backup / "cluster" / "tree.json").exists(), "it copies", LONG_S)
         cluster.brokers[2].kill()
-        out, err = taken.communicate(timeout=LONG)
+        out, err = taken.communicate(timeout=LONG_S)
         assert taken.returncode == 0, err.decode()
         told = json.loads(out)
         assert told["brokers"] == [1, 2, 3]
@@ -229,13 +229,13 @@ def restore_to_cluster(backup: Path, folder: Path, before: Before, shared: Share
     folder.mkdir()
     done("restore", backup, "--data", folder / "broker-1")
     with brokers(folder, shared=shared) as cluster:
-        wait_until(lambda: NOT_YET not in [p.leader for p in cluster.partitions("t").values()], "it is led", LONG)
+        wait_until(lambda: NOT_YET not in [p.leader for p in cluster.partitions("t").values()], "it is led", LONG_S)
         check(before, cluster.native, cluster.kafka)
         for topic in ("t", "left", "right", "bulk"):
             wait_until(
                 lambda topic=topic: all(len(p.isrs) == 3 for p in cluster.partitions(topic).values()),  # type: ignore[misc]
                 f"{topic} has three replicas again",
-                LONG,
+                LONG_S,
             )
         for each in cluster.brokers.values():
             assert each.stop() == 0

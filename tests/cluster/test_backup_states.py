@@ -29,7 +29,7 @@ from krappy.wire import messages as m
 from tests.cli.test_backup_trouble import HALTED
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.secured import SecuredProcesses
-from tests.cluster.test_backup import LONG, check_folder, done, krappy
+from tests.cluster.test_backup import LONG_S, check_folder, done, krappy
 from tests.cluster.test_secured import secured as secured
 from tests.cluster.test_staged_jobs import stage
 from tests.kafka.raw import Raw
@@ -45,8 +45,8 @@ def cluster(lasting: ClusterProcesses) -> Iterator[ClusterProcesses]:
 
 def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:
     [made] = cluster.admin.create_topics([NewTopic(name, len(assigned), replica_assignment=list(assigned))]).values()
-    made.result(LONG)
-    wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG)
+    made.result(LONG_S)
+    wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG_S)
 
 
 def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
@@ -56,14 +56,14 @@ def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: bloc
         once = batch.encode(None, [b"once"], timestamps=1, producer_id=producer, producer_epoch=0, base_sequence=0)
         offset = raw.produce("t", once)["base_offset"]  # to partition 0, which broker 1 leads
     open_one = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "open"})
-    open_one.init_transactions(LONG)
+    open_one.init_transactions(LONG_S)
     open_one.begin_transaction()
     for index in range(6):
         open_one.produce("t", b"open", partition=index)
-    open_one.send_offsets_to_transaction([TopicPartition("t", 0, 1)], _metadata(cluster), LONG)
-    assert open_one.flush(LONG) == 0
+    open_one.send_offsets_to_transaction([TopicPartition("t", 0, 1)], _metadata(cluster), LONG_S)
+    assert open_one.flush(LONG_S) == 0
     tokens = [stage(client, "done", task) for task in range(2)]
-    assert client.commit_staged("done", tokens, timeout=LONG).records == 12
+    assert client.commit_staged("done", tokens, timeout=LONG_S).records == 12
     stage(client, "half", 0)
     told = done("backup", tmp_path / "backup", "--address", cluster.native)
     assert not told["lost_brokers"]
@@ -77,8 +77,8 @@ def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: bloc
         with Raw(alone.kafka) as raw:
             assert raw.produce("t", once)["base_offset"] == offset, "it is there already"
         waiting = Producer({"bootstrap.servers": alone.kafka, "transactional.id": "open"})
-        waiting.init_transactions(LONG)  # aborts what was open
-        with blocking.connect(alone.address, timeout=LONG) as restored_client:
+        waiting.init_transactions(LONG_S)  # aborts what was open
+        with blocking.connect(alone.address, timeout=LONG_S) as restored_client:
             with restored_client.consumer("t", start="earliest", end="now") as consumer:
                 values = sorted(event.value or b"" for event in consumer)
             assert values == sorted([b"once", *(f"done:{t}:{i}".encode() for t in range(2) for i in range(6))])
@@ -87,13 +87,13 @@ def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: bloc
             with pytest.raises(StagingCommitted):
                 stage(restored_client, "done", 0)
             tokens = [stage(restored_client, "half", task) for task in range(2)]
-            assert restored_client.commit_staged("half", tokens, timeout=LONG).records == 12
+            assert restored_client.commit_staged("half", tokens, timeout=LONG_S).records == 12
         asked = Consumer({"bootstrap.servers": alone.kafka, "group.id": "of a transaction"})
-        assert [each.offset for each in asked.committed([TopicPartition("t", 0)], LONG)] == [-1001]
+        assert [each.offset for each in asked.committed([TopicPartition("t", 0)], LONG_S)] == [-1001]
         asked.close()
         assert alone.stop() == 0
     with suppress(Exception):
-        open_one.abort_transaction(LONG)
+        open_one.abort_transaction(LONG_S)
 
 
 def _metadata(cluster: ClusterProcesses) -> object:
@@ -108,7 +108,7 @@ def test_a_later_backup_shares_files(cluster: ClusterProcesses, client: blocking
     cluster.until_in_sync("shared")
     first = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
     with client.producer("shared") as producer:
-        producer.send(b"more").result(LONG)
+        producer.send(b"more").result(LONG_S)
     second = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
     assert first["shared_bytes"] == 0 < second["shared_bytes"]
     assert done("doctor", "--backup", tmp_path / "some")["sound"]
@@ -126,16 +126,16 @@ def test_a_later_backup_shares_files(cluster: ClusterProcesses, client: blocking
 def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -> None:
     """The backup waits until its session is over; meanwhile transactions wait for some seconds at most."""
     make(cluster, "still", [1, 2, 3])
-    Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "first"}).init_transactions(LONG)
+    Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "first"}).init_transactions(LONG_S)
     cluster.until_in_sync(TRANSACTIONS)
     coordinators = cluster.partitions(TRANSACTIONS)
     names = (f"still-{number}" for number in count())
     name = next(each for each in names if coordinators[partition_of(each, len(coordinators))].leader != 3)
     producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": name, "linger.ms": 0})
-    producer.init_transactions(LONG)
+    producer.init_transactions(LONG_S)
     producer.begin_transaction()  # once before, so that it need not ask the broker that stands still for anything
     producer.produce("still", b"v")
-    producer.commit_transaction(LONG)
+    producer.commit_transaction(LONG_S)
     with cluster.paused(3):
         taken = subprocess.Popen(
             [sys.executable, "-m", "krappy", "backup", str(tmp_path / "backup"), "--json", "--address", cluster.native],
@@ -144,8 +144,8 @@ def test_a_broker_that_stands_still(cluster: ClusterProcesses, tmp_path: Path) -
         )
         producer.begin_transaction()
         producer.produce("still", b"v")
-        producer.commit_transaction(LONG)
-        out, err = taken.communicate(timeout=LONG)
+        producer.commit_transaction(LONG_S)
+        out, err = taken.communicate(timeout=LONG_S)
     assert taken.returncode == 0, err.decode()
     assert json.loads(out)["brokers"] == [1, 2]
     cluster.until_known()
@@ -163,7 +163,7 @@ def test_a_broker_that_is_dead_already(cluster: ClusterProcesses, client: blocki
     assert told["brokers"] == [1, 3]
     cluster.brokers[2].start()
     done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
-    with BrokerProcess(tmp_path / "alone") as alone, blocking.connect(alone.address, timeout=LONG) as restored:
+    with BrokerProcess(tmp_path / "alone") as alone, blocking.connect(alone.address, timeout=LONG_S) as restored:
         assert {entry.key: entry.value for entry in restored.table("dead").scan()} == {
             b"a": b"1",
             b"b": b"2",
@@ -179,14 +179,14 @@ def test_the_only_replica_dies_while_it_is_copied(
         producer.send_columns(None, [b"v" * 1000] * 5000)
     command = [sys.executable, "-m", "krappy", "backup", tmp_path / "backup", "--max-rate", "1", "--json"]
     taken = subprocess.Popen([*map(str, command), "--address", cluster.native], stderr=subprocess.PIPE)
-    wait_until((tmp_path / "backup" / "cluster" / "tree.json").exists, "it copies", LONG)
+    wait_until((tmp_path / "backup" / "cluster" / "tree.json").exists, "it copies", LONG_S)
     cluster.brokers[3].kill()
-    _, err = taken.communicate(timeout=LONG)
+    _, err = taken.communicate(timeout=LONG_S)
     cluster.brokers[3].start()
     assert taken.returncode == 1
     assert "no broker holds only-0 any more: start again" in json.loads(err.splitlines()[-1])["error"]
     assert not (tmp_path / "backup").exists()
-    wait_until(lambda: cluster.partitions("only")[0].leader == 3, "it is there again", LONG)
+    wait_until(lambda: cluster.partitions("only")[0].leader == 3, "it is there again", LONG_S)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -196,9 +196,9 @@ def test_brokers_let_go_of_a_backup_that_is_stopped(
     name = f"stopped-{number}"
     make(cluster, name, [1], [2], [3])
     with client.producer(name) as producer:
-        producer.send("v").result(LONG)
+        producer.send("v").result(LONG_S)
     held = [each.data / "backup" for each in cluster.brokers.values()]
-    wait_until(lambda: not any(list(each.iterdir()) for each in held if each.exists()), "none is held", LONG)
+    wait_until(lambda: not any(list(each.iterdir()) for each in held if each.exists()), "none is held", LONG_S)
     program = [sys.executable, "-c", HALTED, "backup", str(tmp_path / "backup"), "--address", cluster.native]
     with child(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
@@ -226,25 +226,25 @@ def test_what_is_begun_ends_with_its_connection(cluster: ClusterProcesses) -> No
     """Meanwhile no transaction is decided, and events are written."""
     make(cluster, "held", [1, 2, 3])
     producer = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": "held", "linger.ms": 0})
-    producer.init_transactions(LONG)
+    producer.init_transactions(LONG_S)
     producer.begin_transaction()
     producer.produce("held", b"v")
-    producer.flush(LONG)
+    producer.flush(LONG_S)
     with ExitStack() as stack:
         peers = [stack.enter_context(Peer(str(each.settings["listen_native"]))) for each in cluster.brokers.values()]
         begun = [peer.ask(m.BeginBackup(), m.BackupBegun) for peer in peers]
         assert len({str(sorted(each.brokers)) for each in begun}) == 1
-        committing = threading.Thread(target=producer.commit_transaction, args=(LONG,), daemon=True)
+        committing = threading.Thread(target=producer.commit_transaction, args=(LONG_S,), daemon=True)
         committing.start()
         for peer, at in zip(peers, begun, strict=True):
             assert at.handle is not None
             with pytest.raises(UnknownHandle):
                 peer.ask(m.ReadBackup(at.handle, "manifest.json", 0, 1), m.BackupRead)
-        with blocking.connect(cluster.native, timeout=LONG) as client, client.producer("held") as other:
-            assert other.send(b"w").result(LONG).offset > 0
+        with blocking.connect(cluster.native, timeout=LONG_S) as client, client.producer("held") as other:
+            assert other.send(b"w").result(LONG_S).offset > 0
         committing.join(1.0)
         assert committing.is_alive(), "a transaction was decided while a backup was begun"
-    committing.join(LONG)
+    committing.join(LONG_S)
     assert not committing.is_alive()
 
 
@@ -279,7 +279,7 @@ def test_over_tls_and_only_for_brokers_and_super_users(secured: SecuredProcesses
         command = [sys.executable, "-m", "krappy", "backup", str(folder), "--json"]
         address = ",".join(secured.address(id, "listen_native") for id in secured.brokers)
         environ = {**os.environ, **login}
-        return subprocess.run([*command, "--address", address], env=environ, capture_output=True, timeout=LONG)
+        return subprocess.run([*command, "--address", address], env=environ, capture_output=True, timeout=LONG_S)
 
     refused = backup("eve", tmp_path / "eve")
     assert refused.returncode == 1

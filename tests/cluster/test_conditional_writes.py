@@ -29,7 +29,7 @@ from tests.cluster.cut_off import cut_off
 from tests.peer import Peer
 from tests.process import wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 SHORT = 1.0  # the timeout of a client that does not wait for the next leader
 PAUSE = 0.02
 KEYS = "a", "b"
@@ -85,7 +85,7 @@ class Writer:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(2 * LONG)
+        self._thread.join(2 * LONG_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -158,7 +158,7 @@ def judge(client: blocking.Client, topic: str, attempts: Iterable[Attempt]) -> N
 
 
 def make(cluster: ClusterProcesses, topic: str) -> None:
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic(topic, 1, {"cleanup.policy": "compact"})
     cluster.until_in_sync(topic)
 
@@ -176,7 +176,7 @@ def until_others_lead(cluster: ClusterProcesses, topic: str, old: int) -> None:
     def led() -> bool:
         return not {old, -1} & {each.leader for each in cluster.partitions(topic).values()}
 
-    wait_until(led, f"others than {old} lead", LONG)
+    wait_until(led, f"others than {old} lead", LONG_S)
 
 
 @pytest.fixture(scope="module")
@@ -188,14 +188,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPr
 
 def until_more(told: Told, count: int) -> None:
     aim = told.stored + count
-    wait_until(lambda: told.stored >= aim, f"{count} more conditions hold", LONG)
+    wait_until(lambda: told.stored >= aim, f"{count} more conditions hold", LONG_S)
 
 
 def test_conditions_hold_while_leaders_die_and_stand_still(cluster: ClusterProcesses) -> None:
     """Two clients wait until there is a leader again. One does not, so it is told of unknown outcomes."""
     make(cluster, "t")
     told = Told()
-    timeouts = {"first": LONG, "second": LONG, "hasty": SHORT}
+    timeouts = {"first": LONG_S, "second": LONG_S, "hasty": SHORT}
     writers = [Writer(name, cluster, "t", told, timeout) for name, timeout in timeouts.items()]
     with ExitStack() as stack:
         for each in writers:
@@ -216,7 +216,7 @@ def test_conditions_hold_while_leaders_die_and_stand_still(cluster: ClusterProce
     assert [each.trouble for each in writers] == [[]] * len(writers)
     unknown = [each for each in told.attempts if each.offset is None and each.current is None]
     assert {each.value.split()[0] for each in unknown} == {"hasty"}
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         judge(client, "t", told.attempts)
 
 
@@ -226,7 +226,7 @@ def test_a_leader_that_wakes_up_deposed_decides_no_condition(cluster: ClusterPro
     condition holds, nor that it does not."""
     a, b = (next(name for name in map(str, count()) if partition_for(name.encode(), 2) == at) for at in (0, 1))
     others = [broker for id, broker in cluster.brokers.items() if id != OLD]
-    with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG) as client:
+    with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG_S) as client:
         cut = stack.enter_context(cut_off(cluster, OLD))
         new = NewTopic("w", 2, replica_assignment=[[OLD, 1, 2], [OLD, 2, 1]], config={"cleanup.policy": "compact"})
         [made] = cluster.admin.create_topics([new]).values()
@@ -259,7 +259,7 @@ def test_a_leader_that_wakes_up_deposed_decides_no_condition(cluster: ClusterPro
                 for each in others:
                     each.start()
                 until_others_lead(cluster, "w", OLD)
-                with blocking.connect(",".join(each.address for each in others), timeout=LONG) as other:
+                with blocking.connect(",".join(each.address for each in others), timeout=LONG_S) as other:
                     other.table("w").put(a, value_of("client", 1, ABSENT), expect="absent")
                     other.table("w").put(b, value_of("client", 1, committed), expect=committed)
             refused(peers[3:])  # it does not hear that others lead

@@ -18,7 +18,7 @@ from tests.peer import Peer
 from tests.process import PATIENCE
 
 KEYS = [f"k{number}" for number in range(60)]
-LONG = 20.0
+LONG_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,13 @@ def cluster(lasting: ClusterProcesses) -> ClusterProcesses:
 
 @pytest.fixture
 def other(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as found:
+    with blocking.connect(cluster.native, timeout=LONG_S) as found:
         yield found
 
 
 def fill(cluster: ClusterProcesses, topic: str, value: str) -> None:
     """All keys get this value, by a client that has known nothing before."""
-    with blocking.connect(cluster.native, timeout=LONG) as fresh, fresh.producer(topic) as producer:
+    with blocking.connect(cluster.native, timeout=LONG_S) as fresh, fresh.producer(topic) as producer:
         producer.send_many((key, value) for key in KEYS)
 
 
@@ -46,7 +46,9 @@ def of_http(cluster: ClusterProcesses, topic: str) -> set[str]:
     """What each broker says of all keys, singly and together."""
     found: set[str] = set()
     for each in cluster.brokers.values():
-        with httpx.Client(base_url=f"http://{each.http}/api/v1", timeout=LONG, headers={"Krappy-Request": "1"}) as web:
+        with httpx.Client(
+            base_url=f"http://{each.http}/api/v1", timeout=LONG_S, headers={"Krappy-Request": "1"}
+        ) as web:
             for key in KEYS[::4]:
                 told = web.get(f"/topics/{topic}/table/entry", params={"key": key})
                 found.add(told.json()["value"]["data"] if told.status_code == 200 else told.text)

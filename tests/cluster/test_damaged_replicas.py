@@ -25,7 +25,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.long import some
 from tests.process import wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 SMALL = {"segment.bytes": "20000"}
 VALUES = [b"%d." % number * 300 for number in range(100)]
 
@@ -42,7 +42,7 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
 
 @pytest.fixture
 def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as made:
+    with blocking.connect(cluster.native, timeout=LONG_S) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ def filled(cluster: ClusterProcesses, client: blocking.Client, values: list[byte
 def add(client: blocking.Client, values: list[bytes]) -> None:
     with client.producer("t") as producer:
         for number, value in enumerate(values):
-            producer.send(value, key=b"%d" % (number % 10)).result(LONG)
+            producer.send(value, key=b"%d" % (number % 10)).result(LONG_S)
 
 
 def segments(cluster: ClusterProcesses, id: int) -> list[Path]:

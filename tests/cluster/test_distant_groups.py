@@ -11,7 +11,7 @@ from krappy.types import TopicPartition
 from krappy.wire.kafka import Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_moves import holders, moving, reassign
-from tests.cluster.test_native_groups import LONG, coordinator, fill, make_at
+from tests.cluster.test_native_groups import LONG_S, coordinator, fill, make_at
 from tests.process import wait_until
 
 SLOW = "20000"  # bytes a second
@@ -40,7 +40,7 @@ def throttle(cluster: ClusterProcesses, topic: str) -> None:
     admin = cluster.admin
     for each in changed:  # librdkafka takes one broker at a time
         [done] = admin.incremental_alter_configs([each]).values()
-        done.result(LONG)
+        done.result(LONG_S)
 
 
 def test_a_replica_that_is_still_copied_holds_back_no_group(cluster: ClusterProcesses, client: blocking.Client) -> None:
@@ -53,13 +53,13 @@ def test_a_replica_that_is_still_copied_holds_back_no_group(cluster: ClusterProc
         producer.flush()
         taken = 0
         while taken < 40:
-            events = consumer.poll(LONG)
+            events = consumer.poll(LONG_S)
             consumer.ack(events)
             taken += len(events)
         assert reassign(cluster, "far", {0: [mine]}) == [Code.NONE]
-        wait_until(lambda: mine in holders(cluster, "far"), "its replica is begun", LONG)
-        producer.send(b"fresh", key=b"k").result(LONG)
-        end = time.monotonic() + LONG
+        wait_until(lambda: mine in holders(cluster, "far"), "its replica is begun", LONG_S)
+        producer.send(b"fresh", key=b"k").result(LONG_S)
+        end = time.monotonic() + LONG_S
         values: list[bytes | None] = []
         while b"fresh" not in values:
             assert time.monotonic() < end
@@ -80,7 +80,7 @@ def test_groups_are_told_of_while_a_leader_is_away(cluster: ClusterProcesses, cl
     client.commit("told", {TopicPartition("far", 0): 4, TopicPartition("near", 0): 4})
     assert client.group("told").lag == 12
     cluster.brokers[away].kill()
-    wait_until(lambda: cluster.partitions("far")[0].leader < 0, "nobody leads it", LONG)
+    wait_until(lambda: cluster.partitions("far")[0].leader < 0, "nobody leads it", LONG_S)
     told = {each.topic: (each.floor, each.end, each.lag) for each in client.group("told").partitions}
     assert told["far"] == (4, -1, -1)
     assert told["near"] == (4, 10, 6)

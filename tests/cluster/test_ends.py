@@ -14,7 +14,7 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_distant_groups import throttle
 from tests.cluster.test_moves import holders, moving, reassign
-from tests.cluster.test_native_groups import LONG, coordinator, make_at
+from tests.cluster.test_native_groups import LONG_S, coordinator, make_at
 from tests.cluster.test_share_groups import Scene, make_ready
 from tests.peer import Peer
 from tests.process import wait_until
@@ -63,7 +63,7 @@ def test_a_replica_that_is_still_copied_moves_no_share_group_back(cluster: Clust
         for _ in range(5):
             assert raw.produce("far", large)["error_code"] == Code.NONE
         assert reassign(cluster, "far", {0: [scene.coordinator]}) == [Code.NONE]
-        wait_until(lambda: scene.coordinator in holders(cluster, "far"), "its replica is begun", LONG)
+        wait_until(lambda: scene.coordinator in holders(cluster, "far"), "its replica is begun", LONG_S)
         row = {"partition_index": 0, "start_offset": 50}
         body = {"group_id": scene.group, "topics": [{"topic_name": "far", "partitions": [row]}]}
         assert asked.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, body)["error_code"] == Code.NONE
@@ -88,7 +88,7 @@ def test_a_new_leader_tells_no_end_before_that_of_the_last_one(
             cluster.brokers[1].kill()
             wait_until(lambda: cluster.partitions_at(2, "t")[0].leader == 2, "it leads")
             told: list[int] = []
-            with blocking.connect(cluster.native, timeout=LONG) as client:
+            with blocking.connect(cluster.native, timeout=LONG_S) as client:
 
                 def ask() -> None:
                     told.extend(client.offsets("t", "latest").values())
@@ -99,7 +99,7 @@ def test_a_new_leader_tells_no_end_before_that_of_the_last_one(
                 asking.start()
                 asking.join(0.5)  # long enough for the wrong answer
                 os.kill(cluster.brokers[3].pid, signal.SIGCONT)
-                asking.join(LONG)
+                asking.join(LONG_S)
             assert told == [10, 10]
 
 

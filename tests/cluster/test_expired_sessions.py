@@ -17,7 +17,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.long import some
 from tests.process import wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 STEPS = [f"{way} {write}" for write in WRITES for way in WAYS]
 TOPIC = "t"
 
@@ -65,15 +65,15 @@ def expire(cluster: ClusterProcesses, step: str) -> None:
         assert cluster.brokers[follows].stop() == 0
         cluster.brokers[follows].start()
     if step.endswith("controls"):
-        wait_until(lambda: any(is_expired(each) for each in every), step, LONG)
+        wait_until(lambda: any(is_expired(each) for each in every), step, LONG_S)
     else:
-        wait_until(lambda: all(is_expired(cluster.brokers[id]) for id in due), step, LONG)
+        wait_until(lambda: all(is_expired(cluster.brokers[id]) for id in due), step, LONG_S)
     for each in every:
         expires_at(each)
 
 
 def test_sessions_expire_between_any_two_steps(cluster: ClusterProcesses) -> None:
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic(TOPIC, 6)
         cluster.until_in_sync(TOPIC)
         with Sender(client, TOPIC, 0.02) as sender:

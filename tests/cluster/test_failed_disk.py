@@ -19,7 +19,7 @@ from tests.cluster.failing_disk import failing, failing_at
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Clust
 
 @pytest.fixture
 def client(cluster: ClusterProcesses) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.native, timeout=LONG) as made:
+    with blocking.connect(cluster.native, timeout=LONG_S) as made:
         yield made
 
 
@@ -49,10 +49,10 @@ def test_a_follower_is_not_waited_for(cluster: ClusterProcesses, client: blockin
     leader = cluster.partitions("t")[0].leader
     follower = leader % 3 + 1
     with client.producer("t") as producer, failing_at(cluster.brokers[follower], "/t-0/"):
-        producer.send(b"0").result(LONG)
+        producer.send(b"0").result(LONG_S)
         wait_until(lambda: follower not in cluster.partitions("t")[0].isrs, "it is not in sync")
         for number in range(1, 100):
-            producer.send(b"%d" % number).result(LONG)
+            producer.send(b"%d" % number).result(LONG_S)
     assert follower not in cluster.partitions("t")[0].isrs, "it follows no more, whatever its disk does now"
     assert logs_of(client, "t") == [b"%d" % number for number in range(100)]
 
@@ -62,7 +62,7 @@ def test_another_broker_coordinates_a_group(cluster: ClusterProcesses, client: b
     with client.producer("t") as producer:
         producer.send_many((None, b"%d" % number) for number in range(20))
     with client.consumer("t", group="g") as member:
-        some = member.poll(LONG)
+        some = member.poll(LONG_S)
         member.ack(some[:1], wait=True)
         states = cluster.partitions(SHARES)
         index = partition_of("g", len(states))
@@ -74,7 +74,7 @@ def test_another_broker_coordinates_a_group(cluster: ClusterProcesses, client: b
                     member.ack(some, wait=True)
                     settled |= {(event.partition, event.offset) for event in some}
                 if len(settled) < 20:
-                    some = member.poll(LONG)
+                    some = member.poll(LONG_S)
             assert cluster.partitions(SHARES)[index].leader != states[index].leader
 
 
@@ -98,7 +98,7 @@ def test_a_replica_in_sync_leads_instead(cluster: ClusterProcesses, client: bloc
         wait_until(lambda: leader not in cluster.partitions("t")[0].isrs, "it is not in sync")
         assert cluster.partitions("t")[0].leader != leader
         with client.producer("t") as other:
-            other.send(b"after", key=b"k").result(LONG)
+            other.send(b"after", key=b"k").result(LONG_S)
         entry = client.table("t").get("k")
         assert entry is not None
         assert entry.value == b"after"
@@ -117,7 +117,7 @@ def test_a_replica_without_damage_leads_instead(cluster: ClusterProcesses, clien
     values = [b"%d" % number * 1000 for number in range(100)]
     with client.producer("t") as producer:
         for value in values:
-            producer.send(value, key=b"k").result(LONG)
+            producer.send(value, key=b"k").result(LONG_S)
     folder = cluster.brokers[leader].data / "topics" / "t-0"
     first = min(folder.glob("*.log"))
     content = bytearray(first.read_bytes())
@@ -134,4 +134,4 @@ def test_a_replica_without_damage_leads_instead(cluster: ClusterProcesses, clien
     assert found.leader != leader
     cluster.until_in_sync("t")
     with client.producer("t") as producer:
-        producer.send(b"after").result(LONG)
+        producer.send(b"after").result(LONG_S)

@@ -26,7 +26,7 @@ from tests.cluster.transfers import AGING
 from tests.peer import Peer
 from tests.process import wait_until
 
-LONG = 20.0
+LONG_S = 20.0
 BROKER = 1
 EVENTS = 3  # of a topic before answers are lost
 _numbers = count()
@@ -58,7 +58,7 @@ class Scene:
             cluster.until_in_sync(topic)
             cluster.spread(topic)
         cluster.until_in_sync(self.topic)
-        self.client = stack.enter_context(blocking.connect(cluster.native, timeout=LONG))
+        self.client = stack.enter_context(blocking.connect(cluster.native, timeout=LONG_S))
         self.raw = stack.enter_context(cluster.asked(BROKER))
         self.peer = stack.enter_context(Peer(str(cluster.brokers[BROKER].settings["listen_native"])))
         with self.client.producer(self.topic) as producer:
@@ -161,7 +161,7 @@ class Produces:
             b"produced",
             on_delivery=lambda error, message: self._told.append((error, message.offset())),
         )
-        return self._producer.flush(LONG)
+        return self._producer.flush(LONG_S)
 
     def is_done(self, number: int) -> bool:
         return self._scene.has(b"produced %d" % number)
@@ -187,7 +187,7 @@ class CommitsOffsets:
         return self._scene.offset_of(self._group) == number
 
     def check(self) -> None:
-        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG)
+        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG_S)
         assert found.offset == 2
 
 
@@ -195,7 +195,7 @@ class EndsTransactions:
     def __init__(self, scene: Scene) -> None:
         self._scene, self._name = scene, scene.name(TRANSACTIONS)
         self._producer = Producer({"bootstrap.servers": scene.cluster.kafka, "transactional.id": self._name})
-        self._producer.init_transactions(LONG)
+        self._producer.init_transactions(LONG_S)
         self._begin(0)
         self.do(0)
         self._begin(1)
@@ -203,12 +203,12 @@ class EndsTransactions:
     def _begin(self, number: int) -> None:
         self._producer.begin_transaction()
         self._producer.produce(self._scene.topic, b"transacted %d" % number, b"transacted")
-        assert self._producer.flush(LONG) == 0
+        assert self._producer.flush(LONG_S) == 0
 
     def do(self, number: int) -> object:
         if number == 2:
             self._begin(2)
-        again(partial(self._producer.commit_transaction, LONG))
+        again(partial(self._producer.commit_transaction, LONG_S))
         return None
 
     def is_done(self, number: int) -> bool:
@@ -228,22 +228,22 @@ class AddsOffsets:
         self._producer = Producer({**settings, **AGING})
         self._consumer = Consumer({"bootstrap.servers": scene.cluster.kafka, "group.id": self._group})
         scene.stack.callback(close, self._consumer)
-        self._producer.init_transactions(LONG)
+        self._producer.init_transactions(LONG_S)
         self.do(0)
 
     def do(self, number: int) -> object:
         self._producer.begin_transaction()
         offsets = [TopicPartition(self._scene.topic, 0, number)]
         group = self._consumer.consumer_group_metadata()
-        again(partial(self._producer.send_offsets_to_transaction, offsets, group, LONG))
-        again(partial(self._producer.commit_transaction, LONG))
+        again(partial(self._producer.send_offsets_to_transaction, offsets, group, LONG_S))
+        again(partial(self._producer.commit_transaction, LONG_S))
         return None
 
     def is_done(self, number: int) -> bool:
         return self._scene.state_of(self._name) == "Ongoing"
 
     def check(self) -> None:
-        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG)
+        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG_S)
         assert found.offset == 2
 
 
@@ -255,7 +255,7 @@ class Acknowledges:
         )
         self._events: list[Any] = []
         while len(self._events) < EVENTS:
-            self._events += self._consumer.poll(LONG)
+            self._events += self._consumer.poll(LONG_S)
         self.do(0)
 
     def do(self, number: int) -> object:
@@ -301,7 +301,7 @@ def test_what_was_done_is_not_done_again(cluster: LossyProcesses, dies: bool) ->
             cluster.brokers[BROKER].kill()
         cluster.cut()
         for future in doing:
-            future.result(LONG)
+            future.result(LONG_S)
         if dies:
             cluster.brokers[BROKER].start()
             cluster.until_in_sync(scene.topic)

@@ -21,7 +21,7 @@ from tests.cluster.test_lookout import state_by
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.process import BrokerProcess, wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 VALUES = [b"%d." % number * 300 for number in range(100)]
 
 
@@ -40,18 +40,18 @@ def folder(broker: BrokerProcess) -> Path:
 
 def add(cluster: ClusterProcesses, values: list[bytes]) -> BrokerProcess:
     """Makes the topic, if need be, with many segments. Gives its leader."""
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         if cluster.topic("t") is None:
             client.create_topic("t", 1, {"segment.bytes": "20000"})
         cluster.until_in_sync("t")
         with client.producer("t") as producer:
             for value in values:
-                producer.send(value, key=value[:2]).result(LONG)
+                producer.send(value, key=value[:2]).result(LONG_S)
     return cluster.brokers[cluster.partitions("t")[0].leader]
 
 
 def read(cluster: ClusterProcesses, topic: str = "t") -> list[bytes | None]:
-    with blocking.connect(cluster.native, timeout=LONG) as client, client.consumer(topic, end="now") as consumer:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client, client.consumer(topic, end="now") as consumer:
         return [event.value for event in consumer]
 
 
@@ -98,11 +98,11 @@ def test_a_folder_that_is_gone_when_its_broker_is_killed_at_its_start(cluster: C
 def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
     """Tables get other numbers than those that are there; and a log that does not tell whose it is may be anybody's."""
     broker = cluster.brokers[1]
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         for name in "ub":
             client.create_topic(name, 1)
             with client.producer(name) as producer:
-                producer.send(name.encode(), key=b"k").result(LONG)
+                producer.send(name.encode(), key=b"k").result(LONG_S)
     add(cluster, VALUES[:2])
     cluster.until_in_sync("b")
     cluster.until_in_sync("u")
@@ -115,7 +115,7 @@ def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
     for name in "tub":
         cluster.until_in_sync(name)
     leads_alone(cluster, broker)
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         for name in "ub":
             cluster.until_in_sync(name)
             found = client.table(name).get(b"k")
@@ -127,7 +127,7 @@ def test_a_meta_database_that_is_gone(cluster: ClusterProcesses) -> None:
 
 def test_a_folder_and_a_note_that_cant_be_read(cluster: ClusterProcesses) -> None:
     """Only these replicas are in trouble, not their broker."""
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic("u", 1)
     broker = add(cluster, VALUES[:2])
     cluster.until_in_sync("u")

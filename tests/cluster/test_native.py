@@ -32,7 +32,7 @@ from tests.peer import Peer
 from tests.process import wait_until
 
 PARTITIONS = 6
-LONG = 60.0
+LONG_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_a_native_group_is_served_by_its_coordinator(cluster: ClusterProcesses, 
     names = [f"group-{number}" for number in range(9)]
     for name in names:
         assert len(take(5, name)) == 5
-    with blocking.connect(cluster.native.split(",")[0], timeout=LONG) as one:
+    with blocking.connect(cluster.native.split(",")[0], timeout=LONG_S) as one:
         assert {"mail", *names} <= {each.group for each in one.groups()}
         for name in names:
             assert sum(at.floor for at in one.group(name).partitions) >= 5
@@ -307,7 +307,7 @@ def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProces
     cluster.until_in_sync("stopped")
     with client.producer("stopped", linger_ms=0) as producer:
         for partition in range(PARTITIONS):
-            producer.send(b"v", key=b"k", partition=partition).result(LONG)
+            producer.send(b"v", key=b"k", partition=partition).result(LONG_S)
         victim = leader(client, "stopped", 0)
         stopped = cluster.brokers[victim]
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -317,19 +317,19 @@ def test_a_stopped_leader_costs_no_more_than_its_election(cluster: ClusterProces
             found = [client.table("stopped").get(b"k", partition=partition) for partition in range(PARTITIONS)]
             assert None not in found
             for each in sent:
-                each.result(LONG)
-            assert time.monotonic() - began < LONG / 3  # and not the timeout
+                each.result(LONG_S)
+            assert time.monotonic() - began < LONG_S / 3  # and not the timeout
         finally:
             os.kill(stopped.pid, signal.SIGCONT)
     cluster.until_in_sync("stopped")
 
 
 def produces(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
-    with client.producer(topic, linger_ms=0, timeout=LONG) as producer:
-        producer.send(b"0", key=b"k").result(LONG)
+    with client.producer(topic, linger_ms=0, timeout=LONG_S) as producer:
+        producer.send(b"0", key=b"k").result(LONG_S)
         yield
         for each in [producer.send(b"%d" % number, key=b"k") for number in range(1, 20)]:
-            each.result(LONG)
+            each.result(LONG_S)
 
 
 def looks_up(client: blocking.Client, topic: str, group: str) -> Iterator[None]:
@@ -359,7 +359,7 @@ def is_a_member(client: blocking.Client, topic: str, group: str) -> Iterator[Non
         yield
         found = set[bytes | None]()
         while len(found) < 19:
-            for event in member.poll(LONG):
+            for event in member.poll(LONG_S):
                 found.add(event.value)
                 member.ack(event)
         assert found == {b"%d" % number for number in range(1, 20)}
@@ -389,13 +389,13 @@ def test_all_who_wait_for_a_broker_that_stands_still_go_on_at_others(
     with ExitStack() as opened, ThreadPoolExecutor(6) as pool:
         clients = []
         for work in (produces, looks_up, reads, watches, is_a_member, asks_the_coordinator):
-            own = opened.enter_context(blocking.connect(cluster.native, timeout=LONG, keepalive=3600))
+            own = opened.enter_context(blocking.connect(cluster.native, timeout=LONG_S, keepalive=3600))
             clients.append(work(own, topic, group))
             next(clients[-1])
         with cluster.paused(1):
             went_on = [pool.submit(next, each, None) for each in clients]
             for each in went_on:
-                each.result(LONG)
+                each.result(LONG_S)
     cluster.until_in_sync(topic)
     assert [event.value for event in client.table(topic).history(b"k")] == [b"%d" % number for number in range(20)]
 
@@ -408,13 +408,13 @@ def test_a_key_in_another_partition_than_its_own_is_found_at_once(
     client.create_topic("strays", PARTITIONS, {"cleanup.policy": "compact"})
     cluster.until_in_sync("strays")
     table = client.table("strays")
-    with blocking.connect(cluster.native, timeout=LONG) as writer, writer.producer("strays", linger_ms=0) as producer:
+    with blocking.connect(cluster.native, timeout=LONG_S) as writer, writer.producer("strays", linger_ms=0) as producer:
         for number in range(12):
             key = b"stray %d" % number
             assert table.get(key) is None
             assert table.get_many([key]) == [None]
             elsewhere = (partition_for(key, PARTITIONS) + 1 + number % 5) % PARTITIONS
-            receipt = producer.send(b"v", key=key, partition=elsewhere).result(LONG)
+            receipt = producer.send(b"v", key=key, partition=elsewhere).result(LONG_S)
             for found in (table.get(key), *table.get_many([key])):
                 assert found is not None
                 assert (found.partition, found.offset) == (elsewhere, receipt.offset)
@@ -431,7 +431,7 @@ def test_no_key_is_absent_when_partitions_were_added(cluster: ClusterProcesses, 
     table = client.table("more")
     assert None not in table.get_many(keys)
     client.alter_topic("more", partitions=PARTITIONS)
-    with blocking.connect(cluster.native, timeout=LONG) as other:
+    with blocking.connect(cluster.native, timeout=LONG_S) as other:
         for each in (client, other):
             assert None not in [each.table("more").get(key) for key in keys]
             assert None not in each.table("more").get_many(keys)
@@ -464,12 +464,12 @@ def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
         wait_until(lambda: [each.leader for each in cluster.partitions("anew").values()] == list(leaders), "it is led")
 
     def send() -> set[int]:
-        with client.producer("anew", timeout=LONG) as producer:
-            return {producer.send(b"v", partition=index).result(LONG).partition for index in range(2)}
+        with client.producer("anew", timeout=LONG_S) as producer:
+            return {producer.send(b"v", partition=index).result(LONG_S).partition for index in range(2)}
 
     make(1, 2)
     assert send() == {0, 1}
-    with blocking.connect(cluster.native, timeout=LONG) as other:
+    with blocking.connect(cluster.native, timeout=LONG_S) as other:
         other.delete_topic("anew")
     wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
     make(2, 3)

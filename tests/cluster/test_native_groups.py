@@ -24,7 +24,7 @@ from tests.long import long, some
 from tests.peer import Peer
 from tests.process import PATIENCE, wait_until
 
-LONG = 120.0
+LONG_S = 120.0
 
 
 def coordinator(cluster: ClusterProcesses, group: str) -> int:
@@ -41,7 +41,7 @@ def kill_coordinator(cluster: ClusterProcesses, group: str) -> int:
 
 def until_another(cluster: ClusterProcesses, group: str, killed: int) -> None:
     """Returns once another broker coordinates the group."""
-    wait_until(lambda: coordinator(cluster, group) not in (killed, NOBODY), "another broker coordinates", LONG)
+    wait_until(lambda: coordinator(cluster, group) not in (killed, NOBODY), "another broker coordinates", LONG_S)
 
 
 def fill(client: blocking.Client, topic: str, count: int, partitions: int = 3, keys: int = 50) -> None:
@@ -65,7 +65,7 @@ class Worker:
         addresses, topic, group, order = self._with
         try:
             with (
-                blocking.connect(addresses, timeout=LONG) as client,
+                blocking.connect(addresses, timeout=LONG_S) as client,
                 client.consumer(topic, group=group, order=order) as consumer,  # type: ignore[arg-type]
             ):
                 while not self._over.is_set():
@@ -78,7 +78,7 @@ class Worker:
 
     def stop(self) -> list[Event]:
         self._over.set()
-        self._thread.join(LONG)
+        self._thread.join(LONG_S)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -92,14 +92,14 @@ def test_every_event_is_delivered_through_three_coordinators(
     cluster.until_in_sync("orders")
     workers = [Worker(cluster, "orders", "mail") for _ in range(2)]
     for round in range(1, 4):
-        wait_until(lambda enough=500 * round: sum(len(each.taken) for each in workers) >= enough, "events", LONG)  # type: ignore[misc]
+        wait_until(lambda enough=500 * round: sum(len(each.taken) for each in workers) >= enough, "events", LONG_S)  # type: ignore[misc]
         killed = kill_coordinator(cluster, "mail")
         until_another(cluster, "mail", killed)
         cluster.brokers[killed].start()
         cluster.until_in_sync(SHARES)
         cluster.until_in_sync("orders")
     wanted = {b"%d" % n for n in range(3_000)}
-    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG_S)
     times = Counter(event.value for each in workers for event in each.stop())
     assert set(times) == wanted
     assert sum(times.values()) < 3 * 3_000, "what was acknowledged came again and again"
@@ -115,14 +115,14 @@ def test_partitions_that_the_coordinator_has_not(
     topic, group, count = f"spread-{order}", f"far-{order}", 2_000
     assigned = [[1], [2], [3], [1], [2], [3]]
     [made] = cluster.admin.create_topics([NewTopic(topic, len(assigned), replica_assignment=assigned)]).values()
-    made.result(LONG)
-    wait_until(lambda: NOBODY not in {each.leader for each in cluster.partitions(topic).values()}, "it is led", LONG)
+    made.result(LONG_S)
+    wait_until(lambda: NOBODY not in {each.leader for each in cluster.partitions(topic).values()}, "it is led", LONG_S)
     with client.producer(topic) as producer:
         producer.send_columns([b"%d" % (n % 50) for n in range(count)], [b"%d" % n for n in range(count)])
     workers = [Worker(cluster, topic, group, order) for _ in range(2)]
 
     def have(least: int) -> None:
-        wait_until(lambda: sum(len(each.taken) for each in workers) >= least, f"{least} events", LONG)
+        wait_until(lambda: sum(len(each.taken) for each in workers) >= least, f"{least} events", LONG_S)
 
     have(count)
     assert {event.partition for each in workers for event in list(each.taken)} == set(range(len(assigned)))
@@ -136,20 +136,20 @@ def test_partitions_that_the_coordinator_has_not(
     until_moved(cluster)
     have(count + 600)
     transactional = Producer({"bootstrap.servers": cluster.kafka, "transactional.id": topic})
-    transactional.init_transactions(LONG)
+    transactional.init_transactions(LONG_S)
     for end in (transactional.abort_transaction, transactional.commit_transaction, transactional.abort_transaction):
         transactional.begin_transaction()
         for index in range(len(assigned)):
             kept = end == transactional.commit_transaction
             transactional.produce(topic, b"committed" if kept else b"aborted", b"%d" % index, index)
-        transactional.flush(LONG)
-        end(LONG)
+        transactional.flush(LONG_S)
+        end(LONG_S)
     with client.producer(topic) as producer:
         producer.send_columns(
             [b"%d" % (n % 50) for n in range(600)], [b"%d" % n for n in range(count + 600, count + 1200)]
         )
     wanted = {b"%d" % n for n in range(count + 1200)} | {b"committed"}
-    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG_S)
     times = Counter(event.value for each in workers for event in each.stop())
     assert set(times) == wanted
     assert sum(each.lag for each in client.group(group).partitions) == 0
@@ -168,7 +168,7 @@ def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: block
     seen: set[bytes | None] = set()
     for _ in range(3):
         with client.consumer("acked", group="sure", max_records=20) as consumer:
-            some = consumer.poll(LONG)[:20]
+            some = consumer.poll(LONG_S)[:20]
             consumer.ack(some, wait=True)
             assert not seen & {event.value for event in some}
             seen |= {event.value for event in some}
@@ -188,7 +188,7 @@ def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, cl
     def refuse(times: int) -> None:
         """Takes the first event, and gives it back; another one is acknowledged, so both are durable."""
         with client.consumer("poison", group="sick", max_deliveries=3, max_records=2) as consumer:
-            first, *others = consumer.poll(LONG)
+            first, *others = consumer.poll(LONG_S)
             assert (first.value, first.deliveries) == (b"0", times)
             consumer.nack(first)
             while not others and times < 3:
@@ -200,7 +200,7 @@ def test_deliveries_are_counted_through_a_failover(cluster: ClusterProcesses, cl
     killed = kill_coordinator(cluster, "sick")
     until_another(cluster, "sick", killed)
     refuse(3)
-    wait_until(lambda: "poison.sick.dead" in {each.name for each in client.topics()}, "the dead-letter topic", LONG)
+    wait_until(lambda: "poison.sick.dead" in {each.name for each in client.topics()}, "the dead-letter topic", LONG_S)
     with client.consumer("poison.sick.dead", start="earliest") as dead:  # the topic is there before the event
         end = time.monotonic() + PATIENCE
         while not (found := dead.poll(1)):
@@ -212,10 +212,10 @@ def test_events_of_a_key_stay_in_order_through_a_failover(cluster: ClusterProces
     fill(client, "keyed", 1_000, keys=7)
     cluster.until_in_sync("keyed")
     workers = [Worker(cluster, "keyed", "inorder", "key") for _ in range(3)]
-    wait_until(lambda: sum(len(each.taken) for each in workers) >= 200, "events", LONG)
+    wait_until(lambda: sum(len(each.taken) for each in workers) >= 200, "events", LONG_S)
     kill_coordinator(cluster, "inorder")
     wanted = {b"%d" % n for n in range(1_000)}
-    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG)
+    wait_until(lambda: {e.value for each in workers for e in list(each.taken)} >= wanted, "all events", LONG_S)
     for worker in workers:
         last: dict[bytes | None, int] = {}
         for event in worker.stop():
@@ -281,11 +281,11 @@ def test_a_topic_is_deleted_while_the_coordinator_is_away(cluster: ClusterProces
     """It learns of the deletion when it comes back, and then that it does not lead the group's partition any more."""
     fill(client, "gone", 20, partitions=1)
     with client.consumer("gone", group="zombie") as consumer:
-        consumer.ack(consumer.poll(LONG), wait=True)
+        consumer.ack(consumer.poll(LONG_S), wait=True)
     away = coordinator(cluster, "zombie")
     other = next(id for id in cluster.running if id != away)
     with cluster.paused(away):
-        with blocking.connect(str(cluster.brokers[other].settings["listen_native"]), timeout=LONG) as there:
+        with blocking.connect(str(cluster.brokers[other].settings["listen_native"]), timeout=LONG_S) as there:
             there.delete_topic("gone")
         until_another(cluster, "zombie", away)
     wait_until(lambda: len(cluster.events(away, "topic_deleted")) == 1, "the deletion is followed")
@@ -304,7 +304,9 @@ def test_a_topic_is_made_anew_while_the_coordinator_may_not_write(
     others = [id for id in cluster.running if id != alone]
     for id in others:
         cluster.brokers[id].kill()
-    wait_until(lambda: all(each.isrs == [alone] for each in cluster.partitions(SHARES).values()), "the rest left", LONG)
+    wait_until(
+        lambda: all(each.isrs == [alone] for each in cluster.partitions(SHARES).values()), "the rest left", LONG_S
+    )
     client.delete_topic("anew")
     wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
     make_at(cluster, "anew", [alone])
@@ -321,7 +323,7 @@ def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
     fill(client, "paused", 60)
     cluster.until_in_sync("paused")
     with client.consumer("paused", group="patient", max_records=20, lease_ms=60_000) as consumer:
-        some = consumer.poll(LONG)[:20]
+        some = consumer.poll(LONG_S)[:20]
         late = some[10:]
         consumer.ack(some[:10], wait=True)
         before = coordinator(cluster, "patient")
@@ -333,7 +335,7 @@ def test_acks_go_to_the_next_coordinator_when_a_paused_one_goes_on(
     with client.consumer("paused", group="patient") as consumer:
         found: list[Event] = []
         while len(found) < 45:
-            found += (polled := consumer.poll(LONG))
+            found += (polled := consumer.poll(LONG_S))
             consumer.ack(polled, wait=True)
     assert not settled & {(event.partition, event.offset) for event in found}
     assert len(found) == 45
@@ -356,10 +358,10 @@ def test_a_coordinator_that_wakes_up_gives_no_event_of_a_key(
     assert [lease[2] for lease in leases or ()] == [0]
     with cluster.paused(before):
         until_another(cluster, "keyed", before)
-        with blocking.connect(cluster.native, timeout=LONG) as other:
+        with blocking.connect(cluster.native, timeout=LONG_S) as other:
             consumer = other.consumer("woken", group="keyed", order="key", lease_ms=600_000, max_records=1)
             with consumer:
-                assert [event.offset for event in consumer.poll(LONG)] == [0]
+                assert [event.offset for event in consumer.poll(LONG_S)] == [0]
                 _, polled = one.send(m.Ack(handle, [("woken", 0, 0, 0)]), m.Poll(handle, 1, 1 << 20, 500))
     try:
         leases = one.answer(polled, m.Polled).leases

@@ -18,7 +18,7 @@ from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.process import Launcher
 
 PARTITIONS = 3
-LONG = 120.0
+LONG_S = 120.0
 
 
 def write(cluster: ClusterProcesses, topic: str, tag: str) -> list[str]:
@@ -34,19 +34,19 @@ def write(cluster: ClusterProcesses, topic: str, tag: str) -> list[str]:
     for index in range(PARTITIONS):
         for value in written:
             producer.produce(topic, value, partition=index, on_delivery=told)
-    assert producer.flush(LONG) == 0
+    assert producer.flush(LONG_S) == 0
     assert not failed
     return written
 
 
 def publish(cluster: ClusterProcesses, topic: str, job: str) -> list[str]:
     """A staged job with an event for each partition."""
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         with client.stage(topic, job=job, task=0, attempt=0) as staged:
             for index in range(PARTITIONS):
                 staged.send(job, partition=index)
             token = staged.seal()
-        assert client.commit_staged(job, [token], timeout=LONG).records == PARTITIONS
+        assert client.commit_staged(job, [token], timeout=LONG_S).records == PARTITIONS
     return [job]
 
 
@@ -92,7 +92,7 @@ def test_older_data_is_restored(tmp_path: Path) -> None:
             start(cluster, zookeeper)
             restart(cluster)
             kept += [*write(cluster, "kept", "after"), *publish(cluster, "kept", "job-1")]
-            with blocking.connect(cluster.native, timeout=LONG) as client:
+            with blocking.connect(cluster.native, timeout=LONG_S) as client:
                 client.delete_topic("anew")
                 client.create_topic("later", PARTITIONS)
             write(cluster, "later", "after")

@@ -20,7 +20,7 @@ from tests.process import wait_until
 
 PARTITIONS = 3
 KEYS = [f"k{number}" for number in range(30)]
-LONG = 60.0
+LONG_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_what_was_read_is_not_taken_back(cluster: ClusterProcesses, client: bloc
     stop = threading.Event()
 
     def count() -> None:
-        with blocking.connect(cluster.native, timeout=LONG) as other:
+        with blocking.connect(cluster.native, timeout=LONG_S) as other:
             table, number = other.table("counted"), 0
             while not stop.is_set():
                 table.put("k", str(number))
@@ -216,7 +216,7 @@ def test_a_short_timeout_is_enough_beside_a_broker_that_hangs(
 
 
 def test_a_replica_that_does_not_know_the_topic_yet_is_left_out(cluster: ClusterProcesses) -> None:
-    with blocking.connect(cluster.brokers[1].address, timeout=LONG) as client:
+    with blocking.connect(cluster.brokers[1].address, timeout=LONG_S) as client:
         client.create_topic("links", PARTITIONS)
         cluster.until_in_sync("links")
         for _ in range(20):
@@ -235,7 +235,7 @@ def test_a_replica_that_does_not_know_the_topic_yet_is_left_out(cluster: Cluster
 
 
 def test_what_was_written_to_a_topic_that_others_made_anew(cluster: ClusterProcesses, client: blocking.Client) -> None:
-    with blocking.connect(cluster.native, timeout=LONG) as other:
+    with blocking.connect(cluster.native, timeout=LONG_S) as other:
         client.create_topic("others", 1)
         cluster.until_in_sync("others")
         table = client.table("others", consistency="session")
@@ -259,7 +259,7 @@ def test_a_staged_job_is_what_this_client_has_written(cluster: ClusterProcesses,
         for key in KEYS:
             staged.send("v", key)
         token = staged.seal()
-    published = client.commit_staged("session", [token], timeout=LONG)
+    published = client.commit_staged("session", [token], timeout=LONG_S)
     table = client.table("staged", consistency="session")
     assert client._router.session.seen("staged") == {each.partition: each.last_offset for each in published.partitions}
     assert None not in table.get_many(KEYS)

@@ -25,7 +25,7 @@ from tests.kafka.shares import ACCEPT, RELEASE, Member, beat
 from tests.process import wait_until
 
 LATER = (Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
-LONG = 60.0
+LONG_S = 60.0
 MOVED = {Code.NOT_LEADER_OR_FOLLOWER, Code.INVALID_RECORD_STATE}
 _numbers = count(1)
 
@@ -115,7 +115,7 @@ class Scene:
             with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as asked:
                 return bool(beat(asked, self.group, name, 0, [self.topic])["error_code"] == Code.NONE)
 
-        wait_until(taken, "it is a member", LONG)
+        wait_until(taken, "it is a member", LONG_S)
         with self.cluster.asked(leader_of(self.cluster, OFFSETS, self.group)) as coordinator:
             # A leader leases nothing while its own lease has run out, as it may on a busy machine.
             return Member(raw, self.group, name, self.topic, coordinator=coordinator, wait_ms=30_000)
@@ -128,7 +128,7 @@ class Scene:
             found.extend(member.acquired(**{"max_records": records, "max_wait_ms": 500, **more}))
             return bool(found)
 
-        wait_until(look, "records", LONG)
+        wait_until(look, "records", LONG_S)
         return found
 
     def until_written(self, deliveries: int) -> None:
@@ -166,7 +166,7 @@ class Scene:
                     found.append((part["start_offset"], part["lag"]))
             return bool(found)
 
-        wait_until(look, "the position is told", LONG)
+        wait_until(look, "the position is told", LONG_S)
         return found[0]
 
     def restart(self, id: int) -> None:
@@ -214,8 +214,8 @@ def test_whoever_dies_nothing_acknowledged_comes_again(cluster: ClusterProcesses
             one.epoch += 1
         for internal in (OFFSETS, SHARES):
             alive = partial(_is_led, cluster, internal, scene.group)
-            wait_until(alive, f"another broker leads {internal}", LONG)
-        wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            wait_until(alive, f"another broker leads {internal}", LONG_S)
+        wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG_S)
         if "leader" not in who:
             told = one.raw.receive()  # the leader goes on, and so does its session
             assert told["responses"][0]["partitions"][0]["error_code"] == 0, told
@@ -239,7 +239,7 @@ def test_a_leader_that_wakes_up_delivers_nothing(cluster: ClusterProcesses) -> N
         one = scene.joined(stack)
         assert one.acquired(max_records=2) == [(0, 1, 1)]
         with cluster.paused(scene.leader):
-            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG_S)
             two = scene.joined(stack, "two")
             taken = 0
             while taken < 10:
@@ -261,7 +261,7 @@ def test_a_leader_that_wakes_up_acknowledges_nothing(cluster: ClusterProcesses) 
         assert one.acquired(max_records=6) == [(0, 5, 1)]
         assert one.acknowledge((5, 5, [ACCEPT])) == 0
         with cluster.paused(scene.leader):
-            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG_S)
             two = scene.joined(stack, "two")
             assert scene.acquire(two, 2) == [(0, 1, 2)]
             assert two.acknowledge((0, 1, [ACCEPT, RELEASE])) == 0
@@ -301,13 +301,13 @@ def test_a_fetch_that_waits_is_told_when_the_leader_is_another(cluster: ClusterP
 def test_a_name_belongs_to_one_kind_of_group_whichever_brokers_coordinate(cluster: ClusterProcesses) -> None:
     scene = Scene(cluster)
     assert scene.coordinator != scene.keeper
-    with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG) as client:
+    with ExitStack() as stack, blocking.connect(cluster.native, timeout=LONG_S) as client:
         scene.joined(stack)
         with pytest.raises(WrongGroupKind), client.consumer(scene.topic, group=scene.group) as consumer:
-            consumer.poll(LONG)
+            consumer.poll(LONG_S)
         other = Scene(cluster)
         with client.consumer(other.topic, group=other.group) as consumer, cluster.asked(other.coordinator) as raw:
-            assert consumer.poll(LONG)
+            assert consumer.poll(LONG_S)
             assert beat(raw, other.group, "one", 0, [other.topic])["error_code"] == Code.GROUP_ID_NOT_FOUND
         client.delete_group(other.group)
         other.joined(stack)

@@ -13,7 +13,7 @@ import pytest
 from krappy.records import batch
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.test_share_groups import LONG, Scene, make_ready
+from tests.cluster.test_share_groups import LONG_S, Scene, make_ready
 from tests.kafka.raw import Raw
 from tests.kafka.shares import ACCEPT, RELEASE, Member, offsets_of
 from tests.kafka.test_share_logs import cut, offsets
@@ -36,7 +36,7 @@ def until_all(scene: Scene, what: str, holds: Callable[[Raw], bool]) -> None:
     """Until it holds at each replica."""
     for id in scene.cluster.brokers:
         with scene.cluster.asked(id) as raw:
-            wait_until(lambda raw=raw: holds(raw), f"{what} at broker {id}", LONG)  # type: ignore[misc]
+            wait_until(lambda raw=raw: holds(raw), f"{what} at broker {id}", LONG_S)  # type: ignore[misc]
 
 
 def log_start(scene: Scene, raw: Raw) -> int:
@@ -63,7 +63,7 @@ def alter(scene: Scene, **settings: str) -> None:
 def fail_over(scene: Scene) -> None:
     """Kills the leader; returns once another one leads."""
     scene.cluster.brokers[scene.leader].kill()
-    wait_until(lambda: scene.led_by() in scene.cluster.running, "another leads", LONG)
+    wait_until(lambda: scene.led_by() in scene.cluster.running, "another leads", LONG_S)
 
 
 def take_all(scene: Scene, member: Member, wanted: list[int]) -> list[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.stepping import stepping, stopping_at
-from tests.cluster.test_share_groups import LONG, Scene, leader_of, make_ready
+from tests.cluster.test_share_groups import LONG_S, Scene, leader_of, make_ready
 from tests.cluster.zookeeper import ZooKeeperServer
 from tests.kafka.raw import Closed, Raw, create
 from tests.kafka.shares import ACCEPT, REJECT, Member, earliest, fill, position
@@ -104,9 +104,9 @@ def test_a_broker_of_a_cluster(cluster: ClusterProcesses, who: str, step: str) -
                 wait_until(
                     lambda internal=internal: leader_of(cluster, internal, scene.group) in cluster.running,  # type: ignore[misc]
                     f"another broker leads {internal}",
-                    LONG,
+                    LONG_S,
                 )
-            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG)
+            wait_until(lambda: scene.led_by() in cluster.running, "another leads", LONG_S)
             two = scene.joined(stack, "two")
             settled = check(step, scene.acquire(two, 1), 2)
             assert scene.position() == (2 + settled, 8 - settled)

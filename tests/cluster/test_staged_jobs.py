@@ -27,7 +27,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.long import some
 from tests.process import PATIENCE, BrokerProcess, wait_until
 
-LONG = 120.0
+LONG_S = 120.0
 TASKS = 2
 AT_COORDINATOR = {
     "while it takes attempts": [("put Open", 1), ("staged row", 1), ("puts Open", 2), ("put Open", 2)],
@@ -60,7 +60,7 @@ def coordinator(cluster: ClusterProcesses, job: str) -> int:
         found.append(parts[partition_of(job, len(parts))].leader)
         return found[-1] in cluster.running
 
-    wait_until(known, f"somebody coordinates {job}", LONG)
+    wait_until(known, f"somebody coordinates {job}", LONG_S)
     return found[-1]
 
 
@@ -69,7 +69,7 @@ def until_another(cluster: ClusterProcesses, job: str, before: int) -> None:
         parts = cluster.partitions(JOBS)
         return parts[partition_of(job, len(parts))].leader not in (before, NOBODY)
 
-    wait_until(known, "another broker coordinates the job", LONG)
+    wait_until(known, "another broker coordinates the job", LONG_S)
 
 
 def values_of(job: str, task: int) -> list[bytes]:
@@ -80,7 +80,7 @@ def stage(client: blocking.Client, job: str, task: int) -> str:
     """One event for each partition. Tries as often as its attempt is lost."""
     for attempt in count():
         try:
-            with client.stage("t", job=job, task=task, attempt=attempt, timeout=LONG) as staged:
+            with client.stage("t", job=job, task=task, attempt=attempt, timeout=LONG_S) as staged:
                 for index, value in enumerate(values_of(job, task)):
                     staged.send(value, partition=index)
                 return staged.seal()
@@ -111,7 +111,7 @@ class Driver:
             self.job = f"{self._name}#{run}" if run else self._name
             try:
                 tokens = [stage(self._client, self.job, task) for task in range(TASKS)]
-                published = self._client.commit_staged(self.job, tokens, timeout=LONG)
+                published = self._client.commit_staged(self.job, tokens, timeout=LONG_S)
                 assert published.records == TASKS * PARTITIONS
                 return
             except StagingCommitted:
@@ -120,7 +120,7 @@ class Driver:
                 continue
 
     def join(self, step: str) -> str:
-        self._thread.join(LONG)
+        self._thread.join(LONG_S)
         assert not self._thread.is_alive(), step
         if self._error is not None:
             raise AssertionError(f"at {step}") from self._error
@@ -193,7 +193,7 @@ def test_what_is_sealed_outlives_its_coordinator_and_what_is_not_is_refused(
     cluster: ClusterProcesses, client: blocking.Client
 ) -> None:
     tokens = [stage(client, "job", task) for task in range(TASKS)]
-    with client.stage("t", job="job", task="late", attempt=1, timeout=LONG) as late:
+    with client.stage("t", job="job", task="late", attempt=1, timeout=LONG_S) as late:
         late.send(b"never", partition=0)
         late.flush()
         killed = coordinator(cluster, "job")
@@ -226,7 +226,7 @@ def test_a_job_that_was_dropped_leaves_nothing(cluster: ClusterProcesses, client
 
 
 def test_a_folder_that_was_alone_keeps_its_outcomes(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> None:
-    with BrokerProcess(tmp_path / "broker") as alone, blocking.connect(alone.address, timeout=LONG) as client:
+    with BrokerProcess(tmp_path / "broker") as alone, blocking.connect(alone.address, timeout=LONG_S) as client:
         client.create_topic("t", PARTITIONS)
         published = client.commit_staged("done", [stage(client, "done", task) for task in range(TASKS)])
         token = stage(client, "open", 0)
@@ -235,7 +235,7 @@ def test_a_folder_that_was_alone_keeps_its_outcomes(tmp_path: Path, shared_zooke
     chroot = f"127.0.0.1:{shared_zookeeper.port}/{tmp_path.name}"
     with (
         BrokerProcess(tmp_path / "broker", broker_id=1, zookeeper_connect=chroot) as broker,
-        blocking.connect(broker.address, timeout=LONG) as client,
+        blocking.connect(broker.address, timeout=LONG_S) as client,
     ):
         assert client.commit_staged("done", []) == published
         with pytest.raises(StagingCommitted):

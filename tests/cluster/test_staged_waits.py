@@ -22,7 +22,7 @@ from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.consumers import ends
 from tests.cluster.scattered_transactions import leader_of
-from tests.cluster.test_staged_jobs import LONG, coordinator
+from tests.cluster.test_staged_jobs import LONG_S, coordinator
 from tests.cluster.test_transactions import ends_at, values
 from tests.crash.tmpfs import Tmpfs
 from tests.peer import Peer
@@ -60,7 +60,7 @@ class Commit:
         return self._result is not None
 
     def published(self) -> StagedCommit:
-        self._thread.join(LONG)
+        self._thread.join(LONG_S)
         assert isinstance(self._result, StagedCommit), self._result
         return self._result
 
@@ -87,7 +87,7 @@ def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProce
     """Also attempts in which nothing was staged, sealed or not: Spark makes one for each task without rows."""
     [made] = cluster.admin.create_topics([NewTopic("t", 3, 3)]).values()
     made.result(30)
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         for end in ("committed", "aborted"):
             tokens = []
             for task in range(4):
@@ -103,7 +103,7 @@ def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProce
                 assert client.commit_staged(end, tokens).records == 2
             else:
                 client.abort_staged(end)
-    wait_until(lambda: {key[:3] for key in rows(cluster)} == {b"so/", b"se/"}, "only the outcomes are left", LONG)
+    wait_until(lambda: {key[:3] for key in rows(cluster)} == {b"so/", b"se/"}, "only the outcomes are left", LONG_S)
 
 
 def _is_unsure(peer: Peer, job: str) -> bool:
@@ -119,7 +119,7 @@ def _is_unsure(peer: Peer, job: str) -> bool:
 
 def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_it_leads(tmp_path: Path) -> None:
     """Without ZooKeeper it may end jobs, but can't look up what is to be removed: it does so once it can."""
-    with brokers(tmp_path) as cluster, blocking.connect(cluster.native, timeout=LONG) as client:
+    with brokers(tmp_path) as cluster, blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.create_topic("t", 3)
         with client.stage("t", job="j", task=0, attempt=0) as stage:
             stage.send_columns(None, [b"x" * 1000] * 1000)
@@ -142,7 +142,7 @@ def test_what_a_job_has_staged_goes_also_while_its_coordinator_is_not_sure_that_
 
 
 def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterProcesses) -> None:
-    client = blocking.connect(cluster.native, timeout=LONG)
+    client = blocking.connect(cluster.native, timeout=LONG_S)
     with client:
         client.commit_staged("first", [])  # so that the topic of jobs is there
         coordinating = coordinator(cluster, "job")
@@ -160,9 +160,9 @@ def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterP
                 staged.send(b"value", partition=index)
             token = staged.seal()
         cluster.brokers[away].kill()
-        wait_until(lambda: cluster.partitions("t")[1].isrs == [other], "a replica is missed", LONG)
+        wait_until(lambda: cluster.partitions("t")[1].isrs == [other], "a replica is missed", LONG_S)
         commit = Commit(cluster, "job", [token])
-        wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 2, "it was tried", LONG)
+        wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 2, "it was tried", LONG_S)
         assert not commit.over
         assert ends_at(cluster, coordinating, "t", 0) == (0, 0), "what is written would only be aborted"
         cluster.brokers[away].start()
@@ -203,7 +203,7 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
     """A job waits while it goes to a partition that the broker leads. Jobs that the broker coordinates can be dropped,
     and groups commit their offsets there: neither needs room for events."""
     cluster, full = with_small_disk, 2
-    with blocking.connect(cluster.native, timeout=LONG) as client:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client:
         client.commit_staged("first", [])
         names = (f"job-{number}" for number in count())
         dropped = next(name for name in names if coordinator(cluster, name) == full)
@@ -217,7 +217,7 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
                 tokens[job] = staged.seal()
         group = next(f"group-{number}" for number in count() if cluster.coordinator(f"group-{number}") == full)
         fill(disk)
-        wait_until(lambda: bool(cluster.events(full, "events_refused")), "it is full", LONG)
+        wait_until(lambda: bool(cluster.events(full, "events_refused")), "it is full", LONG_S)
         assert leader_of(cluster, "t", 0) == full
         commit = Commit(cluster, waiting, [tokens[waiting]])
         client.abort_staged(dropped)
@@ -226,7 +226,7 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
         assert at.error is None
         member.close()
         coordinating = coordinator(cluster, waiting)
-        wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 3, "it was tried", LONG)
+        wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 3, "it was tried", LONG_S)
         assert not commit.over
         assert leader_of(cluster, "t", 0) == full
         (disk.folder / "others").unlink()

@@ -27,7 +27,7 @@ from tests.kafka.shares import ACCEPT, Member, beat, earliest
 from tests.kafka.test_latest_wire import following, rows
 from tests.process import wait_until
 
-LONG = 60.0
+LONG_S = 60.0
 FIRST, LOST, THIRD = 1, 2, 3  # the leader that dies; who lacks events, and leads then; and one without a replica
 KEPT, GONE, NEW = 20, 10, 5  # events that both have, that only the first one has, and that come in their place
 TABLE = dict.fromkeys(map(str, range(KEPT)), "kept")  # of the first ones
@@ -77,22 +77,22 @@ class Scene(NamedTuple):
     def write_alone(self) -> None:
         """Events that only the first leader has."""
         self.cluster.brokers[LOST].kill()
-        wait_until(lambda: self.cluster.partitions(self.topic)[0].isrs == [FIRST], "it is alone", LONG)
+        wait_until(lambda: self.cluster.partitions(self.topic)[0].isrs == [FIRST], "it is alone", LONG_S)
         write(self.cluster, self.topic, GONE, b"gone", b"gone")
 
     def lose(self) -> None:
         """The other one leads, without these."""
         self.cluster.brokers[FIRST].kill()
         self.cluster.brokers[LOST].start()
-        wait_until(lambda: self.led_by() == LOST, "who lacks events leads", LONG)
+        wait_until(lambda: self.led_by() == LOST, "who lacks events leads", LONG_S)
 
     def share(self, group: str) -> list[int]:
         """The offsets of what a member of a share group gets, which are acknowledged: of one fetch, once it brings
         something."""
         coordinator = partial(leader_of, self.cluster, OFFSETS, group)
-        wait_until(lambda: coordinator() in self.cluster.running, "there is a coordinator", LONG)
+        wait_until(lambda: coordinator() in self.cluster.running, "there is a coordinator", LONG_S)
         with self.cluster.asked(self.led_by()) as raw, self.cluster.asked(coordinator()) as its:
-            wait_until(lambda: beat(its, group, "one", 0, [self.topic])["error_code"] == 0, "it is a member", LONG)
+            wait_until(lambda: beat(its, group, "one", 0, [self.topic])["error_code"] == 0, "it is a member", LONG_S)
             member = Member(raw, group, "one", self.topic, coordinator=its, wait_ms=500)
             found: list[tuple[int, int, int]] = []
 
@@ -100,7 +100,7 @@ class Scene(NamedTuple):
                 found.extend(member.acquired())
                 return bool(found)
 
-            wait_until(look, "records", LONG)
+            wait_until(look, "records", LONG_S)
             assert member.acknowledge(*((first, last, [ACCEPT]) for first, last, _ in found)) == 0
         return [offset for first, last, _ in found for offset in range(first, last + 1)]
 
@@ -142,7 +142,7 @@ def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
 @pytest.mark.parametrize("coordinator", [LOST, THIRD])
 def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses, coordinator: int) -> None:
     """Whether their coordinator leads the topic then, or asks its leader. Groups with members, and without."""
-    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         busy, idle = made.name_at(SHARES, THIRD), made.name_at(SHARES, THIRD)
         with consumer(client, made.topic, busy) as reader:
             take(reader, KEPT)
@@ -161,7 +161,7 @@ def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses
 
 def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:
     """Although the new log is longer by now than what it has read of the old one."""
-    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         with client.consumer(made.topic, start="earliest") as reader:
             read(reader, KEPT)
             made.write_alone()
@@ -178,7 +178,7 @@ def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> No
 def test_no_lost_event_comes_from_what_a_coordinator_has_read_ahead(cluster: ClusterProcesses) -> None:
     with (
         scene(cluster) as made,
-        blocking.connect(cluster.native, timeout=LONG) as client,
+        blocking.connect(cluster.native, timeout=LONG_S) as client,
         consumer(client, made.topic, made.name_at(SHARES, THIRD), max_records=1) as reader,
     ):
         take(reader, KEPT)
@@ -201,9 +201,9 @@ def move(cluster: ClusterProcesses, internal: str, *groups: str) -> None:
         found = cluster.partitions(internal)
         return all(sorted(found[index].isrs) == [LOST, THIRD] for index in indexes)
 
-    wait_until(replicated, "they are moved", LONG)
+    wait_until(replicated, "they are moved", LONG_S)
     elect(cluster, internal, indexes)
-    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG)
+    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG_S)
 
 
 def elect(cluster: ClusterProcesses, topic: str, indexes: Collection[int]) -> None:
@@ -230,20 +230,20 @@ def test_the_table_that_a_broker_has_made_of_lost_events_is_given_to_nobody(clus
     """It lives on, and leads again later, when the log has as many events as it had."""
     with scene(cluster) as made:
         made.write_alone()
-        wait_until(lambda: made.latest() == {**TABLE, "gone": "gone"}, "its table is made", LONG)
+        wait_until(lambda: made.latest() == {**TABLE, "gone": "gone"}, "its table is made", LONG_S)
         with cluster.paused(FIRST):
             cluster.brokers[LOST].start()
-            wait_until(lambda: made.led_by() == LOST, "who lacks events leads", LONG)
+            wait_until(lambda: made.led_by() == LOST, "who lacks events leads", LONG_S)
             write(cluster, made.topic, GONE, b"new")
         made.heal()
         elect(cluster, made.topic, [0])
-        wait_until(lambda: made.led_by() == FIRST, "it leads again", LONG)
+        wait_until(lambda: made.led_by() == FIRST, "it leads again", LONG_S)
         table = {**TABLE, **dict.fromkeys(map(str, range(GONE)), "new")}
         wait_until(lambda: made.latest() == table, "its table is the topic's", 10)
 
 
 def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
-    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG) as client:
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
         seen: list[Entry] = []
         ends: list[Exception] = []
 
@@ -257,10 +257,10 @@ def test_a_watch_of_what_was_lost_ends(cluster: ClusterProcesses) -> None:
         watching = threading.Thread(target=run)
         watching.start()
         made.write_alone()
-        wait_until(lambda: seen[-1:] != [] and seen[-1].value == b"gone", "it is told", LONG)
+        wait_until(lambda: seen[-1:] != [] and seen[-1].value == b"gone", "it is told", LONG_S)
         made.lose()
         write(cluster, made.topic, NEW, b"new")
-        watching.join(LONG)
+        watching.join(LONG_S)
         assert [type(each) for each in ends] == [OffsetOutOfRange]
 
 
@@ -268,7 +268,7 @@ def test_a_watch_that_goes_on_late_ends_too(cluster: ClusterProcesses) -> None:
     """Although the new log is longer by then than what it has told of the old one."""
     with (
         scene(cluster) as made,
-        blocking.connect(cluster.native, timeout=LONG) as client,
+        blocking.connect(cluster.native, timeout=LONG_S) as client,
         client.table(made.topic).watch() as changes,
     ):
         assert len([*iter(partial(next, changes), SnapshotEnd({0: KEPT}))]) == KEPT
@@ -295,7 +295,7 @@ def read(consumer: Consumer, count: int) -> set[bytes | None]:
         values.extend(each.value for each in consumer.poll(1))
         return len(values) >= count
 
-    wait_until(look, f"{count} events", LONG)
+    wait_until(look, f"{count} events", LONG_S)
     assert len(values) == count
     return set(values)
 
@@ -311,6 +311,6 @@ def take(consumer: Consumer, count: int) -> set[bytes | None]:
         values.extend(each.value for each in events)
         return len(values) >= count
 
-    wait_until(look, f"{count} events", LONG)
+    wait_until(look, f"{count} events", LONG_S)
     assert len(values) == count
     return set(values)

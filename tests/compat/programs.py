@@ -20,7 +20,7 @@ from tests.process import LIFETIME
 PAGE = DOCS / "compatibility.md"
 ADDRESS = "localhost:9092"  # which the page writes
 MADE = pytest.mark.skipif(not tools.WANTED, reason="what was written for Kafka is tested by: make compat")
-LONG = 240.0  # seconds that a program of several threads and JVMs may take for a step; it says nothing about speed
+LONG_S = 240.0  # seconds that a program of several threads and JVMs may take for a step; it says nothing about speed
 HEAP = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
@@ -80,7 +80,7 @@ class Program:
         assert self._process is not None
         assert self._watchdog is not None
         try:
-            return self._process.wait(LONG)
+            return self._process.wait(LONG_S)
         finally:
             self._process.kill()
             self._process.wait()
@@ -93,13 +93,13 @@ class Program:
             self.ended()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits for a condition. Raises AssertionError with the program's last words after `LONG`, or if it ends."""
-        end = time.monotonic() + LONG
+        """Waits for a condition. Raises AssertionError with the program's last words after `LONG_S`, or if it ends."""
+        end = time.monotonic() + LONG_S
         while not condition():
             assert self._process is None or self._process.poll() is None, (
                 f"it has ended, not so: {what}\n{self.last_words()}"
             )
-            assert time.monotonic() < end, f"still not so after {LONG:.0f} s: {what}\n{self.last_words()}"
+            assert time.monotonic() < end, f"still not so after {LONG_S:.0f} s: {what}\n{self.last_words()}"
             time.sleep(0.2)
 
     def last_words(self) -> str:

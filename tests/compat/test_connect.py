@@ -12,7 +12,7 @@ import pytest
 
 from krappy.blocking import Client
 from krappy.errors import UnknownTopic
-from tests.compat.programs import LONG, MADE, Program, jvm, saved
+from tests.compat.programs import LONG_S, MADE, Program, jvm, saved
 from tests.compat.servers import KrappyServer
 from tests.process import free_ports
 
@@ -20,7 +20,7 @@ STANDALONE = "org.apache.kafka.connect.cli.ConnectStandalone"
 DISTRIBUTED = "org.apache.kafka.connect.cli.ConnectDistributed"
 SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
-pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 
 
 def worker(note: str, broker: KrappyServer, folder: Path) -> tuple[Path, str]:

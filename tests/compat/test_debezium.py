@@ -16,7 +16,7 @@ import pytest
 from krappy.blocking import Client
 from krappy.errors import UnknownTopic
 from tests.compat import tools
-from tests.compat.programs import LONG, MADE, Program, block, commands, do, jvm
+from tests.compat.programs import LONG_S, MADE, Program, block, commands, do, jvm
 from tests.compat.servers import KrappyServer
 from tests.compat.test_connect import STANDALONE, worker
 from tests.process import free_ports
@@ -24,7 +24,7 @@ from tests.process import free_ports
 TOPIC = "shop.public.customers"
 SOMEBODY = "postgres" if os.getuid() == 0 else None  # PostgreSQL does not run as root
 ROWS = "SELECT coalesce(json_agg(customers ORDER BY id), '[]') FROM customers"
-pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 
 
 class Postgres:
@@ -53,7 +53,7 @@ class Postgres:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=LONG,
+            timeout=LONG_S,
             user=SOMEBODY,
             check=False,
         )

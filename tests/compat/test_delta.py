@@ -17,12 +17,12 @@ from krappy.errors import ConfigError
 from krappy.spark.session import java_home
 from tests.compat import tools
 from tests.compat.clients.base import PATIENCE
-from tests.compat.programs import LONG, MADE, Program, block, python
+from tests.compat.programs import LONG_S, MADE, Program, block, python
 from tests.compat.servers import KrappyServer
 from tests.documents import DOCS, ROOT
 
 PAGE = DOCS / "howto" / "delta.md"
-pytestmark = [MADE, pytest.mark.timeout(6 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(6 * LONG_S)]
 # Where the page's program lets Spark fetch the jar, the test gives it.
 FETCHED = "delta.configure_spark_with_delta_pip(SparkSession.builder)  # it fetches the jar\n"
 GIVEN = """SparkSession.builder.config("spark.jars", "{jars}").master("local[2]")
@@ -66,7 +66,7 @@ def program(interpreter: Path, broker: KrappyServer, tmp_path: Path) -> Program:
 
 def rows(interpreter: Path, table: Path, *without: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [interpreter, "-c", READ, table, *without], capture_output=True, text=True, timeout=LONG, check=False
+        [interpreter, "-c", READ, table, *without], capture_output=True, text=True, timeout=LONG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)

@@ -14,10 +14,10 @@ from tests.compat import tools
 from tests.compat.admin import Admin
 from tests.compat.clients.base import Message, Sending
 from tests.compat.clients.confluent import Confluent
-from tests.compat.programs import LONG, MADE, Program, jvm, shown
+from tests.compat.programs import LONG_S, MADE, Program, jvm, shown
 from tests.compat.servers import KafkaServer, KrappyServer, Server
 
-pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 ELSEWHERE = "kafka.example:9092"
 
 

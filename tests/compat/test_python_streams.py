@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, TopicPartition
 from krappy.blocking import Client
 from krappy.errors import UnknownTopic
 from tests.compat.clients.base import PATIENCE
-from tests.compat.programs import LONG, MADE, Program, python, saved
+from tests.compat.programs import LONG_S, MADE, Program, python, saved
 from tests.compat.servers import KrappyServer
 from tests.process import free_ports
 
 KEYS = ["s1", "s2", "s3", "s4"]
-pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 
 
 def table(client: Client, topic: str) -> dict[str, Any]:

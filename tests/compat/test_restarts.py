@@ -22,7 +22,7 @@ from tests.compat.servers import Server
 
 READER = Confluent()
 HALF = 300
-LONG = 5 * PATIENCE  # Kafka takes a quarter of a minute to come back from each SIGKILL
+LONG_S = 5 * PATIENCE  # Kafka takes a quarter of a minute to come back from each SIGKILL
 Between = Callable[[], None]
 
 
@@ -122,7 +122,7 @@ class Load:
                 "acks": "all",
                 "linger.ms": 1,
                 "batch.num.messages": 50,
-                "message.timeout.ms": int(LONG * 1000),
+                "message.timeout.ms": int(LONG_S * 1000),
                 "reconnect.backoff.max.ms": 100,
                 "compression.type": self._random.choice(["none", "lz4"]),
                 "log_level": 0,
@@ -147,12 +147,12 @@ class Load:
             while len(self._producer) > 2000 and not self._stop.is_set():
                 self._producer.poll(0.05)
             self._producer.poll(0.002)
-        assert self._producer.flush(LONG) == 0
+        assert self._producer.flush(LONG_S) == 0
 
     def join(self) -> Lane:
         """Ends it, once all is written. Raises AssertionError when something was refused."""
         self._stop.set()
-        self._thread.join(2 * LONG)
+        self._thread.join(2 * LONG_S)
         assert not self._errors, self._errors[0]
         assert len(self.lane.offsets) == self.lane.sent, "something was neither written nor refused"
         return self.lane

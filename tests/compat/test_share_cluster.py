@@ -16,7 +16,7 @@ from tests.compat.clients.base import Message, Sending
 from tests.compat.kafka_tools import KafkaTools
 from tests.compat.test_share_groups import WRITER, Record, ShareMember, agent, new_agent
 
-LONG = 120.0
+LONG_S = 120.0
 EACH = 150  # records that are written before each kill
 __all__ = ("agent", "new_agent")
 
@@ -48,7 +48,7 @@ def test_brokers_are_killed_under_share_consumers(
     written = 0
 
     def work(until: int) -> None:
-        end = time.monotonic() + LONG
+        end = time.monotonic() + LONG_S
         while len(accepted) < until:
             assert time.monotonic() < end, f"{len(accepted)} of {until}"
             for member in members:

@@ -12,7 +12,7 @@ import pytest
 
 from krappy.blocking import Client
 from tests.compat import tools
-from tests.compat.programs import LONG, MADE, Program, commands, do, jvm, shown
+from tests.compat.programs import LONG_S, MADE, Program, commands, do, jvm, shown
 from tests.compat.servers import KrappyServer
 
 HEADING = "Kafka Streams, and its state by `get`"
@@ -34,7 +34,7 @@ MORE = """
 settings.put("session.timeout.ms", 6000);
 settings.put("statestore.cache.max.bytes", 0);
 StreamsBuilder builder"""
-pytestmark = [MADE, pytest.mark.timeout(4 * LONG)]
+pytestmark = [MADE, pytest.mark.timeout(4 * LONG_S)]
 WORDS = ["a", "b", "c", "d", "e", "f", "g"]
 
 

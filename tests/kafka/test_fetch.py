@@ -18,7 +18,7 @@ from tests.kafka.raw import Raw, create, fetch, produce, values_of
 from tests.peer import Peer
 from tests.process import BrokerProcess, readable, wait_until
 
-LONG = 60_000  # ms: longer than any test may take
+LONG_MS = 60_000  # ms: longer than any test may take
 
 
 def some(count: int, size: int = 1, first: int = 0) -> bytes:
@@ -121,7 +121,7 @@ def test_outside_of_the_log(raw: Raw, offset: int) -> None:
     raw.make("three")
     if not raw.fetch("three", 0)["high_watermark"]:
         raw.produce("three", some(3))
-    found = raw.fetch("three", offset, max_wait_ms=LONG)
+    found = raw.fetch("three", offset, max_wait_ms=LONG_MS)
     assert (found["error_code"], found["high_watermark"], bytes(found["records"])) == (
         Code.OFFSET_OUT_OF_RANGE,
         -1,
@@ -137,7 +137,7 @@ def test_the_end_of_the_log_is_no_error(raw: Raw) -> None:
 
 def test_a_long_poll_ends_with_the_first_event(raw: Raw, broker: BrokerProcess) -> None:
     raw.make("polled")
-    raw.send(ApiKey.FETCH, fetch([("polled", 0, 0)], max_wait_ms=LONG), 12)
+    raw.send(ApiKey.FETCH, fetch([("polled", 0, 0)], max_wait_ms=LONG_MS), 12)
     with Raw(broker.kafka) as other:
         other.produce("polled", some(1))
     (topic,) = raw.receive()["responses"]
@@ -153,7 +153,7 @@ def test_a_long_poll_ends_when_its_time_is_up(raw: Raw) -> None:
 
 def test_min_bytes_is_waited_for(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "least", 2)
-    raw.send(ApiKey.FETCH, fetch([("least", 0, 0), ("least", 1, 0)], max_wait_ms=LONG, min_bytes=20_000), 12)
+    raw.send(ApiKey.FETCH, fetch([("least", 0, 0), ("least", 1, 0)], max_wait_ms=LONG_MS, min_bytes=20_000), 12)
     with Raw(broker.kafka) as other:
         for number in range(6):
             other.produce("least", some(1, 3000), number % 2)
@@ -164,12 +164,12 @@ def test_min_bytes_is_waited_for(raw: Raw, broker: BrokerProcess) -> None:
 
 
 def test_nothing_asked_is_answered_at_once(raw: Raw) -> None:
-    assert raw.ask(ApiKey.FETCH, fetch([], max_wait_ms=LONG), 12)["responses"] == []
+    assert raw.ask(ApiKey.FETCH, fetch([], max_wait_ms=LONG_MS), 12)["responses"] == []
 
 
 def test_an_error_ends_the_wait(raw: Raw) -> None:
     raw.make("fine")
-    answer = raw.ask(ApiKey.FETCH, fetch([("fine", 0, 0), ("missing", 0, 0)], max_wait_ms=LONG), 12)
+    answer = raw.ask(ApiKey.FETCH, fetch([("fine", 0, 0), ("missing", 0, 0)], max_wait_ms=LONG_MS), 12)
     assert [topic["partitions"][0]["error_code"] for topic in answer["responses"]] == [0, 3]
 
 
@@ -210,9 +210,9 @@ def test_read_committed_without_transactions(raw: Raw) -> None:
 
 def test_a_deleted_topic_ends_the_wait(raw: Raw, broker: BrokerProcess) -> None:
     uuid = raw.make("doomed")
-    raw.send(ApiKey.FETCH, fetch([(uuid, 0, 0)], max_wait_ms=LONG))
+    raw.send(ApiKey.FETCH, fetch([(uuid, 0, 0)], max_wait_ms=LONG_MS))
     with Raw(broker.kafka) as other:
-        other.send(ApiKey.FETCH, fetch([("doomed", 0, 0)], max_wait_ms=LONG), 12)
+        other.send(ApiKey.FETCH, fetch([("doomed", 0, 0)], max_wait_ms=LONG_MS), 12)
         with Peer(broker.address) as peer:
             peer.ask(m.DeleteTopic("doomed"), m.TopicDeleted)
         codes = [each.receive()["responses"][0]["partitions"][0]["error_code"] for each in (raw, other)]
@@ -221,7 +221,7 @@ def test_a_deleted_topic_ends_the_wait(raw: Raw, broker: BrokerProcess) -> None:
 
 def test_what_is_asked_behind_a_long_poll_waits_for_it(raw: Raw, broker: BrokerProcess) -> None:
     raw.make("muted")
-    raw.send(ApiKey.FETCH, fetch([("muted", 0, 0)], max_wait_ms=LONG), 12)
+    raw.send(ApiKey.FETCH, fetch([("muted", 0, 0)], max_wait_ms=LONG_MS), 12)
     raw.send(ApiKey.METADATA, {"topics": []})
     with Raw(broker.kafka) as other:
         other.produce("muted", some(1))
@@ -231,7 +231,7 @@ def test_what_is_asked_behind_a_long_poll_waits_for_it(raw: Raw, broker: BrokerP
 
 def test_a_large_request_behind_a_long_poll_waits_for_it_too(raw: Raw, broker: BrokerProcess) -> None:
     raw.make("muted-large")
-    raw.send(ApiKey.FETCH, fetch([("muted-large", 0, 0)], max_wait_ms=LONG), 12)
+    raw.send(ApiKey.FETCH, fetch([("muted-large", 0, 0)], max_wait_ms=LONG_MS), 12)
     raw.send(ApiKey.PRODUCE, produce("muted-large", some(3, 300_000)), 9)
     raw.send(ApiKey.METADATA, {"topics": []})
     with Raw(broker.kafka) as other:
@@ -246,7 +246,7 @@ def test_hundreds_of_partitions_in_one_fetch(raw: Raw, broker: BrokerProcess) ->
     for index in (0, 600, 1199):
         raw.produce("many", some(1), index)
     wanted: list[tuple[str | bytes, int, int]] = [("many", at, 0) for at in range(1200)]
-    (topic,) = raw.ask(ApiKey.FETCH, fetch(wanted, max_wait_ms=LONG), 12)["responses"]
+    (topic,) = raw.ask(ApiKey.FETCH, fetch(wanted, max_wait_ms=LONG_MS), 12)["responses"]
     found = [len(values_of(each["records"])) for each in topic["partitions"]]
     assert [index for index, count in enumerate(found) if count] == [0, 600, 1199]
 
@@ -267,7 +267,7 @@ def test_who_leaves_in_a_long_poll_is_noticed(broker: BrokerProcess) -> None:
         before = broker.sockets
         others = [Raw(broker.kafka) for _ in range(20)]
         for other in others:
-            other.send(ApiKey.FETCH, fetch([("abandoned", 0, 0)], max_wait_ms=LONG), 12)
+            other.send(ApiKey.FETCH, fetch([("abandoned", 0, 0)], max_wait_ms=LONG_MS), 12)
         wait_until(lambda: broker.sockets == before + 20, "they are connected")
         for other in others:
             other.close()
@@ -283,14 +283,14 @@ def test_long_polls_cost_nothing_while_they_wait(broker: BrokerProcess) -> None:
     try:
         raws[0].make("waiting")
         for raw in raws:
-            raw.send(ApiKey.FETCH, fetch([("waiting", 0, 0)], max_wait_ms=LONG), 12)
+            raw.send(ApiKey.FETCH, fetch([("waiting", 0, 0)], max_wait_ms=LONG_MS), 12)
 
         def calm() -> bool:
             before = ticks()
             time.sleep(1.0)
             return ticks() - before <= 10  # of 100 a second: a polling loop of 50 would take far more
 
-        wait_until(calm, "a second in which the broker has next to nothing to do", LONG / 2000)
+        wait_until(calm, "a second in which the broker has next to nothing to do", LONG_MS / 2000)
         raws[0].close()
         with Raw(broker.kafka) as other:
             other.ask(ApiKey.PRODUCE, produce("waiting", some(1)), 12)

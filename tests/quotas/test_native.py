@@ -94,7 +94,7 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
         assert 0.4 < time.monotonic() - before < 1.5
 
 
-LONG = 8.0  # seconds: much more than the second for which request_percentage may silence
+LONG_S = 8.0  # seconds: much more than the second for which request_percentage may silence
 
 
 def slowest(ask: Callable[[], object], times: int = 4) -> float:
@@ -110,10 +110,10 @@ def test_time_silences_for_a_second_at_most(broker: RunningBroker, quotas: Quota
     """Kafka's quota window: others who share the quota would be taken for dead, too."""
     quotas.set({"user": "ANONYMOUS"}, request_percentage=0.0001)
     with Peer(broker.address) as peer, Raw(broker.kafka_address) as kafka:
-        assert slowest(lambda: peer.ask(m.Ping(), m.Pong)) < LONG
-        assert slowest(lambda: kafka.ask(ApiKey.DESCRIBE_CLUSTER)) < LONG
+        assert slowest(lambda: peer.ask(m.Ping(), m.Pong)) < LONG_S
+        assert slowest(lambda: kafka.ask(ApiKey.DESCRIBE_CLUSTER)) < LONG_S
         with Peer(broker.address) as other:
-            assert slowest(lambda: other.ask(m.Ping(), m.Pong), 1) < LONG
+            assert slowest(lambda: other.ask(m.Ping(), m.Pong), 1) < LONG_S
         assert peer.ask(m.Ping(), m.Pong).throttled > 100
 
 
@@ -142,7 +142,7 @@ def test_what_streams_use_does_not_silence_for_ever(broker: RunningBroker, quota
                 begun = time.monotonic()
                 while peer.receive()[0] != id:
                     pass
-                assert time.monotonic() - begun < LONG
+                assert time.monotonic() - begun < LONG_S
         finally:
             done.set()
             quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
