@@ -113,11 +113,11 @@ class Users:
         return b"".join(each.stored_key for each in self._find(user).values())
 
     async def check(self, user: str, password: str, host: str, took: Took = untold) -> bool:
-        if self._proved_right(self._proof(user, password)):
+        if self._proved_right(self._proof(self._checked(user), password)):
             return True
         async with self._turns.one(host):
             credentials, credential = self._find(user), self._checked(user)
-            proof = self._proof(user, password)
+            proof = self._proof(credential, password)
             if self._proved_right(proof):  # meanwhile, by another connection
                 return True
             right, seconds = await trio.to_thread.run_sync(_timed_check, credential, password, limiter=self._checking)
@@ -133,9 +133,8 @@ class Users:
         """The credential that a password of the user is checked against."""
         return next(iter(self._find(user).values()), None) or self._unknown(user, "SCRAM-SHA-512")
 
-    def _proof(self, user: str, password: str) -> bytes:
-        stored = self._checked(user).stored_key
-        return hmac.digest(self._secret, stored + password.encode(errors="surrogateescape"), "sha256")
+    def _proof(self, credential: ScramCredential, password: str) -> bytes:
+        return hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
 
     def _proved_right(self, proof: bytes) -> bool:
         if proof not in self._right:

@@ -104,7 +104,7 @@ class Watching:
         partitions: Sequence[int] | None,
         tombstones: bool,
         offsets: Mapping[int, int] | None = None,
-        refresh: float | None = None,
+        refresh: float = REFRESH,
         progress: bool = False,
     ) -> None:
         """`offsets`: where it goes on, by partition, without a snapshot; only of several brokers. `refresh`: seconds
@@ -125,10 +125,7 @@ class Watching:
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
         self._surprises = 0
         self._progress = progress
-        self._each, self._refresh = (
-            REFRESH if refresh is None else refresh,
-            0.0,
-        )  # seconds between two checks, and when the next is due
+        self._each, self._refresh = refresh, 0.0  # seconds between two checks, and when the next is due
         self._closed = False
         self._topic_id: str | None = None  # None: not known yet
         self._scattered = False  # whether the topic may have strays; it stays so

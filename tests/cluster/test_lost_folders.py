@@ -82,14 +82,19 @@ def start_others(cluster: ClusterProcesses) -> None:
     cluster.until_known()
 
 
+def starts_and_dies(broker: BrokerProcess, step: str) -> None:
+    """It is killed at this step of its start."""
+    dies_at(broker, step)
+    broker.begin()
+    wait_until(lambda: has_died(broker), "it has died")
+
+
 def test_a_folder_that_is_gone_when_its_broker_is_killed_at_its_start(cluster: ClusterProcesses) -> None:
     leader = add(cluster, VALUES)
     for broker in cluster.brokers.values():
         broker.kill()
     shutil.rmtree(folder(leader))
-    dies_at(leader, REGISTERS)
-    leader.begin()
-    wait_until(lambda: has_died(leader), "it has died")
+    starts_and_dies(leader, REGISTERS)
     comes_first(cluster, leader)
     cluster.until_in_sync("t")
     assert read(cluster) == VALUES
@@ -188,9 +193,7 @@ def test_an_old_copy_of_the_data_folder(cluster: ClusterProcesses, had: int) -> 
         broker.kill()
     shutil.rmtree(leader.data)
     old.rename(leader.data)
-    dies_at(leader, EXCLUDES)
-    leader.begin()
-    wait_until(lambda: has_died(leader), "it has died")
+    starts_and_dies(leader, EXCLUDES)
     comes_first(cluster, leader)
     assert leader.events("old_folder")
     cluster.until_in_sync("t")
@@ -213,9 +216,7 @@ def test_an_old_copy_of_one_folder(cluster: ClusterProcesses, stopped: bool) -> 
         broker.kill()
     shutil.rmtree(folder(leader))
     old.rename(folder(leader))
-    dies_at(leader, EXCLUDES)
-    leader.begin()
-    wait_until(lambda: has_died(leader), "it has died")
+    starts_and_dies(leader, EXCLUDES)
     comes_first(cluster, leader)
     cluster.until_in_sync("t")
     assert read(cluster) == VALUES
@@ -266,9 +267,7 @@ def test_nobody_takes_a_folder_for_old_that_is_killed_while_it_registers(cluster
     leader = add(cluster, VALUES)
     for _ in range(3):
         leader.kill()
-        dies_at(leader, REGISTERS)
-        leader.begin()
-        wait_until(lambda: has_died(leader), "it has died")
+        starts_and_dies(leader, REGISTERS)
         leader.start()
     cluster.until_in_sync("t")
     assert not leader.events("old_folder")
