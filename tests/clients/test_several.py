@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,7 @@ import krappy
 from krappy import blocking
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.clients import sending
+from krappy.clients.watching import Watching
 from krappy.errors import CoordinatorNotAvailable, PolicyViolation, UnknownProducer
 from krappy.partitioner import partition_for
 from krappy.types import TopicPartition
@@ -337,7 +339,7 @@ async def test_a_watch_tells_of_added_partitions_what_the_table_has(
     several: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It learns of both at the same time, and the first one's events are older."""
-    monkeypatch.setattr("krappy.clients.watching.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.aio.table.Watching", partial(Watching, refresh=0.0))
     several.create("t", 2)
     keys = [b"k%d" % n for n in range(50)]
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:

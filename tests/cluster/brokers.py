@@ -120,6 +120,15 @@ class ClusterProcesses:
             wait_until(lambda id=id: len(self.events(id, "registered")) > 0, f"broker {id} is registered")  # type: ignore[misc]
         self.until_known()
 
+    def start_again(self, id: int) -> None:
+        """Of one that was killed: returns once it is registered anew. Before, others may know it by its old session,
+        and forget it when that expires."""
+        broker = self.brokers[id]
+        before = len(broker.events("registered"))
+        broker.start()
+        wait_until(lambda: len(broker.events("registered")) > before, f"broker {id} is registered again")
+        self.until_known()
+
     @property
     def running(self) -> list[int]:
         """The ids of the brokers that run, and are not paused."""

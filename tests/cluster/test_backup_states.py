@@ -161,7 +161,7 @@ def test_a_broker_that_is_dead_already(cluster: ClusterProcesses, client: blocki
     cluster.brokers[2].kill()
     told = done("backup", tmp_path / "backup", "--address", cluster.native)
     assert told["brokers"] == [1, 3]
-    cluster.brokers[2].start()
+    cluster.start_again(2)
     done("restore", tmp_path / "backup", "--data", tmp_path / "alone")
     with BrokerProcess(tmp_path / "alone") as alone, blocking.connect(alone.address, timeout=LONG_S) as restored:
         assert {entry.key: entry.value for entry in restored.table("dead").scan()} == {
@@ -182,7 +182,7 @@ def test_the_only_replica_dies_while_it_is_copied(
     wait_until((tmp_path / "backup" / "cluster" / "tree.json").exists, "it copies", LONG_S)
     cluster.brokers[3].kill()
     _, err = taken.communicate(timeout=LONG_S)
-    cluster.brokers[3].start()
+    cluster.start_again(3)
     assert taken.returncode == 1
     assert "no broker holds only-0 any more: start again" in json.loads(err.splitlines()[-1])["error"]
     assert not (tmp_path / "backup").exists()

@@ -10,6 +10,7 @@ import pytest
 from krappy.store.disk import OS_DISK
 from krappy.store.index import OffsetIndex
 from krappy.store.pool import Handle, Pool
+from tests.store.files import open_files
 from tests.store.logs import filled, offsets, rows
 
 
@@ -22,11 +23,11 @@ def handle(folder: Path, entries: int = 0) -> Handle:
 
 def test_no_more_files_than_allowed(tmp_path: Path) -> None:
     pool = Pool(max_files=3)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     for owner in range(10):
         pool.get(owner, lambda: handle(tmp_path))
     assert len(pool) == 3
-    assert len(os.listdir("/proc/self/fd")) == before + 3
+    assert open_files(tmp_path) == before + 3
     assert [owner for owner in range(10) if pool.peek(owner)] == [7, 8, 9]
 
 
@@ -71,21 +72,21 @@ def test_a_log_of_many_segments_reads_with_one_open_file(tmp_path: Path, monkeyp
     log = filled(tmp_path, 100)
     assert len(log.segments) > 8
     log.sync()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     for _ in range(2):
         assert offsets(rows(log)) == list(range(300))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(tmp_path) == before
     log.close()
 
 
 def test_a_log_that_is_never_synced_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("krappy.store.segment.POOL", Pool(max_files=1))
     log = filled(tmp_path, 10)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     filled_more = filled(tmp_path / "other-0", 1000)
     assert len(filled_more.segments) > 80
-    assert len(os.listdir("/proc/self/fd")) < before + 60
+    assert open_files(tmp_path) < before + 60
     assert filled_more.sync() == 3000
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    assert open_files(tmp_path) <= before + 2
     log.close()
     filled_more.close()

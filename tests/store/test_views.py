@@ -20,6 +20,7 @@ from krappy.store.unwritten import HELD, MOST_FOLDED, OF_VIEW
 from krappy.store.view_snapshot import CHANGES
 from krappy.store.views import MOST_UNFLUSHED, Views
 from tests.process import wait_until
+from tests.store.files import open_files
 from tests.store.view_model import read_all
 
 
@@ -269,7 +270,7 @@ def test_a_closed_view_is_there_when_reopened(tmp_path: Path) -> None:
 
 
 def test_closing_lets_every_file_go_even_with_a_snapshot_held(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(tmp_path)
     for _ in range(3):
         views = Views(tmp_path / "views")
         views.apply(1, entries(b"a"), 1)
@@ -278,7 +279,7 @@ def test_closing_lets_every_file_go_even_with_a_snapshot_held(tmp_path: Path) ->
         with pytest.raises(StorageError):
             snapshot.rows(1)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_files(tmp_path) <= before
     assert len(list((tmp_path / "views").glob("LOG*"))) <= 3
 
 
