@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import SystemRandom
 
 FIRST, LONGEST = 0.05, 2.0  # seconds
+
+# Not the numbers of the program that uses the client: it may have seeded them, as a thousand workers do with one seed.
+chance = SystemRandom()
 
 
 class Backoff:
@@ -13,7 +17,9 @@ class Backoff:
 
     `random` returns floats from 0 to 1."""
 
-    def __init__(self, random: Callable[[], float], first: float = FIRST, longest: float = LONGEST) -> None:
+    def __init__(
+        self, random: Callable[[], float] = chance.random, first: float = FIRST, longest: float = LONGEST
+    ) -> None:
         self._random = random
         self._first, self._longest = first, longest
         self._next = first

@@ -22,7 +22,7 @@ class CoordinatorWay:
         self.link: Link = router.home
         self._router = router
         self._hops = 0
-        self._backoff: Backoff = router.backoff()
+        self._backoff = Backoff()
 
     async def ask(self, request: Request, answer: type[A], timeout: float, *, again: bool = True) -> A:
         """The answer of the broker that coordinates what the request names. `again` and what it raises: as for

@@ -56,7 +56,6 @@ class Link:
         self,
         runtime: ClientRuntime,
         addresses: Sequence[Address],
-        random: Callable[[], float],
         timeout: float = 30.0,
         keepalive: float = 30.0,
         security: ClientSecurity | None = None,
@@ -69,8 +68,7 @@ class Link:
         self.generation = 0  # number of the current connection; a handle is valid on one connection only
         self.pong: Pong | None = None  # the broker's last answer to a ping
         self._keepalive = keepalive
-        self._backoff = Backoff(random)
-        self._random = random
+        self._backoff = Backoff()
         self._ids = itertools.count(1)  # across connections, so that a late `forget` hits no other request
         self._stream: ClientStream | None = None
         self._conversation: Conversation | None = None  # not None while requests may be sent
@@ -447,7 +445,7 @@ class Link:
         """
         seconds = self.timeout if timeout is None else timeout
         deadline = self.runtime.now() + seconds
-        backoff = Backoff(self._random)
+        backoff = Backoff()
         said: KrappyError | None = None
         while True:
             on = await self.ready(deadline) if generation is None else generation

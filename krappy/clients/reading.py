@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from krappy.clients import admin, events
+from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.link import Link
@@ -79,7 +80,7 @@ class Reading(Consuming):
         self._refresh = 0.0  # when to look for new partitions
         self._placing: ClientSignal | None = None  # set when the caller who registers has done so
         self._missed = 0.0  # since when partitions have been without a place, while others were read
-        self._backoff = router.backoff()
+        self._backoff = Backoff()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Reading(Consuming):
     async def _placed(self, until: float, all: bool = True) -> None:
         """Registers what has no place. Without `all`, it is enough if some partition has one. Raises why one has none:
         at the time `until`, or when some have had none for the client's timeout; ConnectionLost when closed."""
-        backoff = self._router.backoff()
+        backoff = Backoff()
         while True:
             with self._runtime.lock:
                 if self._closed:

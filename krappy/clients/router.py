@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from krappy.clients.backoff import Backoff
+from krappy.clients.backoff import Backoff, chance
 from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
@@ -41,7 +41,6 @@ from krappy.wire import messages
 from krappy.wire.messages import Answer, Request
 
 A = TypeVar("A", bound=Answer)
-T = TypeVar("T")
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
 HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
@@ -55,7 +54,7 @@ class OthersNeeded(NotLeader):
 class Router:
     """`open_link` makes a link to one broker, which ends with the client."""
 
-    def __init__(self, home: Link, open_link: Callable[[Address], Link], random: Callable[[], float]) -> None:
+    def __init__(self, home: Link, open_link: Callable[[Address], Link]) -> None:
         self.home = home
         self.runtime = home.runtime
         self.timeout = home.timeout
@@ -64,7 +63,6 @@ class Router:
         self.writers: dict[str, Any] = {}  # by topic: the producer of its tables, or a signal while it is being opened
         self._bootstrap = home.addresses
         self._open_link = open_link
-        self._random = random
         self._links: dict[int, Link] = {}  # by the broker's id
         self.scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
         self.is_older = False  # whether a broker does not read the number of partitions that a client knows
@@ -89,12 +87,9 @@ class Router:
     def trouble(self) -> str:
         return self.home.trouble
 
-    def backoff(self) -> Backoff:
-        return Backoff(self._random)
-
     def spread(self, seconds: float) -> float:
         """From `seconds` to twice as many, by chance: many clients that wait so do not all go on at once."""
-        return seconds * (1 + self._random())
+        return seconds * (1 + chance.random())
 
     # --- requests
 
@@ -118,7 +113,7 @@ class Router:
                 if not self.several:
                     raise
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff = self.backoff()
+        backoff = Backoff()
         surprises = 0
         while True:
             count, at = 0, partition
@@ -144,7 +139,7 @@ class Router:
         """The groups that each broker has (or `only` that one), so that none is left out, and none is there twice.
         Raises ConnectionLost if a broker can't be reached: it may coordinate some; CoordinatorNotAvailable while some
         are coordinated by no broker."""
-        backoff = self.backoff()
+        backoff = Backoff()
         said: KrappyError | None = None
         while True:
             try:
@@ -222,7 +217,7 @@ class Router:
     async def leader(self, topic: str, partition: int, deadline: float, patience: float = PATIENCE) -> Link:
         """A link to the partition's leader, which is connected. Raises at the deadline: NotLeader, ConnectionLost; and
         UnknownTopic, UnknownPartition, when a broker says so."""
-        backoff = self.backoff()
+        backoff = Backoff()
         asked = False
         while True:
             if not self.several:
@@ -261,10 +256,6 @@ class Router:
         link = self._link(broker, broker.address)
         return None if link.broken else link
 
-    def choice(self, some: Sequence[T]) -> T:
-        """One of them, by chance."""
-        return some[int(self._random() * len(some))]
-
     def any_now(self) -> Link:
         """A link to some broker, which is connected and answers if one is."""
         return next((link for link in (self.home, *self._links.values()) if _works(link)), self.home)
@@ -288,7 +279,7 @@ class Router:
         """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
         that may be sent twice. Raises as `ask`. `taken`: answers are put there as they come, also if it raises."""
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff = self.backoff()
+        backoff = Backoff()
         surprises = 0
         found = [] if taken is None else taken
         left = list(partitions)
@@ -350,7 +341,7 @@ class Router:
     async def every(self, deadline: float) -> list[Link]:
         """As `each`, but waits for those that can't be reached, until the cluster no more counts them. Raises
         ConnectionLost at the deadline."""
-        backoff = self.backoff()
+        backoff = Backoff()
         while True:
             links = await self.each(deadline)
             lost = sorted(self.known.brokers.keys() - set(map(self.id_of, links))) if self.several else []
@@ -455,7 +446,7 @@ class Router:
         found = [link for id, link in links if link not in but and id not in brokers and not link.broken]
         others = [each for each in list(self.known.brokers) if each not in brokers]
         if others and not found:
-            self._known_link(self.choice(others))
+            self._known_link(chance.choice(others))
         return found
 
     async def learn_from(self, link: Link, seconds: float) -> bool:

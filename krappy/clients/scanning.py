@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
 from krappy.clients.router import OthersNeeded, Router
@@ -86,7 +87,7 @@ class Scanning:
     async def _open(self) -> messages.Scanned:
         """The first page of a broker's scan."""
         deadline = self._runtime.now() + self._router.timeout
-        backoff = self._router.backoff()
+        backoff = Backoff()
         while True:
             request = self._first
             if self._router.several:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from krappy.clients.backoff import Backoff
 from krappy.clients.router import OthersNeeded, Router
 from krappy.errors import InvalidRequest, PolicyViolation, RequestTimeout, UnknownPartition
 from krappy.wire import messages
@@ -40,7 +41,7 @@ async def may_scatter(router: Router, topic: str, deadline: float | None = None)
 async def is_scattered(router: Router, topic: str, deadline: float, *, may_guess: bool = False) -> bool:
     """Whether the topic has strays. When the leaders do not know that for UNSURE seconds: True, if that `may_guess`;
     else it waits, and raises RequestTimeout at the deadline."""
-    backoff, until = router.backoff(), min(deadline, router.runtime.now() + UNSURE)
+    backoff, until = Backoff(), min(deadline, router.runtime.now() + UNSURE)
     while True:
         told = [each for each in await _told(router, topic, deadline) if each.get("scattered")]
         late = router.runtime.now() >= until
@@ -87,7 +88,7 @@ async def counted(router: Router, topic: str, deadline: float, ask: Callable[[in
     """What `ask(count, among)` gives, for the number of partitions that the topic has: again for another one, while
     that raises OthersNeeded because of the number. `among`: to be sent; None: a broker is older, and does not read
     it."""
-    backoff = router.backoff()
+    backoff = Backoff()
     while True:
         count = await partitions(router, topic, deadline)
         try:

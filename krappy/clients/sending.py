@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from krappy.clients.accumulator import Accumulator, Limits
+from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Reply
 from krappy.clients.lane import LaneBatch, too_large
 from krappy.clients.link import Link
@@ -347,7 +348,7 @@ class Sending:
         return found if found or self._accumulator.renew or self._runtime.now() >= self._refresh else None
 
     async def _find(self) -> None:
-        backoff = self._router.backoff()
+        backoff = Backoff()
         surprises = looks = 0
         try:
             while not (self._closing or self._link.closed):

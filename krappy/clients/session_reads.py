@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
+from krappy.clients.backoff import chance
 from krappy.clients.link import Link
 from krappy.clients.router import Router
 from krappy.errors import ConnectionLost, RequestTimeout
@@ -26,7 +27,7 @@ def replicas(router: Router, topic: str, partitions: Iterable[int]) -> list[tupl
         some = [each for each in links if left.intersection(having[each])]
         if not some:
             return None
-        chosen = router.choice(some)
+        chosen = chance.choice(some)
         found.append((links[chosen], sorted(left.intersection(having[chosen]))))
         left.difference_update(having[chosen])
     return found

@@ -11,6 +11,7 @@ from typing import Any
 from krappy import arrow_layout
 from krappy.arrow_layout import Binary
 from krappy.clients import blocks, lookups
+from krappy.clients.backoff import Backoff
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.router import OthersNeeded, Router
 from krappy.clients.scattering import is_scattered, may_scatter, partitions
@@ -172,7 +173,7 @@ async def get_columns(
     rows = arrow_layout.parts(asked.offsets, asked.data)
     if not rows:
         return blocks.merged(0, [])
-    deadline, backoff = router.runtime.now() + router.timeout, router.backoff()
+    deadline, backoff = router.runtime.now() + router.timeout, Backoff()
     while True:
         if await is_scattered(router, topic, deadline):
             raise PolicyViolation(

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.newest_changes import judged
 from krappy.clients.router import SURPRISES, Router
@@ -121,7 +122,7 @@ class Watching:
         self._spread = False  # there is a part for each leader, instead of one for all
         self._told = offsets is not None  # the end of the snapshot was handed out
         self._news = self._runtime.signal()
-        self._backoff = router.backoff()
+        self._backoff = Backoff()
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
         self._surprises = 0
         self._progress = progress

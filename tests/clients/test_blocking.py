@@ -4,6 +4,7 @@ futures, threads, and that each way of waiting works."""
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import threading
 import time
@@ -125,6 +126,26 @@ def test_a_table_is_written(address: str, topic: str) -> None:
         assert [entry.deleted for entry in table.scan(tombstones=True)] == [True]
     with pytest.raises(KrappyError):
         table.put("k", "3")
+
+
+def test_pauses_take_no_random_numbers_of_the_program(address: str, topic: str) -> None:
+    """It may have seeded them, for what it does to be the same each time."""
+    before = random.getstate()
+    with blocking.connect(address) as client, blocking.connect(address) as other:
+        ours, theirs = client.table(topic), other.table(topic)
+        seen: list[bytes | None] = []
+
+        def overtaken(value: bytes | None) -> str:
+            if not seen:
+                theirs.put("k", "theirs")
+            seen.append(value)
+            return "ours"
+
+        ours.update("k", overtaken)
+        assert seen == [None, b"theirs"]
+    with pytest.raises(ConnectionLost):
+        blocking.connect("127.0.0.1:1", timeout=0.3).open()
+    assert random.getstate() == before
 
 
 def test_threads_update_one_key(address: str, topic: str) -> None:

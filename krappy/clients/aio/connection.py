@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -43,7 +42,7 @@ class ClientConnection:
         self._tasks = Tasks()
         await self._tasks.open()
         try:
-            self._router = Router(self.new_link(), lambda address: self.new_link([address]), random.random)
+            self._router = Router(self.new_link(), lambda address: self.new_link([address]))
             await self._router.open()
         except BaseException:
             await self.close()
@@ -67,7 +66,7 @@ class ClientConnection:
         if self._tasks is None:
             raise KrappyError(NOT_OPEN)
         runtime = AnyioRuntime(self._tasks)
-        link = Link(runtime, to or self.addresses, random.random, self.timeout, self.keepalive, self.security)
+        link = Link(runtime, to or self.addresses, self.timeout, self.keepalive, self.security)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self, Unpack, get_args
@@ -12,6 +11,7 @@ from krappy.clients import tables
 from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
 from krappy.clients.aio.items import Items
+from krappy.clients.backoff import chance
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.merging import MergedScanning
@@ -126,7 +126,7 @@ class Table:
                 if runtime.now() >= deadline:
                     raise
             tries += 1
-            await runtime.sleep(random.random() * min(LONGEST_PAUSE, 0.001 * 2 ** min(tries, 10)))
+            await runtime.sleep(chance.random() * min(LONGEST_PAUSE, 0.001 * 2 ** min(tries, 10)))
 
     async def catch_up(
         self,

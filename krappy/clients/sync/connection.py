@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import weakref
 from collections.abc import Sequence
@@ -51,9 +50,7 @@ class ClientConnection:
         with self.runtime.lock:
             if self._router is not None:
                 raise KrappyError("this client is open already")
-            router = self._router = Router(
-                self._add_link(self.addresses), lambda address: self.new_link([address]), random.random
-            )
+            router = self._router = Router(self._add_link(self.addresses), lambda address: self.new_link([address]))
         try:
             run(router.open())
         except BaseException:
@@ -79,7 +76,7 @@ class ClientConnection:
             return self._add_link(to or self.addresses)
 
     def _add_link(self, to: Sequence[Address]) -> Link:
-        link = Link(self.runtime, to, random.random, self.timeout, self.keepalive, self.security)
+        link = Link(self.runtime, to, self.timeout, self.keepalive, self.security)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link

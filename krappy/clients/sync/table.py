@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self, Unpack, get_args
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables
+from krappy.clients.backoff import chance
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.merging import MergedScanning
@@ -129,7 +129,7 @@ class Table:
                 if runtime.now() >= deadline:
                     raise
             tries += 1
-            run(runtime.sleep(random.random() * min(LONGEST_PAUSE, 0.001 * 2 ** min(tries, 10))))
+            run(runtime.sleep(chance.random() * min(LONGEST_PAUSE, 0.001 * 2 ** min(tries, 10))))
 
     def catch_up(
         self,
