@@ -17,7 +17,7 @@ import krappy.spark
 from krappy.blocking import Client
 from krappy.errors import SnapshotGone, UnknownTopic, ViewDisabled
 from krappy.spark import at_once
-from tests.served import BROKERS, alone
+from tests.served import BROKERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,6 @@ def test_much_is_left_to_tasks(spark: SparkSession, address: str, users: str, mo
     assert table.lookup(keys).count() == 19
 
 
-@alone  # it writes keys to partitions that it names
 def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: str, users: str) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic 'nowhere'"):
         krappy.spark.table(spark, "nowhere", address=address).lookup(["k"]).collect()
