@@ -8,12 +8,12 @@ that replication takes, not the network.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,13 +30,14 @@ from tests.peers.compare import SHAPES
 from tests.peers.driver import build, drive
 from tests.peers.pauses import Pauses
 from tests.peers.peer import rss
-from tests.peers.report import summary
+from tests.peers.report import note, summary
 from tests.process import free_ports, spawned
 
 BROKERS = 3
 PARTITIONS = 6  # of the topic whose leaders are killed
 WARM_S = 8
-CALM_S, LOOK_S = 3.0, 15.0  # before a kill, and how long writes are watched after it
+CALM_S = 3.0  # before a kill
+QUIET_S, LOOK_S = 5.0, 60.0  # a failover is over after so long without a pause; and how long it is watched at most
 Results = dict[str, list[float]]
 
 
@@ -153,7 +154,7 @@ class Measured:
         self._topics = 0
 
     def note(self, measure: str, value: float) -> None:
-        self._results.setdefault(measure, []).append(value)
+        note(self._results, measure, value)
 
     def topic(self, partitions: int) -> str:
         """Creates a topic with three replicas; returns its name once all its partitions are led and in sync."""
@@ -196,6 +197,7 @@ class Measured:
             read = drive("consume", self._cluster.address, topic, partitions)
             self.note(f"consume {label}", read["per_second"])
             one(self._admin.delete_topics([topic]))
+        self.note("memory loaded (MiB)", self.memory())
 
     def latency(self, scale: float) -> None:
         """Milliseconds from when an event is due to be sent until a consumer has it, at 1,000 events/s."""
@@ -207,33 +209,39 @@ class Measured:
 
     def failover(self, kills: int) -> None:
         """Seconds for which a partition's writes wait after a SIGKILL of its leader, and after a SIGTERM: the longest
-        of all partitions, the median of some. The client is librdkafka, idempotent, with its own defaults."""
+        of all partitions, a value for each kill. The client is librdkafka, idempotent, with its own defaults."""
         topic = self.topic(PARTITIONS)
         with Pauses(self._cluster.address, topic, PARTITIONS) as pauses:
             for measure, end in (
                 ("failover after SIGKILL (s)", self._cluster.kill),
                 ("failover after SIGTERM (s)", self._cluster.stop),
             ):
-                longest: list[float] = []
                 for _ in range(kills):
                     self.until_in_sync(topic, PARTITIONS)
                     time.sleep(CALM_S)
                     leader = self.leader(topic)
                     pauses.begin()
                     end(leader)
-                    time.sleep(LOOK_S)
-                    longest.append(pauses.longest())
+                    pauses.until_over(QUIET_S, LOOK_S)
+                    self.note(measure, pauses.longest())
                     self._cluster.restart(leader)
-                self.note(measure, median(longest))
         one(self._admin.delete_topics([topic]))
 
 
-def run(names: list[str], rounds: int, scale: float, kills: int, folder: Path) -> dict[str, object]:
+MEASURES: dict[str, Callable[[Measured, argparse.Namespace], None]] = {
+    "throughput": lambda measured, asked: measured.throughput(asked.scale),
+    "latency": lambda measured, asked: measured.latency(asked.scale),
+    "failover": lambda measured, asked: measured.failover(asked.kills),
+}
+
+
+def run(asked: argparse.Namespace, folder: Path) -> dict[str, object]:
     """Runs all measures on all clusters; returns the summary."""
+    names: list[str] = asked.servers
     results: dict[str, Results] = {name: {} for name in names}
-    for number in range(rounds):
+    for number in range(asked.rounds):
         for name in names if number % 2 == 0 else reversed(names):
-            sys.stderr.write(f"round {number + 1} of {rounds}: {name}\n")
+            sys.stderr.write(f"round {number + 1} of {asked.rounds}: {name}\n")
             with ExitStack() as stack:
                 begun = time.monotonic()
                 cluster = stack.enter_context(KINDS[name][0](folder / f"{name}-{number}"))
@@ -244,21 +252,17 @@ def run(names: list[str], rounds: int, scale: float, kills: int, folder: Path) -
                 # A Java process becomes faster as it runs.
                 drive("produce", cluster.address, measured.topic(16), 16, 500_000, 100, 0)
                 drive("latency", cluster.address, measured.topic(1), 1000, WARM_S)
-                for measure in (measured.throughput, measured.latency):
-                    sys.stderr.write(f"  {measure.__name__}\n")
-                    measure(scale)
-                measured.note("memory loaded (MiB)", measured.memory())
-                if kills:
-                    sys.stderr.write("  failover\n")
-                    measured.failover(kills)
+                for measure in asked.measures:
+                    MEASURES[measure](measured, asked)
     return summary(results, {name: text for name, (_, text) in KINDS.items()})
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguing = parser("peers-cluster", __doc__, KINDS, "of the number of events")
-    arguing.add_argument("--kills", type=int, default=3, help="of leaders, in each round; 0: no failover is measured")
+    arguing.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
+    arguing.add_argument("--kills", type=int, default=3, help="of leaders, and as many SIGTERMs, in each round")
     asked = arguing.parse_args(arguments)
-    return compare(asked, build, lambda folder: run(asked.servers, asked.rounds, asked.scale, asked.kills, folder))
+    return compare(asked, build, lambda folder: run(asked, folder))
 
 
 if __name__ == "__main__":

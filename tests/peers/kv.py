@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from krappy import blocking
 from tests.compat.tools import CACHE, Missing
 from tests.peers.command import compare, parser
-from tests.peers.report import summary
+from tests.peers.report import note, summary
 from tests.process import ROOT, BrokerProcess, spawned
 
 SOURCE = Path(__file__).with_name("nats")
@@ -162,7 +162,7 @@ class Peer:
     results: dict[str, list[float]] = field(default_factory=dict)
 
     def note(self, measure: str, value: float) -> None:
-        self.results.setdefault(measure, []).append(value)
+        note(self.results, measure, value)
 
     def start(self, measure: str) -> None:
         began = time.monotonic()

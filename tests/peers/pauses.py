@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 EVERY_S = 0.005
+GOES_ON_S = 0.5  # a partition whose last acknowledgement is younger than this is written to
 
 
 class Pauses:
@@ -39,6 +40,16 @@ class Pauses:
         now = time.monotonic()
         self._last = [now] * len(self._last)
         self._longest = [0.0] * len(self._last)
+
+    def until_over(self, quiet_s: float, most_s: float) -> None:
+        """Returns once no event of any partition has waited longer than `GOES_ON_S` for so long, or after `most_s`."""
+        now = since = time.monotonic()
+        end = now + most_s
+        while now < min(since + quiet_s, end):
+            time.sleep(EVERY_S)
+            now = time.monotonic()
+            if now - min(self._last) > GOES_ON_S:
+                since = now
 
     def longest(self) -> float:
         """Seconds, of any partition since `begin`; a pause that lasts counts as it is now. Raises RuntimeError if an

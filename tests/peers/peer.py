@@ -17,6 +17,7 @@ from krappy.wire.kafka import ApiKey, decode_response, encode_request
 from tests.compat.admin import Admin
 from tests.compat.servers import KafkaServer, KrappyServer, Server
 from tests.peers.driver import drive
+from tests.peers.report import note
 from tests.process import spawned
 from tests.security.authority import Authority
 
@@ -74,7 +75,7 @@ class Peer:
             time.sleep(0.005)
 
     def note(self, measure: str, value: float) -> None:
-        self.results.setdefault(measure, []).append(value)
+        note(self.results, measure, value)
 
     def topic(self, partitions: int, **config: str) -> str:
         """Creates a topic; returns its name. `config`: with _ for the dots of the settings' names."""

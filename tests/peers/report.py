@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -43,6 +44,12 @@ def summary(
         "ratios": ratios,
         "rounds": {name: {key: list(values) for key, values in found.items()} for name, found in results.items()},
     }
+
+
+def note(results: dict[str, list[float]], measure: str, value: float) -> None:
+    """Adds a round's value, and tells it: a comparison may take an hour, and may be stopped."""
+    results.setdefault(measure, []).append(value)
+    sys.stderr.write(f"  {measure}: {_shown(value)}\n")
 
 
 def _shown(value: float | None) -> str:
