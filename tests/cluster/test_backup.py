@@ -160,12 +160,12 @@ def check(before: Before, native: str, kafka: str) -> None:
             for number, offset in acked:
                 assert offset < ends[partition]
                 newest[partition, number % 100] = max(newest.get((partition, number % 100), (0, 0)), (offset, number))
+        last = {(at[0], int(value or b"") % 100): at[1] for at, value in sorted(values["t"].items())}
         for (partition, key), (offset, number) in newest.items():
             entry = client.table("t").get(f"k{key}", min_offset=None)
             assert entry is not None
             found = values["t"].get((partition, offset))
-            later = [at for at, value in values["t"].items() if at[0] == partition and int(value or b"") % 100 == key]
-            assert found == str(number).encode() or max(later)[1] > offset
+            assert found == str(number).encode() or last[partition, key] > offset
         left, right = ({int(value or b"") for value in values[topic].values()} for topic in ("left", "right"))
         assert left == right, "half of a transaction"
         assert left >= set(before.pairs)

@@ -20,7 +20,7 @@ from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 AT_ONCE = 5  # events of a partition: as many events in fewer requests
-PACE = 0.02  # seconds between two such rounds while nobody waits for more events
+PACE = 0.1  # seconds between two such rounds while nobody waits for more events
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -35,7 +35,7 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 class Writer:
     """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
 
-    It writes as fast as it can up to `aim` acknowledged events, and 1,500 a second beyond. For most of the time a test
+    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond. For most of the time a test
     waits for an election, and each event more would be read and compared at the end.
     """
 
