@@ -35,3 +35,8 @@ def network(host: str) -> str:
 
 def written(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(client: str) -> str:
+    """The host of what `written` has given."""
+    return client.rpartition(":")[0].strip("[]")

@@ -27,6 +27,7 @@ from krappy.core.security.name_rules import NameRules
 from krappy.core.security.oauthbearer import OAUTHBEARER, REFUSAL, BearerToken, TokenRefused
 from krappy.core.security.sasl import Challenge, PasswordGiven, Proved, SaslExchange, SaslRefused, read_mechanisms
 from krappy.errors import AuthenticationFailed, BrokerError, ConfigError, IllegalLogin, UnsupportedMechanism
+from krappy.hosts import host_of
 from krappy.ports.audit import AuditPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
@@ -113,14 +114,14 @@ class Authenticator:
 
     async def check(self, user: str, password: str, client: str, mechanism: str, took: Took = untold) -> None:
         """Raises AuthenticationFailed if it is not the user's password; Overloaded."""
-        if not await self._users().check(user, password, _host(client), took):
+        if not await self._users().check(user, password, host_of(client), took):
             self.note(mechanism, user, "a wrong password", client)
             raise await self._failure(mechanism)
 
     def note(self, mechanism: str, user: str, why: str, client: str) -> None:
         """Somebody did not prove to be `user`, or may not be him."""
         self._report("authentication_failed", client=client, mechanism=mechanism, user=user[:255], reason=why)
-        self._audit().failed(mechanism, _host(client), user, why)
+        self._audit().failed(mechanism, host_of(client), user, why)
 
     async def _failure(self, mechanism: str) -> AuthenticationFailed:
         await trio.sleep(self._delay)
@@ -129,10 +130,6 @@ class Authenticator:
         return AuthenticationFailed(
             f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
         )
-
-
-def _host(client: str) -> str:
-    return client.rpartition(":")[0].strip("[]")
 
 
 class ServerLogin:

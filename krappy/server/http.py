@@ -26,7 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import KrappyError
+from krappy.hosts import host_of
 from krappy.ports import ConnectionFacts
 from krappy.server.http_wire import Wire
 from krappy.server.places import HTTP
@@ -118,13 +121,19 @@ class HttpConnection:
         try:
             with self._life:
                 if isinstance(self._sock, TlsSocket) and not await self._server.handshakes.greet(
-                    self._sock, self.client
+                    self._sock, self.client, self._took
                 ):
                     return
                 application = await self._speech.loaded()
                 await self._talk(application)
         finally:
             self._sock.close()
+
+    def _took(self, seconds: float) -> None:
+        """Counts the time of a step of the handshake for the peer's address."""
+        quotas = self._server.broker.client_quotas
+        if quotas.timed:
+            quotas.spend(QuotaKey.REQUEST, Payer(host=host_of(self.client)), 100 * seconds)
 
     def look(self, now: float) -> None:
         """Does nothing: each wait for the peer has a timeout of its own."""

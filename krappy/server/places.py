@@ -3,7 +3,8 @@
 Rules, kept here:
 
 - HTTP has places of its own, and so have probes (`listen_health`): they are served even when clients hold all other
-  places. When these are taken too, the connection among them that has waited longest for its peer gives way.
+  places. When these are taken too, one of them that waits for its peer gives way: of the address that has most, the one
+  that has waited longest.
 - When no place is left, the oldest connection that has never sent a request gives way to a new one.
 - The last few places are for peers on this machine, so that its administrator can always connect.
 - One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes.
@@ -19,6 +20,7 @@ from typing import Protocol
 
 from krappy import descriptors
 from krappy.errors import KrappyError, Overloaded
+from krappy.hosts import network
 
 HTTP, HEALTH = "http", "health"
 MOST_APART = {HTTP: 500, HEALTH: 50}  # connections at a time of those that have places of their own
@@ -35,6 +37,9 @@ class Placed(Protocol):
     def give_way(self, why: str) -> None: ...
     def waits_since(self, now: float) -> float | None:
         """When it began to wait for its peer; None: the peer waits for an answer."""
+
+
+ByAddress = dict[str, dict[Placed, None]]
 
 
 @lru_cache(1000)
@@ -57,7 +62,7 @@ class Places:
         self.most_of_one = most_of_one
         self._overrides = overrides
         self._clients = 0  # connections, without those that have places of their own
-        self._apart: dict[str, dict[Placed, None]] = {each: {} for each in MOST_APART}
+        self._apart: dict[str, ByAddress] = {each: {} for each in MOST_APART}
         self._by_host: dict[str, int] = {}
         self._fresh: dict[Placed, None] = {}  # clients that may not have sent a request yet, the oldest first
 
@@ -66,9 +71,10 @@ class Places:
         few = descriptors.few_left(descriptor)
         if protocol in self._apart:
             apart = self._apart[protocol]
-            crowded = len(apart) >= (FEW_HTTP if few else MOST_APART[protocol])
+            count = sum(map(len, apart.values()))
+            crowded = count >= (FEW_HTTP if few else MOST_APART[protocol])
             if crowded and not _one_gives_way(apart, now):
-                return Overloaded(f"{len(apart)} connections of {protocol.upper()} are open, and all are at work")
+                return Overloaded(f"{count} connections of {protocol.upper()} are open, and all are at work")
             return None
         local = is_local(host)
         limit = self._overrides.get(host, self.most_of_one)
@@ -84,7 +90,7 @@ class Places:
 
     def take(self, connection: Placed, protocol: str, host: str) -> None:
         if protocol in self._apart:
-            self._apart[protocol][connection] = None
+            self._apart[protocol].setdefault(network(host), {})[connection] = None
             return
         self._clients += 1
         self._fresh[connection] = None
@@ -92,7 +98,10 @@ class Places:
 
     def leave(self, connection: Placed, protocol: str, host: str) -> None:
         if protocol in self._apart:
-            self._apart[protocol].pop(connection, None)
+            of_address = self._apart[protocol].get(network(host), {})
+            of_address.pop(connection, None)
+            if not of_address:
+                self._apart[protocol].pop(network(host), None)
             return
         self._clients -= 1
         self._fresh.pop(connection, None)
@@ -112,11 +121,12 @@ class Places:
         return False
 
 
-def _one_gives_way(apart: dict[Placed, None], now: float) -> bool:
-    waiting = [(since, each) for each in apart if (since := each.waits_since(now)) is not None]
-    if not waiting:
-        return False
-    _, longest = min(waiting, key=lambda one: one[0])
-    del apart[longest]
-    longest.give_way("it waits for its peer, and others need its place")
-    return True
+def _one_gives_way(apart: ByAddress, now: float) -> bool:
+    for connections in sorted(apart.values(), key=len, reverse=True):
+        waiting = [(since, each) for each in connections if (since := each.waits_since(now)) is not None]
+        if waiting:
+            _, longest = min(waiting, key=lambda one: one[0])
+            del connections[longest]
+            longest.give_way("it waits for its peer, and others need its place")
+            return True
+    return False

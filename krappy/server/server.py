@@ -17,11 +17,12 @@ from krappy.measures import Histogram, RequestTimes
 from krappy.ports import BrokerPort, ConnectionFacts, ServerNumbers
 from krappy.ports.tokens import TokensPort
 from krappy.server.budget import Budget
+from krappy.server.handshakes import Handshakes
 from krappy.server.pace import Turns
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, prepare
-from krappy.server.tls import Handshakes, ServerTls
+from krappy.server.tls import ServerTls
 from krappy.settings.listeners import parse_address
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
@@ -215,8 +216,6 @@ class Server:
         try:
             while True:
                 await trio.lowlevel.wait_readable(listener.socket)
-                if listener.tls is not None:
-                    await self.handshakes.room()
                 for _ in range(TOGETHER):
                     try:
                         sock, address = listener.socket.accept()

@@ -1,4 +1,4 @@
-"""TLS: the certificate, which is read again when its files change, and the handshakes of those who connect.
+"""TLS: the certificate, which is read again when its files change, and those who are trusted because of it.
 
 Rules, kept here:
 
@@ -8,9 +8,6 @@ Rules, kept here:
 - Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
   files without it are taken, the connection ends. So does a link that this broker has opened to another one, by whose
   certificate it was taken for a broker; whoever needs the link opens it anew. So does a connection to ZooKeeper.
-- A handshake has `SECONDS`. When more than `MOST` wait for their peers, the one that has waited longest gives way: not
-  one whose peer is quick. The steps of handshakes, of up to some ms each, are made in turns; while as many wait for
-  that, listeners with TLS accept nobody.
 - TLS 1.2 and later; no compression, no renegotiation. Keys of session tickets are in memory only.
 """
 
@@ -22,10 +19,8 @@ import socket
 import ssl
 import stat
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -34,20 +29,13 @@ import trio
 from krappy.core.security.certificates import certificates, distinguished_name, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
-from krappy.ports.users import Took, untold
 from krappy.settings.security import SecuritySettings
 from krappy.settings.server import ServerConfig
 from krappy.settings.zookeeper import ZooKeeperSettings
 from krappy.tls import TlsSocket, client_context
-from krappy.waiting import Signal, wait_any
-from krappy.wire.mistaken import TLS_ALERT
 
-SECONDS = 10.0  # for a handshake
-MOST = 256  # handshakes that wait for their peers
-TURN = 0.005  # seconds for which steps of handshakes are made in a round of the event loop
 LOOK_SECONDS = 10.0  # between two looks at the files
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
-NO_PROOF = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE")  # OpenSSL's reasons; the second: it is another's
 DEMANDS = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}  # names of ssl.VerifyMode
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
 CONVERT = "keytool -importkeystore -srckeystore FILE -destkeystore F.p12 -deststoretype PKCS12 && openssl pkcs12"
@@ -211,7 +199,7 @@ class ServerTls:
                 settings.tls_client_ca or None, (settings.tls_certificate, settings.tls_key or settings.tls_certificate)
             )
         except (OSError, ValueError) as error:
-            text = f"tls_certificate, tls_client_ca: they can't be used for links to other brokers: {_reason(error)}"
+            text = f"tls_certificate, tls_client_ca: they can't be used for links to other brokers: {reason(error)}"
             raise ConfigError(text, setting="tls_client_ca") from None
         context.check_hostname = bool(settings.ssl_endpoint_identification_algorithm)
         return context
@@ -230,13 +218,13 @@ class ServerTls:
         except (OSError, ValueError) as error:
             key = settings.tls_key or settings.tls_certificate
             text = f"tls_certificate, tls_key: {settings.tls_certificate} and {key} are no certificate and its key"
-            raise ConfigError(f"{text}: {_reason(error)}", setting="tls_certificate") from None
+            raise ConfigError(f"{text}: {reason(error)}", setting="tls_certificate") from None
         context.verify_mode = ssl.VerifyMode[DEMANDS[client_auth]]
         if context.verify_mode is not ssl.CERT_NONE:
             try:
                 context.load_verify_locations(settings.tls_client_ca)
             except (OSError, ValueError) as error:
-                text = f"tls_client_ca: {settings.tls_client_ca} has no certificates: {_reason(error)}"
+                text = f"tls_client_ca: {settings.tls_client_ca} has no certificates: {reason(error)}"
                 raise ConfigError(text, setting="tls_client_ca") from None
         return context
 
@@ -254,108 +242,6 @@ class PeerCertificate(NamedTuple):
         if not found:
             return None
         return cls(distinguished_name(found["subject"]), ssl.cert_time_to_seconds(str(found["notAfter"])))
-
-
-class HandshakeStep:
-    """A step of a handshake that its peer has made possible. `done`: set once it was made, or has failed: `error`.
-    `wants`: what the next one waits for; None: there is none."""
-
-    __slots__ = ("done", "error", "seconds", "sock", "wants")
-
-    def __init__(self, sock: TlsSocket) -> None:
-        self.sock = sock
-        self.done = trio.Event()
-        self.error: OSError | ValueError | None = None
-        self.wants: type[ssl.SSLError] | None = None
-        self.seconds = 0.0
-
-    def make(self) -> None:
-        began = perf_counter()
-        try:
-            self.sock.do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            self.wants = type(error)  # the error itself would have this step, by its traceback
-        except (OSError, ValueError) as error:
-            self.error = error
-        self.seconds = perf_counter() - began
-        self.done.set()
-
-
-class Handshakes:
-    """`turn`: waits for a turn on the event loop."""
-
-    def __init__(self, turn: Callable[[], Awaitable[None]], report: Report) -> None:
-        self._turn = turn
-        self._report = report
-        self._waiting: dict[TlsSocket, trio.CancelScope] = {}  # for their peers: the one that has waited longest first
-        self._steps: deque[HandshakeStep] = deque()  # to be made
-        self._changed = Signal()  # there is a step, or fewer of them
-        self.failed = 0
-
-    async def run(self) -> None:
-        """Makes the steps, for `TURN` seconds in a round of the event loop. Until cancelled."""
-        while True:
-            await wait_any([self._changed], lambda: bool(self._steps))
-            await self._turn()
-            end = perf_counter() + TURN
-            while self._steps and perf_counter() < end:
-                self._steps.popleft().make()
-            self._changed.fire()
-
-    async def room(self) -> None:
-        """Waits until few steps are to be made: until then nobody else should begin a handshake."""
-        if len(self._steps) >= MOST:
-            await wait_any([self._changed], lambda: len(self._steps) < MOST)
-
-    async def greet(
-        self,
-        sock: TlsSocket,
-        client: str,
-        took: Took = untold,
-        refused: Callable[[str], None] | None = None,
-    ) -> bool:
-        """Whether the handshake was done. `took`: is told of the time of its steps; `refused`: why the peer's
-        certificate was not good, or that it has shown none."""
-        why = f"it was not done within {SECONDS:g} s, or gave way to others"
-        with trio.move_on_after(SECONDS) as scope:
-            try:
-                await self._shake_hands(sock, scope, took)
-                return True
-            except (OSError, ValueError) as error:
-                why = _reason(error)
-                sock.reject(TLS_ALERT)
-                if refused is not None and _of_certificate(error):
-                    refused(why)
-        self.failed += 1
-        self._report("tls_handshake_failed", client=client, reason=why)
-        return False
-
-    async def _shake_hands(self, sock: TlsSocket, scope: trio.CancelScope, took: Took) -> None:
-        """Raises OSError, ValueError."""
-        wait = trio.lowlevel.wait_readable  # the peer speaks first
-        while True:
-            if len(self._waiting) >= MOST:
-                self._waiting.pop(next(iter(self._waiting))).cancel()
-            self._waiting[sock] = scope
-            try:
-                await wait(sock)
-            finally:
-                self._waiting.pop(sock, None)
-            step = HandshakeStep(sock)
-            self._steps.append(step)
-            self._changed.fire()
-            await step.done.wait()
-            took(step.seconds)
-            error, step.error = step.error, None
-            try:
-                if error is not None:
-                    raise error
-            finally:
-                del error  # which has this frame
-            if step.wants is None:
-                return
-            wants_read = step.wants is ssl.SSLWantReadError
-            wait = trio.lowlevel.wait_readable if wants_read else trio.lowlevel.wait_writable
 
 
 class ZooKeeperTls:
@@ -472,14 +358,7 @@ def _signature(file: str) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _of_certificate(error: Exception) -> bool:
-    """Whether a handshake has failed because of the peer's certificate."""
-    return isinstance(error, ssl.SSLCertVerificationError) or (
-        isinstance(error, ssl.SSLError) and error.reason in NO_PROOF
-    )
-
-
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not good: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

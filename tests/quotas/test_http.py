@@ -14,10 +14,11 @@ import pytest
 from krappy.clients.acls import AclInfo
 from krappy.console import paying
 from krappy.console.paying import HttpPayer
-from krappy.server import throttled
+from krappy.server import handshakes, throttled
 from krappy.testing.running import RunningBroker
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
+from tests.security.authority import Authority
 from tests.security.test_ends import broker_of, browser
 
 KB = 1000
@@ -121,6 +122,20 @@ def test_the_time_of_a_live_view_counts_and_slows_it_down(
                     pass
             assert time.monotonic() - began > 1.0
         check_refused(web.get("/overview"), "request_percentage", 1)
+
+
+def test_handshakes_count_for_the_address_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count()
+    monkeypatch.setattr(handshakes, "perf_counter", lambda: next(clock) / 100)  # each step takes 10 ms
+    authority = Authority(tmp_path)
+    more = {"tls_certificate": authority.issue("127.0.0.1"), "listen_http": "SASL_SSL://127.0.0.1:0"}
+    with broker_of(tmp_path, **more) as (broker, client):
+        client.security.alter_quotas({"request_percentage": 0.1}, user="")
+        transport = httpx.HTTPTransport(verify=authority.context(), local_address="127.0.0.2")
+        with httpx.Client(transport=transport, trust_env=False, timeout=60) as web:
+            check_refused(
+                web.get(f"https://{broker.http_address}/api/v1/topics", auth=("bob", "b")), "request_percentage", 1
+            )
 
 
 def test_throttling_is_told_to_prometheus(broker: RunningBroker, quotas: Quotas) -> None:

@@ -11,10 +11,10 @@ import trio
 
 import krappy
 from krappy.server.connection import Connection
+from krappy.server.handshakes import HandshakeStep
 from krappy.server.kafka import KafkaConnection
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.session import Session
-from krappy.server.tls import HandshakeStep
 from krappy.wire.kafka import ApiKey
 from tests.cluster.secured import HOST, log_in
 from tests.kafka.raw import Closed, Raw

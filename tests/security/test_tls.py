@@ -25,7 +25,7 @@ import trio.abc
 
 import krappy
 from krappy import blocking, errors
-from krappy.server import server
+from krappy.server import handshakes, server
 from krappy.server import tls as server_tls
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -598,6 +598,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 ATTACK = """
 import contextlib, os, socket, ssl, sys
+FROM = ("127.0.0.2", 0)
 said = ssl.MemoryBIO()
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 context.set_ecdh_curve("secp521r1")  # makes the broker work for some ms
@@ -606,7 +607,7 @@ with contextlib.suppress(ssl.SSLWantReadError):
 good = said.read()
 host, _, port = sys.argv[1].rpartition(":")
 for _ in range(5):
-    many = [socket.create_connection((host, int(port)), 20) for _ in range(250)]
+    many = [socket.create_connection((host, int(port)), 20, FROM) for _ in range(250)]
     for sock in many:
         with contextlib.suppress(OSError):
             sock.sendall(good)
@@ -619,7 +620,7 @@ while True:
         print("enough", flush=True)
     host, _, port = sys.argv[1 + number % 3].rpartition(":")
     with contextlib.suppress(OSError):
-        sock = socket.create_connection((host, int(port)), 20)
+        sock = socket.create_connection((host, int(port)), 20, FROM)
         kind = number % 4
         if kind == 0:
             silent.append(sock)
@@ -633,7 +634,7 @@ while True:
 
 @pytest.mark.usefixtures("_no_garbage_collection")
 def test_hostile_handshakes_harm_nobody(authority: Authority, tmp_path: Path) -> None:
-    """Silent, slow, broken off and wrong ones, by the thousand; somebody else works meanwhile."""
+    """Silent, slow, broken off and wrong ones of one address, by the thousand; others work meanwhile."""
     rounds, measured = Rounds(), threading.Event()
 
     def report(event: str, **facts: Any) -> None:
@@ -664,11 +665,12 @@ def test_hostile_handshakes_harm_nobody(authority: Authority, tmp_path: Path) ->
             finally:
                 attacker.kill()
         client.ping()
-    assert 0 < rounds.longest < 0.1, rounds.longest
+        longest = rounds.longest  # not of the end, when all connections are ended at once
+    assert 0 < longest < 0.1, longest
 
 
 def test_a_handshake_that_does_not_go_on_is_ended(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_tls, "SECONDS", 0.3)
+    monkeypatch.setattr(handshakes, "SECONDS", 0.3)
     for address in (broker.address, broker.kafka_addresses["SSL"], broker.http_address):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), 20) as sock:
@@ -683,7 +685,7 @@ def test_a_handshake_that_does_not_go_on_is_ended(broker: RunningBroker, monkeyp
 def test_the_oldest_of_too_many_handshakes_gives_way(
     broker: RunningBroker, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tls, "MOST", 20)
+    monkeypatch.setattr(handshakes, "MOST", 20)
     host, _, port = broker.address.rpartition(":")
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(40)]

@@ -28,9 +28,9 @@ from tests.server.test_leaving import until
 SLOW_HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
 
 
-def connect(address: str) -> socket.socket:
+def connect(address: str, source: str = "") -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), 60)
+    return socket.create_connection((host, int(port)), 60, (source, 0))
 
 
 def probe(address: str, path: str = "/healthz") -> bytes:
@@ -171,6 +171,19 @@ def test_http_peers_that_say_nothing_give_way_to_a_probe(tmp_path: Path, monkeyp
         for number in range(10):
             assert b" 200 " in probe(broker.http_address), number
         assert ended(slow[0])
+
+
+def test_who_holds_most_places_of_http_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come from elsewhere, one that has waited for longer than all of these stays."""
+    monkeypatch.setitem(places.MOST_APART, places.HTTP, 4)
+    with run_broker(tmp_path, durability="os", listen_http="127.0.0.1:0") as broker, ExitStack() as stack:
+        first = stack.enter_context(connect(broker.http_address))
+        first.sendall(SLOW_HEAD)
+        many = [stack.enter_context(connect(broker.http_address, source="127.0.0.2")) for _ in range(20)]
+        for sock in many[:-3]:
+            assert ended(sock)
+        first.sendall(b"\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in first.recv(65536)
 
 
 UNFINISHED = {
