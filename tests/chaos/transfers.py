@@ -37,10 +37,14 @@ class Transfers:
         self._thread.join(120)
         assert not self._thread.is_alive(), "the orders do not end"
 
-    def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
-        """Ends the mover once all orders are carried out. What lacks when `is_over` is a violation."""
+    def finish(self, patience: Callable[[], Callable[[], bool]]) -> list[Violation]:
+        """Ends the mover once all orders are carried out. `patience`: makes a function that tells whether the mover had
+        long enough for its next transaction; what lacks when it had is a violation."""
         wrong = ["it can't be told which orders are carried out"]
+        done, is_over = self.mover.done, patience()
         while wrong and not is_over():
+            if self.mover.done > done:
+                done, is_over = self.mover.done, patience()
             try:
                 wrong = self._judge()
             except (AssertionError, KafkaException) as error:

@@ -150,7 +150,7 @@ class Workload:
             self.transfers.stop()
         except AssertionError as error:
             found.append(Violation("stuck", str(error)))
-        found += self.transfers.finish(self._patience())
+        found += self.transfers.finish(self._patience)
         is_over, sent = self._patience(), list(self.history.sent.values())
         while any(group.missing(sent) for group in self.groups) and not is_over():
             time.sleep(0.2)
