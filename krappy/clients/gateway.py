@@ -91,11 +91,12 @@ class Gateway:
 
     async def publish(self, topic: str, partition: int, record: Record, expect: int | None) -> Receipt:
         core = await writer(await self.router(), topic)
-        with anyio.move_on_after(self._timeout):
+        until = anyio.current_time() + self._timeout
+        with anyio.CancelScope(deadline=until):
             while partition >= core.partitions:  # it was added: this broker knows it already
                 core.recount()
                 await anyio.sleep(LOOKING)
-        with anyio.move_on_after(self._timeout):
+        with anyio.CancelScope(deadline=until):
             try:
                 return await self._published(core, partition, record, expect)
             except UnknownTopic:  # the producer knew one that was deleted. It learns of the one that has the name now

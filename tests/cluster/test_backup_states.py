@@ -102,12 +102,13 @@ def _metadata(cluster: ClusterProcesses) -> object:
 
 
 def test_a_later_backup_shares_files(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:
-    make(cluster, "shared", [1, 2, 3])
+    for name in ("shared", "written"):
+        make(cluster, name, [1, 2, 3])
     with client.producer("shared") as producer:
         producer.send_columns(None, [b"v" * 1000] * 3000)
     cluster.until_in_sync("shared")
     first = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
-    with client.producer("shared") as producer:
+    with client.producer("written") as producer:
         producer.send(b"more").result(LONG_S)
     second = done("backup", tmp_path / "some", "--incremental", "--address", cluster.native)
     assert first["shared_bytes"] == 0 < second["shared_bytes"]
