@@ -52,6 +52,10 @@ class LossyProcesses(ClusterProcesses):
     def asked(self, id: int) -> Raw:
         return Raw(self._direct[id])
 
+    def as_client(self, id: int) -> Raw:
+        """A connection whose answers can be lost."""
+        return Raw(self._kafka[id - 1])
+
     def deafen(self) -> None:
         """From now on requests of clients come, and no answers, until connections are cut."""
         for each in self.ways:

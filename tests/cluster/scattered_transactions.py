@@ -25,10 +25,6 @@ AGAIN = {
 ANSWER_S = 12.0  # for an answer: longer than a broker waits for others
 
 
-def kafka_of(cluster: ClusterProcesses, id: int) -> str:
-    return str(cluster.brokers[id].settings["listen_kafka"])
-
-
 def leader_of(cluster: ClusterProcesses, topic: str, index: int) -> int:
     """The id of the partition's leader, once there is one."""
     end = time.monotonic() + PATIENCE
@@ -68,13 +64,16 @@ class ScatteredProducer:
         producer.id, producer.epoch = self.id, self.epoch
         return producer
 
-    def _until_told(self, broker: Callable[[], int], ask: Callable[[Raw], int]) -> Code:
-        """What a broker answers, once that is no reason to try again."""
+    def _until_told(
+        self, broker: Callable[[], int], ask: Callable[[Raw], int], connect: Callable[[int], Raw] | None = None
+    ) -> Code:
+        """What a broker answers, once that is no reason to try again. `connect`: as `cluster.asked`."""
         end = time.monotonic() + PATIENCE
         while True:
             code = Code.NETWORK_EXCEPTION
             try:
-                with Raw(kafka_of(self.cluster, broker()), timeout=ANSWER_S) as raw:
+                with (connect or self.cluster.asked)(broker()) as raw:
+                    raw.socket.settimeout(ANSWER_S)
                     code = Code(ask(raw))
             except (OSError, EOFError):  # it was killed or stopped, and others do not know that yet
                 pass
@@ -113,12 +112,13 @@ class ScatteredProducer:
     def add_offsets(self, group: str) -> Code:
         return self._of_coordinator(lambda producer: producer.add_offsets(group))
 
-    def stage_offset(self, group: str, topic: str, offset: int) -> Code:
-        """Of the topic's partition 0. Answered by the group's coordinator."""
+    def stage_offset(self, group: str, topic: str, offset: int, connect: Callable[[int], Raw] | None = None) -> Code:
+        """Of the topic's partition 0. Answered by the group's coordinator. `connect`: as `cluster.asked`."""
 
         return self._until_told(
             lambda: group_coordinator_of(self.cluster, group),
             lambda raw: self._over(raw).commit_offset(group, topic, offset, 5 if self.bumps else 4),
+            connect,
         )
 
     def write(self, topic: str, index: int, value: bytes = b"v") -> Code:
@@ -169,7 +169,7 @@ class ScatteredProducer:
             "transaction_version": 2 if self.bumps and epoch is None else 0,
             "transaction_number": number,
         }
-        with Raw(kafka_of(self.cluster, leader_of(self.cluster, topic, index))) as raw:
+        with self.cluster.asked(leader_of(self.cluster, topic, index)) as raw:
             [answer] = raw.ask(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})["markers"]
         return Code(answer["topics"][0]["partitions"][0]["error_code"])
 

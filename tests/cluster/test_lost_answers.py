@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -17,12 +17,16 @@ from confluent_kafka.admin import NewTopic
 from krappy import blocking
 from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
 from krappy.wire import messages as m
-from krappy.wire.kafka import ApiKey
+from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import SharedProcesses
 from tests.cluster.consumers import close
 from tests.cluster.lossy import LossyProcesses, lossy_brokers
+from tests.cluster.scattered_transactions import ScatteredProducer, group_coordinator_of
+from tests.cluster.scattered_transactions import leader_of as partition_leader
 from tests.cluster.test_share_groups import leader_of, make_ready
 from tests.cluster.transfers import AGING
+from tests.kafka.raw import Closed, Raw
+from tests.kafka.shares import ACCEPT, Member, beat, earliest
 from tests.peer import Peer
 from tests.process import wait_until
 
@@ -77,11 +81,12 @@ class Scene:
         [found] = self.raw.ask(ApiKey.DESCRIBE_TRANSACTIONS, asked)["transaction_states"]
         return str(found["transaction_state"])
 
-    def offset_of(self, group: str) -> int:
+    def position_of(self, group: str, *, stable: bool = False) -> dict[str, Any]:
+        """`stable`: an error while a transaction has another one."""
         asked = {"group_id": group, "topics": [{"name": self.topic, "partition_indexes": [0]}]}
-        [found] = self.raw.ask(ApiKey.OFFSET_FETCH, {"groups": [asked]}, 8)["groups"]
+        [found] = self.raw.ask(ApiKey.OFFSET_FETCH, {"groups": [asked], "require_stable": stable}, 8)["groups"]
         [[partition]] = [each["partitions"] for each in found["topics"]]
-        return int(partition["committed_offset"])
+        return dict(partition)
 
     def log(self) -> dict[bytes, list[int]]:
         """The offsets of each value."""
@@ -184,7 +189,7 @@ class CommitsOffsets:
         return self._consumer.commit(offsets=[TopicPartition(self._scene.topic, 0, number)], asynchronous=False)
 
     def is_done(self, number: int) -> bool:
-        return self._scene.offset_of(self._group) == number
+        return bool(self._scene.position_of(self._group)["committed_offset"] == number)
 
     def check(self) -> None:
         [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG_S)
@@ -247,6 +252,88 @@ class AddsOffsets:
         assert found.offset == 2
 
 
+class StagesOffsets:
+    """In transactions, whose coordinator's answers come: those of the group's coordinator are lost."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._group = scene, scene.name(OFFSETS)
+        self._producer = ScatteredProducer(scene.cluster, scene.name(TRANSACTIONS)).init()
+        self._consumer = Consumer({"bootstrap.servers": scene.cluster.kafka, "group.id": self._group})
+        scene.stack.callback(close, self._consumer)
+        self.do(0)
+
+    def do(self, number: int) -> object:
+        assert self._producer.add_offsets(self._group) is Code.NONE
+        stage = partial(self._producer.stage_offset, self._group, self._scene.topic, number)
+        assert stage(self._scene.cluster.as_client) is Code.NONE
+        assert self._producer.end(commit=True) is Code.NONE
+        return None
+
+    def is_done(self, number: int) -> bool:
+        told = self._scene.position_of(self._group, stable=True)["error_code"]
+        return bool(told == Code.UNSTABLE_OFFSET_COMMIT)
+
+    def check(self) -> None:
+        [found] = self._consumer.committed([TopicPartition(self._scene.topic, 0)], LONG_S)
+        assert found.offset == 2
+
+
+class AcknowledgesShares:
+    """As a member of a share group. Nobody tells it whether what it had acknowledged was done: that does not come again
+    (KIP-932)."""
+
+    member = "member"
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._group = scene, scene.name(OFFSETS)
+        with self._coordinator() as raw:
+            earliest(raw, self._group)
+        assert self._joins() >= {0, 1, 2}
+        self.do(0)
+
+    def _coordinator(self) -> Raw:
+        return self._scene.cluster.asked(group_coordinator_of(self._scene.cluster, self._group))
+
+    def _joins(self) -> set[int]:
+        """What comes to it then, up to the last event that it acknowledges."""
+        cluster, topic = self._scene.cluster, self._scene.topic
+
+        def taken() -> bool:
+            with suppress(OSError, EOFError), self._coordinator() as raw:  # it is killed just now
+                return bool(beat(raw, self._group, self.member, 0, [topic])["error_code"] == Code.NONE)
+            return False
+
+        wait_until(taken, "it is a member")
+        raw = self._scene.stack.enter_context(cluster.as_client(partition_leader(cluster, topic, 0)))
+        with self._coordinator() as coordinator:
+            self._joined = Member(raw, self._group, self.member, topic, coordinator=coordinator)
+        came: set[int] = set()
+
+        def get() -> bool:
+            for first, last, _ in self._joined.acquired(max_records=EVENTS, max_wait_ms=500):
+                came.update(range(first, last + 1))
+            return EVENTS - 1 in came
+
+        wait_until(get, "events")
+        return came
+
+    def do(self, number: int) -> object:
+        try:
+            assert self._joined.acknowledge((number, number, [ACCEPT])) == Code.NONE
+        except Closed:
+            assert number not in self._joins()
+        return None
+
+    def is_done(self, number: int) -> bool:
+        with self._coordinator() as raw:
+            asked = {"group_id": self._group, "topics": [{"topic_name": self._scene.topic, "partitions": [0]}]}
+            [told] = raw.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [asked]})["groups"]
+        return [each["start_offset"] for topic in told["topics"] for each in topic["partitions"]] == [number + 1]
+
+    def check(self) -> None:
+        wait_until(partial(self.is_done, 2), "all is acknowledged")
+
+
 class Acknowledges:
     def __init__(self, scene: Scene) -> None:
         self._scene, self._group = scene, scene.name(SHARES)
@@ -282,7 +369,10 @@ def again(work: Callable[[], object]) -> None:
                 raise
 
 
-DEEDS = Sends, SetsConditionally, Produces, CommitsOffsets, EndsTransactions, AddsOffsets, Acknowledges
+DEEDS = (
+    *(Sends, SetsConditionally, Produces, CommitsOffsets, EndsTransactions, AddsOffsets, StagesOffsets),
+    *(Acknowledges, AcknowledgesShares),
+)
 
 
 @pytest.mark.parametrize("dies", [False, True])

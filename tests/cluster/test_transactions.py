@@ -15,11 +15,10 @@ from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.consumers import ends
-from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of, kafka_of, leader_of
+from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_of, leader_of
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.transfers import ACCOUNTS, GROUP, ORDERS, PARTITIONS, Mover, place_orders, read_moves
 from tests.cluster.zookeeper import Missing
-from tests.kafka.raw import Raw
 from tests.long import LONG
 from tests.process import PATIENCE, wait_until
 
@@ -199,7 +198,7 @@ def make_alone(cluster: ClusterProcesses, broker: int) -> None:
     """The topic "alone": one partition that only this broker has."""
     assigned = [{"partition_index": 0, "broker_ids": [broker]}]
     topic = {"name": "alone", "num_partitions": -1, "replication_factor": -1, "assignments": assigned, "configs": []}
-    with Raw(kafka_of(cluster, broker)) as raw:
+    with cluster.asked(broker) as raw:
         [made] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 30_000}, 7)["topics"]
     assert made["error_code"] == Code.NONE
 
