@@ -34,7 +34,7 @@ from krappy.core.security.quota_entities import (
 from krappy.errors import InvalidRequest, Overloaded, PolicyViolation
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
-from krappy.waiting import Signal
+from krappy.waiting import Signal, wait_any
 
 MOST = 10_000  # entities that have quotas
 
@@ -122,6 +122,16 @@ class ClientQuotas:
                 if not lot:
                     self._waiting.pop((key, payer), None)
         return True
+
+    async def in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
+        while amount > 0:  # a second's worth at a time: others have their places between
+            piece = min(amount, max(1.0, self.rate(key, payer)))
+            amount -= piece
+            place = self._use.place(key, payer, piece, math.inf, trio.current_time())
+            if place is not None and place.wait:
+                self._note(key, place.wait, payer)
+                version = self.version
+                await wait_any([self.changed], lambda version=version: self.version != version, place.wait)  # type: ignore[misc]
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         return self._use.lend(key, payer, most, trio.current_time())

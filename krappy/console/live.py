@@ -15,7 +15,7 @@ import trio
 from krappy.console.api import MSGPACK, Live
 from krappy.console.pacer import PacedStopwatch, PaidPacer
 from krappy.console.paying import HttpPayer
-from krappy.console.problems import HttpError, problem_of
+from krappy.console.problems import HttpError, Problem, problem_of
 from krappy.errors import AuthorizationFailed, KrappyError
 
 Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
@@ -55,40 +55,46 @@ class EventStream:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind), *HEADERS]})
         make = _packed if self._binary else _lines
 
+        async def put(body: bytes) -> None:
+            async with self._turn:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+
         async def push(event: str, data: Any, id: str | None = None) -> None:
             with PacedStopwatch(self._pacer):
                 body = make(event, data, id)
-            async with self._turn:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            await self._payer.pause(len(body))
+            await self._payer.part(len(body))
+            await put(body)
+            await self._payer.turn()
+
+        async def end(problem: Problem) -> None:
+            """No quota delays it."""
+            await put(make("problem", problem, None))
 
         async with trio.open_nursery() as nursery:
             revoked = Revocation()
             release = self._hold(revoked.take)
-            nursery.start_soon(self._keep_alive, send, push, nursery.cancel_scope)
-            nursery.start_soon(revoked.end, push, nursery.cancel_scope)
+            nursery.start_soon(self._keep_alive, put, end, nursery.cancel_scope)
+            nursery.start_soon(revoked.end, end, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
             try:
                 await self._payer.live(self._live.run(push))
             except KrappyError as error:
-                await push("problem", problem_of(error))
+                await end(problem_of(error))
             except HttpError as refusal:
-                await push("problem", refusal.problem)
+                await end(refusal.problem)
             finally:
                 if release is not None:
                     release()
             nursery.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _keep_alive(self, send: Any, push: Any, scope: trio.CancelScope) -> None:
+    async def _keep_alive(self, put: Any, end: Any, scope: trio.CancelScope) -> None:
         while True:
             await trio.sleep(KEEP_ALIVE_SECONDS)
             if not self._allowed():
-                await push("problem", HttpError(401, "NOT_LOGGED_IN", OVER).problem)
+                await end(HttpError(401, "NOT_LOGGED_IN", OVER).problem)
                 scope.cancel()
-            async with self._turn:
-                alive = _packed("alive", None, None) if self._binary else b":\n\n"
-                await send({"type": "http.response.body", "body": alive, "more_body": True})
+            await put(_packed("alive", None, None) if self._binary else b":\n\n")
 
 
 class Revocation:
@@ -102,10 +108,10 @@ class Revocation:
         self._error = error
         self._come.set()
 
-    async def end(self, push: Any, scope: trio.CancelScope) -> None:
+    async def end(self, end: Any, scope: trio.CancelScope) -> None:
         await self._come.wait()
         assert self._error is not None
-        await push("problem", problem_of(self._error))
+        await end(problem_of(self._error))
         scope.cancel()
 
 

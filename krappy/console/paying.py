@@ -70,7 +70,7 @@ class HttpPayer:
             raise _refusal(QuotaKey.PRODUCE, self._quotas.wait(QuotaKey.PRODUCE, self._payer))
 
     def read(self, size: int) -> None:
-        """Counts the bytes of an answer, or of a part of a live view."""
+        """Counts the bytes of an answer."""
         self.end()
         if self._reads and self._quotas.on:
             self._quotas.spend(QuotaKey.CONSUME, self._payer, size)
@@ -98,12 +98,10 @@ class HttpPayer:
         if self._quotas.timed:
             await self._quotas.within(QuotaKey.REQUEST, self._payer, MOST_REQUEST)
 
-    async def pause(self, size: int) -> None:
-        """After a part of a live view: until there may be another one."""
-        self.read(size)
+    async def part(self, size: int) -> None:
+        """Before a part of a live view is sent: until there may be one of so many bytes."""
         if self._reads and self._quotas.on:
-            await self._quotas.within(QuotaKey.CONSUME, self._payer)
-        await self.turn()
+            await self._quotas.in_line(QuotaKey.CONSUME, self._payer, size)
 
 
 def _refusal(key: QuotaKey, seconds: float) -> HttpError:

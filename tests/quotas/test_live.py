@@ -1,0 +1,113 @@
+"""Live views of one user, by the hour: together they send what consumer_byte_rate allows, and end when they have to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from krappy.broker.client_quotas import ClientQuotas
+from krappy.console.live import EventStream
+from krappy.console.pacer import Pacer, PaidPacer
+from krappy.console.paying import HttpPayer
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.core.security.quota import QuotaSet
+from krappy.core.security.quota_entities import QuotaEntity, QuotaKey
+from krappy.errors import AuthorizationFailed
+from krappy.waiting import Signal
+
+RATE, PART, HOUR = 1000.0, 256 << 10, 3600.0
+
+
+class Views:
+    """Live views which always have more to show. `sent`: bytes; `problems`: how many have said why they end."""
+
+    def __init__(self) -> None:
+        runtime: Any = SimpleNamespace(
+            image=SimpleNamespace(configs={}), store=SimpleNamespace(changed=Signal()), audit=SimpleNamespace(on=False)
+        )
+        self.quotas = ClientQuotas(runtime)
+        self.sent = self.problems = 0
+        self.revoked: list[Any] = []
+
+    def allow(self, rate: float) -> None:
+        self.quotas._use.take(QuotaSet({QuotaEntity("ada"): {QuotaKey.CONSUME: rate}}))
+        self.quotas.on = True
+        self.quotas.version += 1
+        self.quotas.changed.fire()
+
+    async def run(self, send: Any) -> None:
+        while True:
+            await send("events", "x" * PART, None)
+
+    async def show(self) -> None:
+        payer = HttpPayer(self.quotas, "ada", needs=needs.topic(Op.READ))
+        stream = EventStream(self, PaidPacer(Pacer(), payer), lambda: True, self._hold, payer, binary=False)
+        await stream({}, trio.sleep_forever, self._send)
+
+    def _hold(self, take: Any) -> Any:
+        self.revoked.append(take)
+        return None
+
+    async def _send(self, message: Any) -> None:
+        body = message.get("body", b"")
+        self.sent += len(body) if body.startswith(b"event: events") else 0
+        self.problems += body.startswith(b"event: problem")
+        await trio.lowlevel.checkpoint()
+
+
+def simulate(main: Any) -> None:
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_large_parts_of_many_views_keep_to_a_low_rate(count: int) -> None:
+    """A part has what is allowed in four minutes."""
+    views = Views()
+
+    async def main() -> None:
+        views.allow(RATE)
+        with trio.move_on_after(HOUR):
+            async with trio.open_nursery() as nursery:
+                for _ in range(count):
+                    nursery.start_soon(views.show)
+
+    simulate(main)
+    assert abs(views.sent - RATE * HOUR) < (count + 1) * (PART + 100)
+    assert views.sent <= RATE * HOUR + PART
+
+
+def test_no_quota_delays_the_end_of_a_view_and_nothing_follows_on_it() -> None:
+    views = Views()
+
+    async def main() -> None:
+        views.allow(1.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(views.show)
+            await trio.sleep(60)
+            sent, began = views.sent, trio.current_time()
+            views.revoked[0](AuthorizationFailed("not any more"))
+        assert trio.current_time() == began
+        assert (views.sent, views.problems) == (sent, 1)
+
+    simulate(main)
+
+
+def test_a_quota_that_changes_counts_at_once() -> None:
+    views = Views()
+
+    async def main() -> None:
+        views.allow(1.0)
+        with trio.move_on_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(views.show)
+                await trio.sleep(1)
+                assert not views.sent
+                views.allow(1e6)
+
+    simulate(main)
+    assert views.sent > 50e6
