@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.blocking import Client
-from krappy.broker.topics.internal_topics import JOBS, OFFSETS, SHARES, TRANSACTIONS
+from krappy.broker.topics.internal_topics import INTERNAL, JOBS, OFFSETS, SHARES, TRANSACTIONS
 from krappy.broker.upkeep.cluster_backup import TREE
 from krappy.cli import archive, backup_files
 from krappy.cli.archive import Counted, Earlier, Origin, Sink, Tell, Written
@@ -30,10 +30,12 @@ from krappy.clients import backups
 from krappy.clients.backups import BegunAt, HeldAt, LeaderEnd
 from krappy.clients.router import Router
 from krappy.clients.runtime import run
-from krappy.core.cluster.image import Image
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import NOBODY
 from krappy.core.cluster.tree import Znode
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, RequestTimeout, UnknownHandle
 from krappy.settings.topic import check_topic_name
+from krappy.store.format import LOG
 from krappy.store.hold import MANIFEST
 from krappy.types import text_id
 
@@ -137,13 +139,36 @@ def _with_manifests(held: list[HeldAt], ends: Mapping[At, LeaderEnd]) -> Cluster
         raise Failure(f"the {TREE} of broker {held[0].broker} can't be read") from None
     if image.unreadable:
         raise Failure(f"this version of Krappy can't read the znode {min(image.unreadable)}")
+    there = {
+        (id, each["topic"], each["partition"], each["topic_id"])
+        for id, manifest in manifests.items()
+        for each in manifest["partitions"]
+    }
+    known: dict[At, LeaderEnd] = {}
     for name, topic in image.topics.items():
         check_topic_name(name)  # folders are called after it
-        for index in range(len(topic.partitions)):
-            if (name, index) not in ends:
-                raise Unsettled(f"nobody can tell how far {name}-{index} is committed")
-    known = {at: end for at, end in ends.items() if at[0] in image.topics}
+        for at in ((name, index) for index in range(len(topic.partitions))):
+            end = ends.get(at)
+            if end is not None and (end.broker, *at, text_id(topic.id)) in there:  # not of an earlier topic of its name
+                known[at] = end
+            elif _is_new(topic, at, manifests):
+                known[at] = LeaderEnd(NOBODY, 0, 0)
+            else:
+                raise Unsettled(f"nobody can tell how far {name}-{at[1]} is committed")
     return ClusterHeld({each.broker: each for each in held}, manifests, known, image, held[0].broker)
+
+
+def _is_new(topic: TopicImage, at: At, manifests: Mapping[int, Mapping[str, Any]]) -> bool:
+    """Whether nothing was written to a partition: its leader is the first one, and holds no log of it that has, or had,
+    events. Clients may make topics while a backup is begun, but no broker opens them then."""
+    partition = topic.partitions[at[1]]
+    if topic.name in INTERNAL:
+        return False  # what a broker that was alone has kept of groups moves there by itself
+    manifest = manifests.get(partition.state.leader)
+    if manifest is None or partition.state.leader_epoch > 0:
+        return False
+    segments = [(Path(name), size) for name, size in manifest["files"] if name.startswith(f"{_folder(at)}/")]
+    return all(not size and not name.stem.strip("0") for name, size in segments if name.suffix == LOG)
 
 
 def _manifest(held: HeldAt) -> dict[str, Any]:
@@ -267,8 +292,10 @@ class ClusterCopy:
         return Written(self._copied, self._shared)
 
     def _partition(self, sink: Sink, at: At) -> None:
-        folder = _folder(at)
-        for broker in self.sources(at):
+        folder, sources = _folder(at), self.sources(at)
+        if not sources and not self._held.ends[at].end:
+            return  # it is new: nobody has opened it
+        for broker in sources:
             if broker in self._lost:
                 continue
             before = len(self._listed), self._copied, self._shared

@@ -1,6 +1,6 @@
 """The backup of a cluster: what each broker does for it. `krappy backup` asks all of them, in these steps.
 
-1. Each broker begins. From then on it creates and deletes no topic, removes nothing from a log, and decides no
+1. Each broker begins. From then on it opens and closes no topic, removes nothing from a log, and decides no
    transaction and no staged job.
 2. Each notes how far the partitions that it leads are committed; first those that say what is decided, then those of
    groups, then all. So what is decided is in the logs, or is done again after a restore; and a group has come no
