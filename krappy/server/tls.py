@@ -112,7 +112,9 @@ class ServerTls:
     def __init__(self, settings: ServerConfig, report: Report) -> None:
         self._settings = settings
         self._report = report
-        self._files = WatchedFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+        ca = settings.tls_client_ca
+        trusted = _trusted_file(ca) if settings.zookeeper_connect else ca
+        self._files = WatchedFiles(settings.tls_certificate, settings.tls_key, trusted)
         self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
         self._links = TlsLinks()  # to other brokers
         self.rules = _rules(settings)
@@ -187,7 +189,8 @@ class ServerTls:
         if not settings.zookeeper_connect:
             return Contexts(clients, browsers, None, begins, expires, authorities)
         brokers = self._outgoing()
-        for_brokers = _authorities(settings.tls_client_ca, brokers) if settings.tls_client_ca else NOBODY
+        trusted = _trusted_file(settings.tls_client_ca)
+        for_brokers = _authorities(trusted, brokers) if trusted else NOBODY
         self._links.note(brokers, for_brokers)
         return Contexts(clients, browsers, brokers, begins, expires, authorities, for_brokers)
 
@@ -250,17 +253,18 @@ class ZooKeeperTls:
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         self._settings = settings
-        self._file = WatchedFiles(settings.zookeeper_ssl_truststore_location)
+        self._trusted = _trusted_file(settings.zookeeper_ssl_truststore_location)
+        self._file = WatchedFiles(self._trusted)
         self._links = TlsLinks()
         self._unread = False  # whether the file was not good when it had changed last
 
     def __call__(self) -> ssl.SSLContext:
         settings = self._settings
-        own, file = settings.zookeeper_ssl_keystore_location, settings.zookeeper_ssl_truststore_location
-        context = client_context(file or None, own or None)
+        own, given = settings.zookeeper_ssl_keystore_location, settings.zookeeper_ssl_truststore_location
+        context = client_context(given or None, own or None)
         context.check_hostname = bool(settings.zookeeper_ssl_endpoint_identification_algorithm)
-        if file:
-            self._links.note(context, _authorities(file, context))
+        if self._trusted:
+            self._links.note(context, _authorities(self._trusted, context))
         return context
 
     async def look(self) -> None:
@@ -274,10 +278,9 @@ class ZooKeeperTls:
         """The authorities of a file that has changed since the last look, or was not good then."""
         if not self._file.changed() and not self._unread:
             return None
-        file = self._settings.zookeeper_ssl_truststore_location
         self._unread = True
         try:
-            trusted = _authorities(file, client_context(file))
+            trusted = _authorities(self._trusted, client_context(self._trusted))
         except (OSError, ValueError):
             return None
         self._unread = False
@@ -328,6 +331,12 @@ def _checked(certificate: str, key: str) -> tuple[float, float]:
         return validity(pem)
     except ValueError as error:
         raise ConfigError(f"tls_certificate: {certificate}: {error}", setting="tls_certificate") from None
+
+
+def _trusted_file(given: str) -> str:
+    """The one with the authorities that count: the given one, else the system's. Empty: that has them in a folder
+    alone, and nobody is told when one of them goes."""
+    return given or ssl.get_default_verify_paths().cafile or ""
 
 
 def _authorities(file: str, context: ssl.SSLContext) -> Authorities:

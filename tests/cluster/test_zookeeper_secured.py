@@ -20,7 +20,7 @@ from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.tree import Create, Put
 from krappy.core.security.scram import HASHES, ScramCredential
 from krappy.errors import StorageError
-from krappy.server.tls import ZooKeeperTls
+from krappy.server.tls import ZooKeeperTls, to_zookeeper
 from krappy.settings.server import load
 from krappy.tls import client_context
 from krappy.wire.kafka import ApiKey
@@ -195,6 +195,29 @@ def test_a_connection_ends_with_the_authority_of_its_server(
             assert client.session.status == "up"
 
     trio.run(main)
+
+
+def test_without_a_truststore_the_authorities_of_the_system_count(
+    secured: Secured, tmp_path: Path, chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of another one's is told of with what is to be set. A connection ends when the file changes so."""
+    monkeypatch.setattr(zk_client, "LOOK_S", 0.02)
+    system = tmp_path / "system.pem"
+    system.write_text(Path(secured.authority.ca).read_text())
+    monkeypatch.setenv("SSL_CERT_FILE", str(system))
+    settings = {"data": tmp_path, "zookeeper_ssl_client_enable": True}
+    more = to_zookeeper(load({**settings, "zookeeper_ssl_keystore_location": secured.own}, {}))
+    said = list[str]()
+
+    async def main() -> None:
+        async with connected(secured.address, chroot, timeout_ms=10_000, **more, troubled=said.append) as client:
+            await client.multi([Create("/a", b"1")])
+            system.write_text(Path(Authority(tmp_path).ca).read_text())
+            await until(lambda: bool(said))
+
+    trio.run(main)
+    assert "its certificate is not good: unable to get local issuer" in said[0]
+    assert "zookeeper_ssl_truststore_location" in said[0]
 
 
 def test_a_broker(secured: Secured, stranger: KazooClient, tmp_path: Path, chroot: str) -> None:

@@ -26,6 +26,8 @@ CHUNK = 1 << 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # after all servers in turn were tried without success
 SLOW_MS, SLOW_PAUSE_MS = 1000, 10_000
 LOOK_S = 10.0  # between two looks whether its server is still to be trusted
+UNTRUSTED = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no authority that counts has signed
+WHO_COUNTS = " (the authorities that count are in zookeeper_ssl_truststore_location; if it is not set, the system's)"
 AT_ONCE = 500  # reads that are sent ahead of their answers
 T = TypeVar("T")
 # Beginnings of paths of znodes that nobody else may read, as in Kafka: of credentials, and of brokers' settings; and
@@ -102,7 +104,8 @@ class ZooKeeper:
             with trio.fail_after(self.session.timeout_ms / 1000 / 3):
                 stream = await open_stream(server, self._tls)
         except (OSError, trio.TooSlowError) as error:
-            self._tell(server, str(error) or "it does not answer")
+            untrusted = getattr(error.__cause__, "verify_code", 0) in UNTRUSTED
+            self._tell(server, f"{error}{WHO_COUNTS if untrusted else ''}" or "it does not answer")
             return False
         why = "it closed the connection before it let this broker in"
         try:
