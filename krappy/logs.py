@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TextIO
 
+from krappy.hosts import network
+
 ERROR = {
     "internal_error",
     "log_failed",
@@ -315,7 +317,7 @@ class Reporter:
 
     def _window(self, event: str, facts: Mapping[str, Any], now: float) -> tuple[str, str]:
         """The key of the event's window in `_windows`."""
-        found = event, _address(str(facts.get("client", ""))) if event == BY_ADDRESS else ""
+        found = event, network(_address(str(facts.get("client", "")))) if event == BY_ADDRESS else ""
         if found not in self._windows and len(self._windows) >= ADDRESSES:
             self._windows = {each: held for each, held in self._windows.items() if now - held[0] < WINDOW}
             if len(self._windows) >= ADDRESSES:
@@ -326,4 +328,4 @@ class Reporter:
 def _address(client: str) -> str:
     """Of a peer's name for people, HOST:PORT or HOST."""
     host = client.rpartition(":")[0]
-    return client if not host or (":" in host and not host.endswith("]")) else host
+    return client if not host or (":" in host and not host.endswith("]")) else host.strip("[]")

@@ -24,6 +24,7 @@ from krappy.core.security.audit import ALLOWED, FAILED, LONGEST, USUAL, AuditTra
 from krappy.core.security.operations import Grant, Op
 from krappy.core.security.principal import ANONYMOUS, Principal
 from krappy.errors import ConnectionLost, KrappyError, RequestTimeout, ShuttingDown, StorageError
+from krappy.hosts import network
 from krappy.ports.audit import ASKED, Change, Position
 from krappy.settings.server import ServerConfig
 from krappy.waiting import Signal, wait_any
@@ -84,7 +85,7 @@ class Audit:
     def failed(self, mechanism: str, host: str, user: str, reason: str) -> None:
         if not self._to_log:  # else the broker's log has it in any case
             facts = {"user": user, "mechanism": mechanism, "host": host, "reason": reason}
-            self._report("authentication_failed", facts, (host,), place=FAILURES, pace=FAILED)
+            self._report("authentication_failed", facts, (network(host),), place=FAILURES, pace=FAILED)
 
     def denied(self, principal: Principal, grant: Grant, reason: str) -> None:
         facts = {**audit.who(principal), **_resource(grant), "reason": reason}

@@ -18,6 +18,7 @@ from trio import sleep
 from trio.lowlevel import ParkingLot
 
 from krappy.console.problems import HttpError
+from krappy.hosts import network
 
 SECONDS = 0.5  # until a wrong token is answered
 MOST = 10  # of one address that wait for that, or are checked
@@ -47,12 +48,13 @@ class Attempts:
 
     def check(self, address: str) -> None:
         """Call it before a token is checked. Raises TooManyAttempts."""
-        if self._wrong[address] >= MOST:
+        if self._wrong[network(address)] >= MOST:
             raise _too_many()
 
     @asynccontextmanager
     async def checking(self, address: str) -> AsyncIterator[None]:
         """Around the check of a password. Raises TooManyAttempts."""
+        address = network(address)
         while self._wrong[address] + self._checked[address] >= MOST:
             queue = self._queues.setdefault(address, ParkingLot())
             if len(queue) >= QUEUED:
@@ -75,6 +77,7 @@ class Attempts:
 
     async def refused(self, address: str, error: WrongToken) -> None:
         """A token was wrong: returns when it may be answered."""
+        address = network(address)
         if not error.counted:
             self._wrong[address] += 1
         try:

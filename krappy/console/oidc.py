@@ -22,6 +22,7 @@ from krappy.console.problems import HttpError
 from krappy.console.security import PROVIDER, principal_of_claims
 from krappy.core.security.oauthbearer import TokenRefused
 from krappy.core.security.principal import Principal
+from krappy.hosts import network
 from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrouble
 
 COOKIE = "krappy_login"
@@ -78,6 +79,7 @@ class ProviderLogins:
     @contextmanager
     def _asking(self, host: str) -> Iterator[None]:
         """Around a request to the provider. Raises HttpError (503)."""
+        host = network(host)
         if self._waiting[host] >= MOST_OF_ONE or self._waiting.total() >= MOST:
             what = "too many logins wait for the identity provider already; try again later"
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what, Retry_After="1")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
+from krappy.console.attempts import MOST, Attempts, TooManyAttempts, WrongToken
+from krappy.console.oidc import MOST_OF_ONE, ProviderLogins
+from krappy.console.problems import HttpError
 from krappy.core.security.operations import Op, Resource
-from krappy.core.security.quota_entities import QuotaEntity, entity_of
+from krappy.core.security.quota import Payer, QuotaSet, QuotaUse
+from krappy.core.security.quota_entities import QuotaEntity, QuotaKey, entity_of
 from krappy.errors import AuthorizationFailed
 from krappy.hosts import plain
+from krappy.logs import MANY, Reporter
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -112,3 +120,64 @@ def test_an_acl_for_an_address_counts_in_each_protocol(broker: RunningBroker, au
         lambda: any("HTTP" in line and '"127.0.0.9"' in line for line in audit.read_text().splitlines()),
         "the wrong token is in the audit log",
     )
+
+
+# --- who has one address of IPv6 has all of its network
+
+
+ONE, NEXT, OTHER = "2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"
+
+
+def test_guesses_are_bounded_by_network() -> None:
+    async def main() -> None:
+        attempts = Attempts()
+        async with trio.open_nursery() as nursery:
+            for number in range(MOST):
+                nursery.start_soon(attempts.refused, (ONE, NEXT)[number % 2], WrongToken())
+            await wait_all_tasks_blocked()
+            for host in (ONE, NEXT):
+                with pytest.raises(TooManyAttempts):
+                    attempts.check(host)
+            attempts.check(OTHER)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_who_waits_for_the_provider_is_bounded_by_network() -> None:
+    class Silent:
+        async def begin(self) -> Any:
+            await trio.sleep_forever()
+
+        async def finish(self, code: str, attempt: Any) -> Any: ...
+
+    async def main() -> None:
+        logins = ProviderLogins(Silent(), b"", lambda event, **facts: None)
+        async with trio.open_nursery() as nursery:
+            for number in range(MOST_OF_ONE):
+                nursery.start_soon(logins.begin, 0, (ONE, NEXT)[number % 2])
+            nursery.start_soon(logins.begin, 0, OTHER)
+            await wait_all_tasks_blocked()
+            with pytest.raises(HttpError, match="too many logins wait"):
+                await logins.begin(0, ONE)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_what_is_done_before_the_login_counts_by_network() -> None:
+    use = QuotaUse()
+    use.take(QuotaSet({QuotaEntity(user=""): {QuotaKey.REQUEST: 1.0}}))
+    use.spend(QuotaKey.REQUEST, Payer(host=ONE), 100.0, 0.0)
+    waits = [use.wait(QuotaKey.REQUEST, Payer(host=host), 0.0) > 0 for host in (ONE, NEXT, OTHER)]
+    assert waits == [True, True, False]
+
+
+def test_the_log_of_failures_is_bounded_by_network() -> None:
+    told: list[str] = []
+    report = Reporter(lambda level, event, facts: told.append(facts["client"]), lambda: 0.0)
+    for number in range(3 * MANY):
+        report("authentication_failed", client=f"[2001:db8::{number:x}]:1")
+        report("authentication_failed", client=f"2001:db8::{number:x}")
+    report("authentication_failed", client=OTHER)
+    assert len(told) == MANY + 1

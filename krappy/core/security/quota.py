@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from krappy.core.security.quota_entities import DEFAULT, QuotaEntity, QuotaKey, Rates
+from krappy.hosts import network
 
 MOST_BUCKETS = 10_000
 LEAST_WAIT = 0.001  # s; less is none
@@ -237,7 +238,7 @@ class QuotaUse:
         if limit is None:
             self._known[known] = None
             return None
-        who = (payer.host,) if payer.host else limit.shared
+        who = (network(payer.host),) if payer.host else limit.shared
         bucket = self._made((key, *who), (key, limit.entity), limit.rate, now, limit.entity)
         self._known[known] = bucket
         return bucket
