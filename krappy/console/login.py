@@ -47,6 +47,9 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     code: Annotated[str, Meta(max_length=4096)] = ""
     state: Annotated[str, Meta(max_length=255)] = ""
 
+    def __repr__(self) -> str:
+        return f"<Login of {self.user!r}>"
+
 
 class LoggedIn(msgspec.Struct):
     """`needed`: whether the console asks for anything at all. `seconds`: how long the session lasts."""

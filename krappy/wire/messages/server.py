@@ -39,6 +39,10 @@ class Authenticate(Request, kind=64):
     mechanism: str
     data: bytes
 
+    def __repr__(self) -> str:
+        """Without what is nobody else's to know."""
+        return f"<Authenticate by {self.mechanism}>"
+
 
 class Authenticated(Answer, kind=64):
     data: bytes  # for the client's half of the mechanism
@@ -54,6 +58,10 @@ class AlterUser(Request, kind=65):
     user: str
     # by mechanism: "salt=…,stored_key=…,server_key=…,iterations=8192", the first three in base64; nil: it is removed
     credentials: dict[str, str | None]
+
+    def __repr__(self) -> str:
+        """Without what is nobody else's to know."""
+        return f"<AlterUser {self.user!r}>"
 
 
 class UserAltered(Answer, kind=65):
