@@ -14,10 +14,13 @@ from krappy.console.slices import in_slices
 from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
-from krappy.errors import InvalidRequest, NotCoordinator
+from krappy.errors import InvalidRequest, NotCoordinator, UnknownGroup
 from krappy.ports import GroupFacts, GroupsPort
 
 routes = Routes("groups")
+# What this broker says of a group that others may have. It knows the native groups of a name that it coordinates; a
+# group of Kafka's of that name is at another broker.
+ELSEWHERE = NotCoordinator, UnknownGroup
 
 
 class GroupSummary(msgspec.Struct):
@@ -131,12 +134,12 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
 
 
 async def _described(call: Call, group: str) -> GroupFacts:
-    """A group, whichever broker coordinates it."""
+    """A group, whichever broker coordinates it. Raises UnknownGroup."""
     try:
         told = call.access.describe_group(group)
         if call.gateway is None or all(each["end"] >= 0 for each in told["partitions"]):
             return told
-    except NotCoordinator:  # the caller may describe it: that is looked at first
+    except ELSEWHERE:  # the caller may describe it: that is looked at first
         if call.gateway is None:
             raise
     return call.access.told(await call.gateway.groups.describe(group))
@@ -199,9 +202,9 @@ async def _coordinator(call: Call, group: str, op: Op) -> tuple[GroupsPort | Tol
     """(whoever coordinates the group, the topics in which it has positions). Raises UnknownGroup."""
     try:
         here = call.access.group(group, op)
-    except NotCoordinator:
+        return here, {each[0] for each in here.positions(group)}
+    except ELSEWHERE:
         if call.gateway is None:
             raise
         there = call.gateway.groups
         return ToldGroups(call.broker.audit, there), set((await there.describe(group))["topics"])
-    return here, {each[0] for each in here.positions(group)}

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from krappy.blocking import connect
@@ -183,6 +185,24 @@ def test_groups_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -
         web.delete(f"/groups/{name}", confirm=name)
         for other in webs.values():
             other.get(f"/groups/{name}", status=404)
+
+
+def test_groups_of_kafka_at_any_broker(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
+    """Also at the broker that would coordinate a native group of that name, and knows none."""
+    make(cluster, "consumed", (3, 2), count=1)
+    with connect(cluster.native) as client, client.consumer("consumed", group="native"):
+        pass  # so there are coordinators of native groups
+    names = (f"kafka-{number}" for number in count())
+    name = next(each for each in names if cluster.coordinator(each) != coordinator(cluster, each))
+    consumer = Consumer({"bootstrap.servers": cluster.kafka, "group.id": name})
+    consumer.commit(offsets=[TopicPartition("consumed", 0, 0)], asynchronous=False)
+    consumer.close()
+    for web in webs.values():
+        assert web.get(f"/groups/{name}")["partitions"][0]["position"] == 0
+        assert web.post(f"/groups/{name}/reset", {"to": "earliest"})["group"] == name
+    webs[coordinator(cluster, name)].delete(f"/groups/{name}", confirm=name)
+    for web in webs.values():
+        web.get(f"/groups/{name}", status=404)
 
 
 def test_what_is_written_to_a_topic_that_was_made_anew(cluster: ClusterProcesses, webs: dict[int, Web]) -> None:
