@@ -29,6 +29,7 @@ from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
 from tests.clients.proxy import proxy
 from tests.process import child, wait_until
+from tests.served import alone
 
 KRAPPY = [sys.executable, "-m", "krappy"]
 SECONDS = 60.0
@@ -411,6 +412,7 @@ def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker, way
         assert process.stderr.read() == ""
 
 
+@alone  # a client that knows several brokers passes the relay by
 def test_following_outlives_its_connection(broker: RunningBroker) -> None:
     """The signal that tells of a reader gone comes of writes to sockets too."""
     with (

@@ -106,7 +106,7 @@ def test_much_is_left_to_tasks(spark: SparkSession, address: str, users: str, mo
     assert table.lookup(keys).count() == 19
 
 
-def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: str, users: str) -> None:
+def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: str, users: str, topic: str) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic 'nowhere'"):
         krappy.spark.table(spark, "nowhere", address=address).lookup(["k"]).collect()
     table = krappy.spark.table(spark, users, address=address)
@@ -114,9 +114,9 @@ def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: s
         pass
     with pytest.raises(SnapshotGone, match="the snapshot that this DataFrame reads has ended"):
         held.where("key = 'u1'").collect()
-    client.alter_topic(users, {"view.enable": False})
+    client.create_topic(f"{topic}-off", config={"view.enable": False})
     with pytest.raises(ViewDisabled):
-        table.where("key = 'u1'").collect()
+        krappy.spark.table(spark, f"{topic}-off", address=address).where("key = 'u1'").collect()
 
 
 def test_it_is_a_dataframe_like_any_other(spark: SparkSession, client: Client, address: str, users: str) -> None:
