@@ -12,7 +12,7 @@ from krappy.blocking import Client
 from krappy.errors import ConfigError, InvalidRecord, SnapshotGone, UnknownTopic, ViewDisabled
 from krappy.spark import blocks, table_read
 from krappy.spark.held import from_text
-from tests.served import alone
+from tests.served import BROKERS, alone
 from tests.spark.rows import rows, source, tasks
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -195,6 +195,8 @@ def test_a_table_that_is_read_later_has_all_partitions_of_then(
     client: Client, address: str, topic: str, how: str, options: dict[str, Any]
 ) -> None:
     """Spark keeps what was planned for all that is made of one load()."""
+    if how == "added" and BROKERS > 1:
+        pytest.skip("of several brokers none has all rows of a key once there are more partitions")
     client.create_topic(topic, 1)
     with client.producer(topic) as producer:
         producer.send("old", key="a")
@@ -208,11 +210,11 @@ def test_a_table_that_is_read_later_has_all_partitions_of_then(
         client.delete_topic(topic)
         client.create_topic(topic, 3)
     with client.producer(topic) as producer:
-        for partition in range(3):
-            producer.send("new", key=f"{partition}", partition=partition)
+        keys = [b"%02d" % number for number in range(12)]
+        assert {producer.send("new", key=key).result().partition for key in keys} == {0, 1, 2}
     batches: list[Any] = list(reader.read(task))
     found = sorted(row["key"] for batch in batches for row in batch.to_pylist())
-    assert found == [b"0", b"1", b"2", *([b"a"] if how == "added" else [])]
+    assert found == [*keys, *([b"a"] if how == "added" else [])]
 
 
 def test_a_table_that_is_gone_when_it_is_read(client: Client, address: str, topic: str) -> None:
