@@ -43,6 +43,9 @@ from krappy.wire.messages import Answer, Request
 A = TypeVar("A", bound=Answer)
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
+NEW = (
+    10.0  # seconds for which it may say so of one that another broker tells of: it hears of what is new a little later
+)
 HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
@@ -113,8 +116,7 @@ class Router:
                 if not self.several:
                     raise
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff = Backoff()
-        surprises = 0
+        backoff, late = Backoff(), min(deadline, self.runtime.now() + NEW)
         while True:
             count, at = 0, partition
             if at is None:
@@ -129,11 +131,9 @@ class Router:
                 if others and not (count and await self.recounted(topic, count, deadline)):
                     raise OthersNeeded(error.text, **error.details) from None
                 await self.look_again(topic, error, backoff, deadline)
-            except (UnknownTopic, UnknownPartition) as error:  # what is new may be known to the leader a little later
-                surprises += 1
-                if surprises > SURPRISES:
-                    raise
-                await self.look_again(topic, error, backoff, deadline)
+            except (UnknownTopic, UnknownPartition) as error:
+                await self.look_again(topic, error, backoff, late)
+                self._check_id(topic, request, error)
 
     async def groups(self, deadline: float, only: str | None = None) -> list[tuple[Link, list[dict[str, Any]]]]:
         """The groups that each broker has (or `only` that one), so that none is left out, and none is there twice.
@@ -279,14 +279,13 @@ class Router:
         """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
         that may be sent twice. Raises as `ask`. `taken`: answers are put there as they come, also if it raises."""
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff = Backoff()
-        surprises = 0
+        backoff, late = Backoff(), min(deadline, self.runtime.now() + NEW)
         found = [] if taken is None else taken
         left = list(partitions)
         while left:
             leaders = await self.split(topic, left, deadline)
             asked = [(link, request(some)) for link, some in leaders.items()]
-            left = []
+            left, until = [], deadline
             error: KrappyError | None = None
             for (link, some), got in zip(leaders.items(), await self.ask_each(asked, answer, deadline), strict=True):
                 if isinstance(got, answer):
@@ -296,16 +295,21 @@ class Router:
                 if isinstance(got, NotLeader) and got.details.get("partition", some[0]) not in some:
                     raise OthersNeeded(got.text, **got.details)
                 if isinstance(got, UnknownTopic | UnknownPartition):
-                    surprises += 1
-                    if surprises > SURPRISES:
-                        raise got
+                    until = late
                 elif not got.retriable:
                     raise got
                 error = got
                 left += some
             if error is not None:
-                await self.look_again(topic, error, backoff, deadline)
+                await self.look_again(topic, error, backoff, until)
+                self._check_id(topic, asked[0][1], error)
         return found
+
+    def _check_id(self, topic: str, request: Request, error: KrappyError) -> None:
+        """Raises the error if the request is about a topic in whose place there is another one."""
+        known, id = self.known.topics.get(topic), getattr(request, "topic_id", None)
+        if known is not None and id not in (None, known.id):
+            raise error
 
     async def recounted(self, topic: str, count: int, deadline: float) -> bool:
         """Asks how many partitions a topic has by now. Whether that is another number than `count`."""

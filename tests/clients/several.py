@@ -58,6 +58,28 @@ class Cluster:
     def add_partition(self, topic: str, leader: int) -> None:
         self._call(self._add_partition, topic, leader)
 
+    @contextmanager
+    def late(self, topic: str, *brokers: int, seconds: float) -> Iterator[None]:
+        """For so long these brokers do not know the topic."""
+
+        async def hide() -> None:
+            for id in brokers:
+                topics = self.brokers[id].engine.topics
+                hidden[id] = topics, topics.pop(topic)
+
+        async def show() -> None:
+            for topics, found in hidden.values():
+                topics[topic] = found
+
+        hidden: dict[int, tuple[Any, Any]] = {}
+        self._call(hide)
+        timer = threading.Timer(seconds, self._call, [show])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+
     def kill(self, broker: int) -> None:
         """Its connections are lost, and it takes no more."""
         self.proxies[broker].refuse()

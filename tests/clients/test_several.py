@@ -79,6 +79,15 @@ async def test_a_lookup_follows_the_leader(several: Cluster) -> None:
         assert found is not None
 
 
+async def test_leaders_that_hear_of_a_new_topic_later_are_waited_for(several: Cluster) -> None:
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=20) as client:
+        await client.table("t").put(b"k", b"v", partition=1)
+        for read in (partial(client.table("t").get, b"k", partition=1), partial(client.offsets, "t")):
+            with several.late("t", 2, 3, seconds=1.0):
+                assert await read()
+
+
 async def test_a_producer_keeps_its_sequences_when_a_partition_moves(several: Cluster) -> None:
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", linger_ms=0) as producer:
