@@ -34,9 +34,10 @@ from krappy.core.security.quota_entities import (
 from krappy.errors import InvalidRequest, Overloaded, PolicyViolation
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
-from krappy.waiting import Signal, wait_any
+from krappy.waiting import Signal
 
 MOST = 10_000  # entities that have quotas
+ASIDE = 0.1  # seconds for which who stands in line leaves the quota to those who ask again once they may
 
 
 class QuotaTree(Protocol):
@@ -64,6 +65,9 @@ class ClientQuotas:
         self._seen: object = None  # of the image: the quotas that are in force
         self._throttled: dict[QuotaKey, tuple[int, float]] = {}
         self._waiting: dict[tuple[QuotaKey, Payer], trio.lowlevel.ParkingLot] = {}  # who waits to be within a quota
+        self._lines: dict[
+            tuple[QuotaKey, Payer], trio.StrictFIFOLock
+        ] = {}  # of those that are always about to use more
 
     def open(self) -> None:
         """Puts in force what the tree has, from now on."""
@@ -124,14 +128,19 @@ class ClientQuotas:
         return True
 
     async def in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
-        while amount > 0:  # a second's worth at a time: others have their places between
-            piece = min(amount, max(1.0, self.rate(key, payer)))
-            amount -= piece
-            place = self._use.place(key, payer, piece, math.inf, trio.current_time())
-            if place is not None and place.wait:
-                self._note(key, place.wait, payer)
-                version = self.version
-                await wait_any([self.changed], lambda version=version: self.version != version, place.wait)  # type: ignore[misc]
+        line = self._lines.setdefault((key, payer), trio.StrictFIFOLock())
+        try:
+            while amount > 0:  # a second's worth at a time: others have their places between
+                async with line:
+                    while self.wait(key, payer):
+                        await self.within(key, payer)
+                        await trio.sleep(ASIDE)
+                    piece = min(amount, max(1.0, self.rate(key, payer)))
+                    amount -= piece
+                    self.spend(key, payer, piece)
+        finally:
+            if not line.statistics().tasks_waiting and not line.locked():
+                self._lines.pop((key, payer), None)
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         return self._use.lend(key, payer, most, trio.current_time())

@@ -47,8 +47,8 @@ class UsePort(Protocol):
         """Waits until the client is within this quota. False: it was not in so many seconds."""
 
     async def in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
-        """Counts what is about to be used, and waits for its place in line behind what others use who share the quota:
-        however many they are, and however much each uses at once, together they keep to it."""
+        """Counts what is about to be used, and waits until it may be, for one that always has more: however many these
+        are, and however much each uses at once, together they keep to the quota, and leave some of it to others."""
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         """Counts ahead what the client is about to use. Returns how much of `most` was counted, to be given back by

@@ -15,7 +15,7 @@ from krappy.console.pacer import Pacer, PaidPacer
 from krappy.console.paying import HttpPayer
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.core.security.quota import QuotaSet
+from krappy.core.security.quota import Payer, QuotaSet
 from krappy.core.security.quota_entities import QuotaEntity, QuotaKey
 from krappy.errors import AuthorizationFailed
 from krappy.waiting import Signal
@@ -111,3 +111,26 @@ def test_a_quota_that_changes_counts_at_once() -> None:
 
     simulate(main)
     assert views.sent > 50e6
+
+
+def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
+    """A consumer, say, that is told how long to wait, as Kafka's are."""
+    views, answered = Views(), 0
+    payer = Payer("ada", "consumer")
+
+    async def main() -> None:
+        nonlocal answered
+        views.allow(RATE)
+        with trio.move_on_after(600):
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(views.show)
+                while True:
+                    if views.quotas.share(QuotaKey.CONSUME, payer):
+                        views.quotas.spend(QuotaKey.CONSUME, payer, RATE)
+                        answered += 1
+                    await trio.sleep(views.quotas.wait(QuotaKey.CONSUME, payer) + 0.01)
+
+    simulate(main)
+    assert answered > 200
+    assert views.sent + answered * RATE <= RATE * 600 + 5 * (PART + 100)
