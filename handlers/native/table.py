@@ -325,7 +325,8 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         if wrong:
             raise InvalidRequest(f"`offsets` must name each watched partition, and no other; wrong: {sorted(wrong)}")
         watch.epochs = {index: epoch for index, epoch in request.epochs or () if index in offsets}
-    handle = session.add(watch, grants_of(topic), _kept(request, partitions))
+    grants = grants_of(topic)
+    handle = session.add(watch, grants, _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
     async def emit(
@@ -339,9 +340,11 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         told, topic_id = topic_id, None
         known = watch.epochs
         epochs = [(index, known[index]) for index in (known if exact else (partition,)) if index in known] or None
-        await stream.send(
-            messages.Watched(event, handle, partition, next_offset, True, exact, items, watch.scattered, told, epochs)
+        part = messages.Watched(
+            event, handle, partition, next_offset, True, exact, items, watch.scattered, told, epochs
         )
+        with session.standing_on(grants):
+            await stream.send(part, lambda: session.registered(handle))
 
     try:
         for index, offset in request.offsets[:1] if request.offsets else ():

@@ -134,6 +134,7 @@ class SessionPort(PacedPort, Protocol):
     def revoked(self, handle: int) -> AuthorizationFailed | None:
         """Why a registration is not allowed any more; None: it is, or there is none."""
 
+    def registered(self, handle: int) -> bool: ...
     def remove(self, handle: int) -> None:
         """Closes a registration. Raises UnknownHandle."""
 
@@ -223,4 +224,5 @@ class KafkaSessionPort(PacedPort, Protocol):
 
 
 class StreamPort(Protocol):
-    async def send(self, answer: Answer) -> None: ...
+    async def send(self, answer: Answer, stands: Callable[[], bool] = ...) -> None:
+        """`stands`: whether it may still be told, once the peer's user is within the quota."""

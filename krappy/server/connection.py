@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import socket
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -287,8 +287,13 @@ class AnswerStream:
         self._connection = connection
         self._id = id
 
-    async def send(self, answer: Answer) -> None:
-        """Sends one answer. Returns when the next one may be made."""
-        self._connection._reply(answer, self._id)
+    async def send(self, answer: Answer, stands: Callable[[], bool] = lambda: True) -> None:
+        """Sends one answer, if what it tells may still be told once the quota has room for it. Returns when the next
+        one may be made."""
+        connection, frame = self._connection, answer.frame(self._id)
+        if answer.kind in connection._speech.reads:
+            await connection._in_line(len(frame))
+        if stands():
+            connection._send(frame)
         await trio.lowlevel.checkpoint()
-        await self._connection.writable()
+        await connection.writable()

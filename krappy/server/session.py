@@ -214,6 +214,9 @@ class Session(Identified):
             raise found.error
         raise UnknownHandle(f"handle {handle} is no {kind.__name__}", handle=handle)
 
+    def registered(self, handle: int) -> bool:
+        return handle in self.handles
+
     def remove(self, handle: int) -> None:
         self.registration(handle).close()
         if self.handles.pop(handle, None) is not None:

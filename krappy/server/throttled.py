@@ -13,7 +13,7 @@ Rules, kept here (KIP-219):
 - For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
   its requests, whoever has used it, and whatever its streams use meanwhile: in Kafka that is the quota's window
   (KIP-124). For what it has read or written a native one is silent for `_longest`. Its streams, whose parts nobody asks
-  for one by one, wait each time anew (`_streams_until`).
+  for one by one, wait each time anew (`_streams_until`), and in line with others of their user before a part is sent.
 - When a quota changes, nobody is silent any longer for what was before.
 - Without quotas all of this is one look at `_quotas.on` for each request.
 """
@@ -197,6 +197,19 @@ class Throttled(Entrance, Pace):
         while self._quotas.on and not self._exempt and self._quotas.wait(QuotaKey.CONSUME, self._peer.payer):
             await self._quotas.within(QuotaKey.CONSUME, self._peer.payer)
             await self.writable()
+
+    async def _in_line(self, size: int) -> None:
+        """Before a part of a stream with events is sent: until it may have so many bytes, which it keeps meanwhile."""
+        if not self._quotas.on or self._exempt:
+            return
+        self.in_flight += size
+        self._server.budget.charge(size)
+        try:
+            await self._quotas.in_line(QuotaKey.CONSUME, self._peer.payer, size)
+        finally:
+            self.in_flight -= size
+            self._server.budget.credit(size)
+            self.changed.fire()
 
     # --- what it counts for
 

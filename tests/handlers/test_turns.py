@@ -82,7 +82,7 @@ REQUESTS: dict[tuple[str, str], Make] = {
 
 
 class Silent:
-    async def send(self, answer: m.Answer) -> None:
+    async def send(self, answer: m.Answer, stands: Any = None) -> None:
         await trio.lowlevel.checkpoint()
 
 

@@ -14,6 +14,10 @@ import pytest
 
 from krappy import errors
 from krappy.cli.main import run
+from krappy.clients.acls import AclInfo
+from krappy.core.security.quota import DEBT
+from krappy.core.security.quota_entities import QuotaKey
+from krappy.server.connection import Connection
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
@@ -22,6 +26,7 @@ from tests.peer import Peer
 from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 from tests.quotas.test_kafka import NAMED, batch_of
+from tests.security.test_ends import broker_of
 
 KB = 1000
 
@@ -147,6 +152,55 @@ def test_what_streams_use_does_not_silence_for_ever(broker: RunningBroker, quota
             done.set()
             quotas.alter({"user": "ANONYMOUS"}, request_percentage=None)
             writer.join(60)
+
+
+def test_watches_keep_to_the_rate_however_large_their_parts_are(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is of more seconds than others' debt is for, and than a connection is silent for. Pings
+    are answered meanwhile."""
+    monkeypatch.setitem(DEBT, QuotaKey.CONSUME, 1.0)
+    monkeypatch.setattr(Connection, "_longest", 0.05)
+    rate, part = 100.0 * KB, 256 * 1024
+    with broker.connect() as client:
+        client.create_topic("n-watched")
+        with client.producer("n-watched") as producer:
+            for number in range(400):
+                producer.send(bytes(20 * KB), key=str(number))
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=rate)
+    with Peer(broker.address, timeout=60) as peer:
+        began, got, pongs = time.monotonic(), 0, 0
+        peer.send(*[m.Watch("n-watched")] * 3)
+        while time.monotonic() - began < 3 or not got:
+            [ping] = peer.send(m.Ping())
+            while (found := peer.receive())[0] != ping:
+                assert isinstance(found[1], m.Watched)
+                got += sum(len(entry[2] or b"") for entry in found[1].entries[1::2])
+            pongs += 1
+        took = time.monotonic() - began
+    assert part - 20 * KB < got <= rate * (took + 1) + part
+    assert pongs > 5
+
+
+def test_a_watch_that_waits_for_its_quota_ends_with_its_right(tmp_path: Path) -> None:
+    """What it had to tell is not told any more."""
+    with broker_of(tmp_path) as (broker, client):
+        client.create_topic("n-ends")
+        client.add_acls([AclInfo("topic", "n-ends", "User:bob", "read")])
+        with client.producer("n-ends") as producer:
+            producer.send(bytes(20 * KB), key="k").result()
+        client.security.alter_quotas({"consumer_byte_rate": 10.0}, user="bob")
+        with Peer(broker.address, timeout=60) as peer:
+            peer.ask(m.Authenticate("PLAIN", b"\0bob\0b"), m.Authenticated)
+            [watch] = peer.send(m.Watch("n-ends"))
+            begun = time.monotonic()
+            [ping] = peer.send(m.Ping())
+            assert peer.receive()[0] == ping
+            client.delete_acls(resource="topic", name="n-ends")
+            answer = peer.receive()
+        assert answer[0] == watch
+        assert isinstance(answer[1], errors.TopicAuthorizationFailed)
+        assert time.monotonic() - begun < 60  # the part would come in half an hour
 
 
 def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:
