@@ -48,8 +48,8 @@ def serving(folder: Path, **settings: Any) -> Iterator[RunningBroker]:
     with brokers(folder, BROKERS, shared=shared, lifetime=LIFETIME, **settings) as cluster:
         first = cluster.brokers[1]
         native, kafka = cluster.native, cluster.kafka
+        make_ready(cluster)  # else who asks over HTTP for the first group is told to come again
         if GATEWAY:
-            make_ready(cluster)  # else who asks it over HTTP for the first group is told to come again
             native, kafka = first.address, first.kafka
         yield RunningBroker(native, Path(first.data), kafka, first.http)
         faults = [fault for id in cluster.brokers for fault in cluster.events(id, "internal_error")]

@@ -20,10 +20,10 @@ from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
-from krappy.clients.router import Router
+from krappy.clients.router import NEW, Router
 from krappy.clients.runtime import ClientSignal
 from krappy.clients.values import StartAt, start
-from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout, UnknownTopic
+from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout, UnknownPartition, UnknownTopic
 from krappy.types import TopicPartition
 from krappy.wire import messages
 
@@ -110,7 +110,7 @@ class Reading(Consuming):
     async def _placed(self, until: float, all: bool = True) -> None:
         """Registers what has no place. Without `all`, it is enough if some partition has one. Raises why one has none:
         at the time `until`, or when some have had none for the client's timeout; ConnectionLost when closed."""
-        backoff = Backoff()
+        backoff, late = Backoff(), self._runtime.now() + NEW
         while True:
             with self._runtime.lock:
                 if self._closed:
@@ -129,7 +129,7 @@ class Reading(Consuming):
                     raise ConnectionLost(self._router.trouble)
                 continue
             try:
-                missing = await self._place(until)
+                missing = await self._place(until, late)
             finally:
                 self._placing = None
                 mine.set()
@@ -155,9 +155,9 @@ class Reading(Consuming):
                 self._places.remove(place)
                 self._unplaced |= place.partitions
 
-    async def _place(self, until: float) -> KrappyError | None:
+    async def _place(self, until: float, late: float) -> KrappyError | None:
         """Registers each partition without a place, at leaders that are connected. Returns why it was not possible for
-        all. Raises what a broker says."""
+        all. Raises what a broker says; after the time `late` also that it does not know a topic that others know."""
         if not self._router.several:
             try:
                 generation = await self._router.home.ready(until)
@@ -179,6 +179,10 @@ class Reading(Consuming):
             try:
                 missing = await self._register(link, link.generation, [topic], partitions) or missing
             except NotLeader as error:
+                missing = error
+            except (UnknownTopic, UnknownPartition) as error:
+                if not await self._router.tells_of(topic, late):
+                    raise
                 missing = error
         return missing
 

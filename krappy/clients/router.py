@@ -376,6 +376,12 @@ class Router:
         with suppress(ConnectionLost, RequestTimeout):
             await self.refresh([topic], deadline)
 
+    async def tells_of(self, topic: str, late: float) -> bool:
+        """Whether there is the topic, though a leader does not know it: until the time `late` that may hear of it."""
+        with suppress(ConnectionLost, RequestTimeout):
+            await self.refresh([topic], late)
+        return topic in self.known.topics and self.runtime.now() < late
+
     # --- what is known
 
     async def topic(self, name: str, deadline: float) -> KnownPlaces:

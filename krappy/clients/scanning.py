@@ -13,11 +13,19 @@ from functools import partial
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
-from krappy.clients.router import OthersNeeded, Router
+from krappy.clients.router import NEW, OthersNeeded, Router
 from krappy.clients.scattering import check_in_place, partitions
 from krappy.clients.session_reads import PATIENCE, look_again, replicas
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, NotLeader, RequestTimeout
+from krappy.errors import (
+    ConnectionLost,
+    InvalidRequest,
+    KrappyError,
+    NotLeader,
+    RequestTimeout,
+    UnknownPartition,
+    UnknownTopic,
+)
 from krappy.types import Entry
 from krappy.wire import messages
 
@@ -87,7 +95,7 @@ class Scanning:
     async def _open(self) -> messages.Scanned:
         """The first page of a broker's scan."""
         deadline = self._runtime.now() + self._router.timeout
-        backoff = Backoff()
+        backoff, late = Backoff(), self._runtime.now() + NEW
         while True:
             request = self._first
             if self._router.several:
@@ -112,7 +120,10 @@ class Scanning:
                 if isinstance(error, InvalidRequest) and self._router.note_older(error):
                     request.among = None
                     continue
-                if not isinstance(error, ConnectionLost | NotLeader):
+                new = isinstance(error, UnknownTopic | UnknownPartition) and self._router.several
+                if new and not await self._router.tells_of(self._topic, late):
+                    raise
+                if not new and not isinstance(error, ConnectionLost | NotLeader):
                     raise
                 if self._part and "partitions" in error.details:
                     raise OthersNeeded(error.text, **error.details) from None

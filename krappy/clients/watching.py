@@ -25,7 +25,7 @@ from typing import Any
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.newest_changes import judged
-from krappy.clients.router import SURPRISES, Router
+from krappy.clients.router import NEW, Router
 from krappy.clients.scattering import check_in_place
 from krappy.clients.tables import KeyRangeChoice, entries
 from krappy.clients.values import Address
@@ -124,7 +124,7 @@ class Watching:
         self._news = self._runtime.signal()
         self._backoff = Backoff()
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
-        self._surprises = 0
+        self._late = -NEW  # until when a leader may not know what others tell of
         self._progress = progress
         self._each, self._refresh = refresh, 0.0  # seconds between two checks, and when the next is due
         self._closed = False
@@ -256,9 +256,15 @@ class Watching:
         """Prepares that a part's partitions are asked for again. Raises the error if that would be in vain."""
         self._router.note(error)
         if self._spread:
-            unknown = isinstance(error, UnknownTopic | UnknownPartition)
-            self._surprises += unknown
-            if (not error.retriable and not (unknown and self._surprises <= SURPRISES)) or self._router.closed:
+            if self._router.closed:
+                raise error
+            if isinstance(error, UnknownTopic | UnknownPartition):
+                if (now := self._runtime.now()) >= self._late + NEW:
+                    self._late = now + NEW
+                if not await self._router.tells_of(self._topic, self._late):
+                    raise error
+                await self._runtime.sleep(self._backoff.pause())
+            elif not error.retriable:
                 raise error
             self._dissolve(part)
         elif not error.retriable or part.link.closed:

@@ -82,10 +82,21 @@ async def test_a_lookup_follows_the_leader(several: Cluster) -> None:
 async def test_leaders_that_hear_of_a_new_topic_later_are_waited_for(several: Cluster) -> None:
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=20) as client:
-        await client.table("t").put(b"k", b"v", partition=1)
-        for read in (partial(client.table("t").get, b"k", partition=1), partial(client.offsets, "t")):
+        key = next(key for key in map(str, itertools.count()) if partition_for(key.encode(), 3) == 1)
+        await client.table("t").put(key, b"v")
+        for read in (partial(client.table("t").get, key), partial(client.offsets, "t")):
             with several.late("t", 2, 3, seconds=1.0):
                 assert await read()
+        with several.late("t", 2, 3, seconds=1.0), anyio.fail_after(20):
+            async with (
+                client.table("t").watch() as watch,
+                client.consumer("t", start="earliest") as reader,
+            ):
+                assert [entry.value async for entry in client.table("t").scan()] == [b"v"]
+                assert [event.value for event in await reader.poll(20)] == [b"v"]
+                entry = await anext(aiter(watch))
+                assert isinstance(entry, krappy.Entry)
+                assert entry.value == b"v"
 
 
 async def test_a_producer_keeps_its_sequences_when_a_partition_moves(several: Cluster) -> None:
