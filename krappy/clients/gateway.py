@@ -7,6 +7,7 @@ It connects when it is first needed. Requests go straight to the leader or coord
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Unpack
 
 import anyio
@@ -16,7 +17,7 @@ from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
 from krappy.clients.coordinator_way import ask_coordinator
 from krappy.clients.producing import Producing
-from krappy.clients.router import Router
+from krappy.clients.router import SURPRISES, Router
 from krappy.clients.scanning import Scanning
 from krappy.clients.security import SecurityOptions
 from krappy.clients.tables import KeyRangeChoice
@@ -97,10 +98,11 @@ class Gateway:
                 core.recount()
                 await anyio.sleep(LOOKING)
         with anyio.CancelScope(deadline=until):
-            try:
-                return await self._published(core, partition, record, expect)
-            except UnknownTopic:  # the producer knew one that was deleted. It learns of the one that has the name now
-                return await self._published(core, partition, record, expect)
+            for _ in range(SURPRISES):
+                # The producer may know one that was deleted. It learns of the one that has the name now.
+                with suppress(UnknownTopic):
+                    return await self._published(core, partition, record, expect)
+            return await self._published(core, partition, record, expect)
         raise RequestTimeout(f"no answer for {self._timeout:g} s: the event may have been written")
 
     async def _published(self, core: Producing, partition: int, record: Record, expect: int | None) -> Receipt:

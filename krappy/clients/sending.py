@@ -30,6 +30,7 @@ from krappy.errors import (
     RecordTooLarge,
     RequestTimeout,
     TopicExists,
+    UnknownTopic,
 )
 from krappy.wire import messages
 
@@ -60,6 +61,8 @@ class Sending:
         self._patience = FINDING  # twice as long after each registration that was not answered in time
         self._refresh = 0.0  # when to register anew
         self._recounting = False  # although there is nothing to send
+        self._topic_id = ""  # of the topic that is registered; "": not known
+        self._deleted = False  # that topic was
         self._wake = self._runtime.signal()
         self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
         self._closing = False
@@ -183,12 +186,19 @@ class Sending:
                 self._unregister(old)
             if self._closing:  # in the meantime: `close` ended only the old registration
                 self._unregister(self._main)
+            count, deleted, self._deleted = self._accumulator.partitions, self._deleted, False
             self._accumulator.registered(
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
+            if deleted and answer.partitions != count:  # what waits was given a partition of the earlier topic's
+                text = f"the topic '{self.topic}' was deleted, and made anew with {answer.partitions} partitions"
+                self._accumulator.fail_all(UnknownTopic(f"{text}, where it had {count}: send this again"))
+        self._tell()
         if self._router.several and self._leads_anywhere:  # what is known may be of a deleted topic of that name
             with suppress(ConnectionLost, RequestTimeout):
                 await self._router.refresh([self.topic], deadline)
+                known = self._router.known.topics.get(self.topic)
+                self._topic_id = "" if known is None else known.id
         return True
 
     def recount(self) -> None:
@@ -285,6 +295,7 @@ class Sending:
                     # The topic was deleted; the next send registers anew, which may create it. Or another broker
                     # coordinates the staged job.
                     route.handle, self._refresh = None, 0.0
+                    self._deleted |= result.name == "UNKNOWN_TOPIC"
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
                 if isinstance(result, RecordTooLarge):
@@ -370,6 +381,7 @@ class Sending:
                     self.trouble = missing.text
                     looks += 1
                     await self._router.look_again(self.topic, missing, backoff, deadline)
+                    self._is_anew()
                 except ConnectionLost as error:
                     self.trouble = error.text
                     await self._runtime.sleep(backoff.pause())
@@ -384,6 +396,15 @@ class Sending:
             with self._lock:
                 self._finding = False
                 self._wake.set()
+
+    def _is_anew(self) -> bool:
+        """Whether the topic that is known is another one than that which was registered. Then it is registered anew."""
+        known = self._router.known.topics.get(self.topic)
+        if known is None or self._topic_id in ("", known.id):
+            return False
+        with self._lock:
+            self._deleted, self._refresh = True, 0.0
+        return True
 
     async def _register_at(self, link: Link) -> Route | None:
         """Registers at one broker, as the producer that this one is. None: the connection was lost meanwhile."""
@@ -400,6 +421,12 @@ class Sending:
         except ConnectionLost:
             return None
         route = Route(link, generation, answer.handle)
+        if answer.partitions != self._accumulator.partitions:  # some were added, or it is another topic
+            with suppress(ConnectionLost, RequestTimeout):
+                await self._router.refresh([self.topic], self._runtime.now() + self._patience)
+            if self._is_anew():
+                self._unregister(route)
+                return None
         if self._closing:  # in the meantime: `close` did not know of it
             self._unregister(route)
         return route

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -22,7 +22,7 @@ from krappy.broker.topics.internal_topics import SHARES
 from krappy.cli.main import cli
 from krappy.clients.watch_progress import SnapshotEnd
 from krappy.core.cluster.coordinators import partition_of
-from krappy.errors import NotLeader, PolicyViolation, UnknownGroup
+from krappy.errors import NotLeader, PolicyViolation, UnknownGroup, UnknownTopic
 from krappy.partitioner import partition_for
 from krappy.types import Receipt
 from krappy.wire import messages as m
@@ -474,3 +474,33 @@ def test_a_producer_finds_the_leaders_of_a_topic_that_was_made_anew(
     wait_until(lambda: cluster.topic("anew") is None, "the topic is gone")
     make(2, 3)
     assert send() == {0, 1}
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["a leader tells", "connections are lost"])
+@pytest.mark.parametrize(("before", "after"), [(2, 8), (6, 1)])
+def test_a_topic_is_made_anew_with_another_number_of_partitions(
+    cluster: ClusterProcesses, before: int, after: int, is_told: bool
+) -> None:
+    """No key goes where the deleted topic would have had it: it would be a stray, or wait for a leader in vain."""
+    name = f"anew-{before}-{after}-{is_told}"
+    keys = [key for key in map(str, range(100)) if _at(key, before) != _at(key, after)][:5]
+    with blocking.connect(cluster.native, timeout=15) as client, blocking.connect(cluster.native) as other:
+        other.create_topic(name, before)
+        for key in keys:
+            client.table(name).put(key, "old")
+        other.delete_topic(name)
+        other.create_topic(name, after)
+        if not is_told:
+            for link in [*client._router._links.values()]:
+                link.close()
+        for key in keys:
+            receipt = None
+            while receipt is None:
+                with suppress(UnknownTopic):
+                    receipt = client.table(name).put(key, "new")
+            assert receipt.partition == _at(key, after)
+        assert {entry.key.decode() for entry in other.table(name).scan()} == set(keys)
+
+
+def _at(key: str, partitions: int) -> int:
+    return partition_for(key.encode(), partitions)
