@@ -21,8 +21,9 @@ class TokensPort(Protocol):
     def keys_age(self) -> float:
         """Seconds since the provider's keys were read; infinite: they never were."""
 
-    async def verify(self, token: str, took: Took = untold) -> TokenClaims:
-        """What a good token says; `took` is told of the time. Raises TokenRefused."""
+    async def verify(self, token: str, took: Took = untold, host: str = "") -> TokenClaims:
+        """What a good token says; `took` is told of the time. `host`: the address that it comes from. Raises
+        TokenRefused."""
 
 
 class ProviderAttempt(NamedTuple):

@@ -13,19 +13,22 @@ Rules, kept here:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import trio
 from jwt import PyJWK
 
+from krappy.hosts import network
 from krappy.ports.tokens import ProviderTrouble
 from krappy.server.provider import as_object
 
 LEAST_BITS = 2048
 MOST = 100  # keys
 PAUSE = 5.0  # seconds between two readings for unknown keys
-MOST_WAITING = 100  # tokens of unknown keys that wait for a reading; others are refused at once
+MOST_WAITING = 1_000  # tokens of unknown keys that wait for a reading; others are refused at once,
+MOST_OF_ONE = 100  # and of one address: anybody can make them
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0  # seconds after a reading that has failed
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: dict[tuple[str, str], tuple[str, ...]] = {  # by type and curve
@@ -84,6 +87,7 @@ class TokenKeys:
         self._report = report
         self._keys: Sequence[TokenKey] = ()
         self._reading = trio.Lock()
+        self._waiting: Counter[str] = Counter()  # for a reading, by address
         self._began = self._tried = -math.inf  # when the last reading began, and ended
         self._read_at = -math.inf  # when they were read last
 
@@ -92,16 +96,21 @@ class TokenKeys:
         """Seconds since they were read; infinite: they never were."""
         return trio.current_time() - self._read_at
 
-    async def find(self, id: str | None, algorithm: str) -> TokenKey | None:
-        """The key of this id; without one, the only key for the algorithm."""
-        found, came = self._find(id, algorithm), trio.current_time()
-        if found is None and self._reading.statistics().tasks_waiting < MOST_WAITING:
+    async def find(self, id: str | None, algorithm: str, host: str = "") -> TokenKey | None:
+        """The key of this id; without one, the only key for the algorithm. `host`: the address of who asks."""
+        found, came, address = self._find(id, algorithm), trio.current_time(), network(host)
+        if found is not None or self._waiting[address] >= MOST_OF_ONE or self._waiting.total() >= MOST_WAITING:
+            return found
+        self._waiting[address] += 1
+        try:
             async with self._reading:
                 found = self._find(id, algorithm)
                 if found is None and self._began < came:  # it may be newer than what was read
                     await trio.sleep_until(self._tried + PAUSE)
                     await self.read_again()
                     found = self._find(id, algorithm)
+        finally:
+            self._waiting -= Counter((address,))
         return found
 
     def _find(self, id: str | None, algorithm: str) -> TokenKey | None:

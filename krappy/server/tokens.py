@@ -35,14 +35,16 @@ class Tokens:
     def keys_age(self) -> float:
         return self._keys.age
 
-    async def verify(self, token: str, took: Took = untold) -> TokenClaims:
-        return self.read(await self.claims(token, self._settings.oauth_audiences, took))
+    async def verify(self, token: str, took: Took = untold, host: str = "") -> TokenClaims:
+        return self.read(await self.claims(token, self._settings.oauth_audiences, took, host))
 
     def read(self, claims: Mapping[str, Any]) -> TokenClaims:
         """Raises TokenRefused."""
         return read_claims(claims, self._settings.oauth_subject_claim, self._settings.oauth_groups_claim)
 
-    async def claims(self, token: str, audiences: Sequence[str], took: Took = untold) -> Mapping[str, Any]:
+    async def claims(
+        self, token: str, audiences: Sequence[str], took: Took = untold, host: str = ""
+    ) -> Mapping[str, Any]:
         """All that a token says which is good, and for one of the `audiences`. Raises TokenRefused."""
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise TokenRefused("too long, or no ASCII")
@@ -50,7 +52,7 @@ class Tokens:
         try:
             header = jwt.get_unverified_header(token)
             took(perf_counter() - began)
-            key = await self._keys.find(header.get("kid"), str(header.get("alg")))
+            key = await self._keys.find(header.get("kid"), str(header.get("alg")), host)
             began = perf_counter()
             if key is None:
                 raise TokenRefused("no key of the provider, and of the algorithm that it names, has signed it")

@@ -527,11 +527,14 @@ def test_only_so_many_wait_for_keys() -> None:
         keys = token_keys.TokenKeys(hang, 3600, lambda event, **_: None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keys.follow)
-            for _ in range(token_keys.MOST_WAITING):
-                nursery.start_soon(keys.find, "x", "RS256")
+            for _ in range(token_keys.MOST_OF_ONE):
+                nursery.start_soon(keys.find, "x", "RS256", "10.0.0.1")
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(1):
-                assert await keys.find("x", "RS256") is None
+                assert await keys.find("x", "RS256", "10.0.0.1") is None
+            with trio.move_on_after(1) as waited:  # one of another address waits all the same
+                await keys.find("x", "RS256", "10.0.0.2")
+            assert waited.cancelled_caught
             await trio.sleep(7)  # it may have been the first to read: for 5 s, and it tries again 1 s later
             assert reading == 2  # the second by `follow`
             nursery.cancel_scope.cancel()
