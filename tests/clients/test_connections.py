@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -166,3 +167,20 @@ async def test_many_requests_at_once(address: str, topic: str) -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(100):
                 tasks.start_soon(look, number)
+
+
+def test_a_client_whose_event_loop_has_ended_says_so(address: str) -> None:
+    """As of a program that calls `asyncio.run` twice: nothing in the second loop looks after its connection."""
+    client = krappy.connect(address, timeout=5)
+
+    async def begin() -> None:
+        await client.__aenter__()
+        await client.ping()
+
+    async def go_on() -> None:
+        for call in (client.ping, client.topics):
+            with pytest.raises(KrappyError, match="has ended: open another"):
+                await asyncio.wait_for(call(), 20)
+
+    asyncio.run(begin())
+    asyncio.run(go_on())

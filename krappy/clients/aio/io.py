@@ -24,6 +24,7 @@ import anyio.lowlevel
 
 from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work
+from krappy.errors import KrappyError
 from krappy.tls import TlsSocket
 
 T = TypeVar("T")
@@ -76,9 +77,13 @@ class Timeouts:
         self._deadlines: dict[anyio.Event, float] = {}
         self._next = math.inf
         self._earlier = anyio.Event()
+        self._ended = False
 
     @contextlib.contextmanager
     def alarm(self, event: anyio.Event, seconds: float) -> Iterator[None]:
+        """Raises KrappyError where nobody looks at the time any more."""
+        if self._ended:
+            raise KrappyError("the event loop in which this client was opened has ended: open another here")
         self._deadlines[event] = deadline = time.monotonic() + seconds
         if deadline < self._next:
             self._earlier.set()
@@ -88,15 +93,18 @@ class Timeouts:
             self._deadlines.pop(event, None)
 
     async def run(self) -> None:
-        while True:
-            self._next = min(self._deadlines.values(), default=math.inf)
-            self._earlier = anyio.Event()
-            with anyio.move_on_after(max(0.0, self._next - time.monotonic())):
-                await self._earlier.wait()
-            now = time.monotonic()
-            for event in [event for event, deadline in self._deadlines.items() if deadline <= now]:
-                del self._deadlines[event]
-                event.set()
+        try:
+            while True:
+                self._next = min(self._deadlines.values(), default=math.inf)
+                self._earlier = anyio.Event()
+                with anyio.move_on_after(max(0.0, self._next - time.monotonic())):
+                    await self._earlier.wait()
+                now = time.monotonic()
+                for event in [event for event, deadline in self._deadlines.items() if deadline <= now]:
+                    del self._deadlines[event]
+                    event.set()
+        finally:
+            self._ended = True
 
 
 class Delivery(Generic[T]):
