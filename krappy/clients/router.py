@@ -43,9 +43,7 @@ from krappy.wire.messages import Answer, Request
 A = TypeVar("A", bound=Answer)
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
-NEW = (
-    10.0  # seconds for which it may say so of one that another broker tells of: it hears of what is new a little later
-)
+NEW = 10.0  # seconds for which it may say so of one that another broker tells of: it hears of that a little later
 HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
