@@ -218,11 +218,14 @@ class _Forked:
         self._launcher = launcher
         self._fd = os.pidfd_open(pid)
         self._status: int | None = None
+        self._reaping = threading.Lock()
 
     def wait(self, seconds: float) -> int | None:
         if self._status is None and readable(self._fd, seconds):
-            os.close(self._fd)
-            self._status = self._launcher.reap(self.pid)
+            with self._reaping:
+                if self._status is None:  # else another thread was faster
+                    self._status = self._launcher.reap(self.pid)
+                    os.close(self._fd)
         return self._status
 
 
@@ -246,6 +249,7 @@ class BrokerProcess:
         self.starts = 0
         self._launch = launch
         self._child: Child | None = None
+        self._ending = threading.Lock()
         self._stdin = self._stdout = -1
         self._watchdog: threading.Timer | None = None
 
@@ -290,7 +294,7 @@ class BrokerProcess:
                 raise Died(f"the broker was not ready after {PATIENCE:.0f} s: {self.last_words()}")
             part = os.read(self._stdout, 4096)
             if not part:
-                status = self._wait(PATIENCE)
+                status = self.ended()
                 raise Died(f"the broker ended with status {status} before it was ready: {self.last_words()}")
             line += part
         told = json.loads(line)
@@ -298,9 +302,9 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """Sends SIGKILL; returns once it is gone. Does nothing if it is not running."""
-        if self._child is not None:
-            os.kill(self._child.pid, signal.SIGKILL)
-            assert self._wait(PATIENCE) is not None
+        if (child := self._child) is not None:
+            os.kill(child.pid, signal.SIGKILL)
+            assert self._wait(child, PATIENCE) is not None
 
     def terminate(self) -> None:
         """Sends SIGTERM, without waiting."""
@@ -313,24 +317,26 @@ class BrokerProcess:
 
     def ended(self, seconds: float = PATIENCE) -> int:
         """Waits until it has ended; returns its exit status (negative: the signal)."""
-        status = self._wait(seconds)
+        assert self._child is not None
+        status = self._wait(self._child, seconds)
         assert status is not None, f"the broker did not end within {seconds:.0f} s: {self.last_words()}"
         return status
 
-    def _wait(self, seconds: float) -> int | None:
-        assert self._child is not None
-        status = self._child.wait(seconds)
-        if status is not None:
-            assert self._watchdog is not None
-            self._watchdog.cancel()
-            for fd in (self._stdin, self._stdout):
-                os.close(fd)
-            self._child = None
+    def _wait(self, child: Child, seconds: float) -> int | None:
+        status = child.wait(seconds)
+        with self._ending:  # a test's threads may ask whether it runs while another one kills it
+            if status is not None and self._child is child:
+                assert self._watchdog is not None
+                self._watchdog.cancel()
+                for fd in (self._stdin, self._stdout):
+                    os.close(fd)
+                self._child = None
         return status
 
     @property
     def running(self) -> bool:
-        return self._child is not None and self._wait(0) is None
+        child = self._child
+        return child is not None and self._wait(child, 0) is None
 
     @property
     def pid(self) -> int:
