@@ -102,7 +102,8 @@ class Writer:
                         number += 1
                         expected[key] = self._set(table, key, number, at)
                 except (RequestTimeout, ConnectionLost):
-                    expected[key] = None
+                    # It goes on from what somebody was told, without a look, which may fail as long as nobody leads.
+                    expected[key] = self._told.floors[key]
                 except Exception as error:
                     self.trouble.append(repr(error))
                     return
@@ -118,7 +119,7 @@ class Writer:
         return found
 
     def _set(self, table: blocking.Table, key: str, number: int, expected: int) -> int | None:
-        """Where the key is then; None: unknown. Raises KrappyError."""
+        """Where the key is then; None: it has to look. Raises KrappyError."""
         attempt = Attempt(key, value_of(self._name, number, expected), self._told.floors[key])
         try:
             receipt = table.put(key, attempt.value, expect="absent" if expected == ABSENT else expected)
