@@ -65,9 +65,8 @@ class ClientQuotas:
         self._seen: object = None  # of the image: the quotas that are in force
         self._throttled: dict[QuotaKey, tuple[int, float]] = {}
         self._waiting: dict[tuple[QuotaKey, Payer], trio.lowlevel.ParkingLot] = {}  # who waits to be within a quota
-        self._lines: dict[
-            tuple[QuotaKey, Payer], trio.StrictFIFOLock
-        ] = {}  # of those that are always about to use more
+        # Of those that are always about to use more.
+        self._lines: dict[tuple[QuotaKey, Payer], trio.StrictFIFOLock] = {}
 
     def open(self) -> None:
         """Puts in force what the tree has, from now on."""

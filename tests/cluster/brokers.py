@@ -57,6 +57,13 @@ def _known(raw: Raw, name: str) -> KnownTopic | None:
     return KnownTopic(bytes(found["topic_id"]), partitions)
 
 
+def start_registered(broker: BrokerProcess) -> None:
+    """Returns once it is registered, anew if it was before."""
+    before = len(broker.events("registered"))
+    broker.start()
+    wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
+
+
 class ClusterProcesses:
     """`brokers`: by id, from 1. Each keeps its addresses when it is started again."""
 
@@ -123,10 +130,7 @@ class ClusterProcesses:
     def start_again(self, id: int) -> None:
         """Of one that was killed: returns once it is registered anew. Before, others may know it by its old session,
         and forget it when that expires."""
-        broker = self.brokers[id]
-        before = len(broker.events("registered"))
-        broker.start()
-        wait_until(lambda: len(broker.events("registered")) > before, f"broker {id} is registered again")
+        start_registered(self.brokers[id])
         self.until_known()
 
     @property

@@ -15,7 +15,7 @@ from krappy.cli.main import run
 from krappy.records import batch
 from krappy.store.local_replicas import STARTS, LocalReplicas
 from krappy.store.meta import Meta
-from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
+from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers, start_registered
 from tests.cluster.dying import EXCLUDES, REGISTERS, dies_at, dying, has_died
 from tests.cluster.test_lookout import state_by
 from tests.cluster.zookeeper import ZooKeeperServer
@@ -69,9 +69,7 @@ def leads_alone(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
 
 def comes_first(cluster: ClusterProcesses, broker: BrokerProcess) -> None:
     """Starts this broker, and once it is registered the others."""
-    before = len(broker.events("registered"))
-    broker.start()
-    wait_until(lambda: len(broker.events("registered")) > before, "it is registered")
+    start_registered(broker)
     start_others(cluster)
 
 
