@@ -91,6 +91,18 @@ async def test_the_first_stray_waits_until_everybody_knows(tmp_path: Path) -> No
 
 
 @trio_test
+async def test_a_topic_without_a_view_is_not_scattered(tmp_path: Path) -> None:
+    """To switch its view marks a topic. Clients would refuse its table for strays, in place of ViewDisabled."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        mark = topic.strays.mark = FakeMark()
+        mark.is_set = True
+        for view in (True, False, True):
+            await broker.alter_topic("t", {"view.enable": view}, None)
+            assert (topic.scattered, topic.unsure) == (view, False)
+
+
+@trio_test
 async def test_nothing_is_written_while_some_do_not_know_of_a_mark(tmp_path: Path) -> None:
     """Another leader has written a stray, or partitions were added."""
     async with running(tmp_path) as broker:
