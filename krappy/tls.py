@@ -3,9 +3,10 @@
 Rules, kept here:
 
 - OpenSSL gets at most `PART` bytes of what has come at a time, by a memory BIO. If it read the socket itself, it would
-  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), and nobody else would have a turn. One `recv`
-  takes part after part, up to `PIECE` bytes, until `PART` bytes of them were not for the caller. A peer that sends
-  `FRUITLESS` bytes of key updates, and nothing else, loses its connection; so does one that takes no answers to them.
+  go on for as long as a peer sends key updates (RFC 8446, section 4.6.3), or its greeting in records of a byte, and
+  nobody else would have a turn. A step of a handshake takes one part. One `recv` takes part after part, up to `PIECE`
+  bytes, until `PART` bytes of them were not for the caller. A peer that sends `FRUITLESS` bytes of key updates, and
+  nothing else, loses its connection; so does one that takes no answers to them.
 - What would wait raises BlockingIOError. After that, `send` has to be called again with data that begins alike and is
   not shorter: that was taken already, and is being sent. It takes at most `PIECE` bytes at a time.
 - Nothing is ever sent without encryption, but for `reject`.
@@ -49,7 +50,9 @@ class TlsSocket(socket.socket):
         self._fruitless = 0  # bytes that have come since there was something to read
 
     def do_handshake(self) -> None:
-        """Goes on with the handshake. Raises ssl.SSLWantReadError and ssl.SSLWantWriteError until it is done."""
+        """Goes on with the handshake, by a part of what has come. Raises ssl.SSLWantReadError and
+        ssl.SSLWantWriteError until it is done."""
+        fetched = False
         while True:
             try:
                 self._tls.do_handshake()
@@ -57,7 +60,10 @@ class TlsSocket(socket.socket):
                 return
             except ssl.SSLWantReadError:
                 self._say()
+                if fetched:
+                    raise
                 self._fetch()
+                fetched = True
             except BlockingIOError:
                 raise ssl.SSLWantWriteError from None
             except ssl.SSLError:

@@ -138,6 +138,26 @@ def test_what_came_before_an_error_is_not_lost(authority: Authority) -> None:
             assert server.recv_into(buffer) == 0
 
 
+def test_a_step_of_a_handshake_takes_a_bounded_part(authority: Authority) -> None:
+    """Of a greeting that comes in records of a few bytes, each of which takes time."""
+    said, context = ssl.MemoryBIO(), authority.context()
+    context.set_alpn_protocols(["x" * 250 for _ in range(200)])
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="127.0.0.1").do_handshake()
+    said.read(5)
+    sent = b"".join(b"\x16\x03\x01\x00\x02" + said.read(2) for _ in range(said.pending // 2))
+    with listening() as listener, socket.create_connection(listener.getsockname(), 60) as client:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(authority.issue("127.0.0.1"))
+        with TlsSocket(made, listener.accept()[0]) as server:
+            client.sendall(sent)
+            wait_until(lambda: waiting(server) == len(sent) > 5 * PART, "all has come")
+            for steps in (1, 2, 3):
+                with pytest.raises(ssl.SSLWantReadError):
+                    server.do_handshake()
+                assert waiting(server) == len(sent) - steps * PART
+
+
 def update_keys(sock: ssl.SSLSocket, *, both: bool = False) -> None:
     """Python's module has no name for it. `both`: the peer has to update its own, too."""
     library = ctypes.CDLL(_ssl.__file__)
