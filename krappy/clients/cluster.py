@@ -14,6 +14,8 @@ from krappy.errors import ConfigError, NotLeader, ProtocolError, UnknownPartitio
 from krappy.wire import messages
 
 NOBODY = -1  # the id of a broker that there is not
+NEW = 10.0  # seconds for which a leader may not know a topic, or a partition, of which another broker tells
+HEARD = 5.0  # seconds without such an answer after which it knows it: clients that wait ask again sooner
 
 
 class KnownBroker(NamedTuple):
@@ -52,6 +54,7 @@ class KnownCluster:
         self.brokers: dict[int, KnownBroker] = {}
         self.topics: dict[str, KnownPlaces] = {}
         self.denied: set[str] = set()
+        self._unknown: dict[str, tuple[float, float]] = {}  # by topic: when a leader did not know it, first and last
 
     def take(self, found: messages.MetadataFound) -> None:
         """Takes over a broker's answer; of a partition that has a higher leader epoch here, nothing. Raises
@@ -98,6 +101,14 @@ class KnownCluster:
             return False
         topic.partitions[index] = topic.partitions[index]._replace(leader=leader, leader_epoch=epoch)
         return leader in self.brokers
+
+    def may_hear(self, topic: str, now: float) -> bool:
+        """Whether a leader that does not know a topic, or a partition of it, is only later than another broker that
+        tells of it. `now`: when it said so."""
+        self._unknown = {each: times for each, times in self._unknown.items() if now - times[1] < HEARD}
+        first, _ = self._unknown.get(topic, (now, now))
+        self._unknown[topic] = first, now
+        return topic in self.topics and now - first < NEW
 
     def topic(self, name: str) -> KnownPlaces:
         """Raises UnknownTopic."""

@@ -20,7 +20,7 @@ from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
-from krappy.clients.router import NEW, Router
+from krappy.clients.router import Router
 from krappy.clients.runtime import ClientSignal
 from krappy.clients.values import StartAt, start
 from krappy.errors import ConnectionLost, KrappyError, NotLeader, RequestTimeout, UnknownPartition, UnknownTopic
@@ -110,7 +110,7 @@ class Reading(Consuming):
     async def _placed(self, until: float, all: bool = True) -> None:
         """Registers what has no place. Without `all`, it is enough if some partition has one. Raises why one has none:
         at the time `until`, or when some have had none for the client's timeout; ConnectionLost when closed."""
-        backoff, late = Backoff(), self._runtime.now() + NEW
+        backoff = Backoff()
         while True:
             with self._runtime.lock:
                 if self._closed:
@@ -129,7 +129,7 @@ class Reading(Consuming):
                     raise ConnectionLost(self._router.trouble)
                 continue
             try:
-                missing = await self._place(until, late)
+                missing = await self._place(until)
             finally:
                 self._placing = None
                 mine.set()
@@ -155,9 +155,9 @@ class Reading(Consuming):
                 self._places.remove(place)
                 self._unplaced |= place.partitions
 
-    async def _place(self, until: float, late: float) -> KrappyError | None:
+    async def _place(self, until: float) -> KrappyError | None:
         """Registers each partition without a place, at leaders that are connected. Returns why it was not possible for
-        all. Raises what a broker says; after the time `late` also that it does not know a topic that others know."""
+        all: most of all that one does not know a topic, which may be deleted. Raises what else a broker says."""
         if not self._router.several:
             try:
                 generation = await self._router.home.ready(until)
@@ -169,6 +169,7 @@ class Reading(Consuming):
             self._chosen = True
         wanted: dict[tuple[Link, str], list[int]] = {}
         missing: KrappyError | None = None
+        unknown: KrappyError | None = None
         for tp in sorted(self._unplaced):
             link = self._router.leader_now(tp.topic, tp.partition)
             if link is None:
@@ -181,10 +182,9 @@ class Reading(Consuming):
             except NotLeader as error:
                 missing = error
             except (UnknownTopic, UnknownPartition) as error:
-                if not await self._router.tells_of(topic, late):
-                    raise
-                missing = error
-        return missing
+                error.details.setdefault("topic", topic)
+                unknown = error
+        return unknown or missing
 
     async def _all_partitions(self, deadline: float) -> set[TopicPartition]:
         found = set()
@@ -274,8 +274,11 @@ class Reading(Consuming):
                     await self._router.home.ready(max(deadline, now))
                 elif not any(place.lives for place in self._places):
                     await self._placed(max(deadline, now), all=False)
-            except (ConnectionLost, NotLeader):
-                return False
+            except KrappyError as error:
+                passing = isinstance(error, ConnectionLost | NotLeader)
+                if passing or self._router.may_hear(_topic_of(error, self.choice), error):
+                    return False
+                raise
         # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._placed(now + self._router.timeout, all=False)
         if self.received.any:

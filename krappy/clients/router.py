@@ -43,7 +43,6 @@ from krappy.wire.messages import Answer, Request
 A = TypeVar("A", bound=Answer)
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
-NEW = 10.0  # seconds for which it may say so of one that another broker tells of: it hears of that a little later
 HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
 ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
@@ -114,7 +113,7 @@ class Router:
                 if not self.several:
                     raise
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff, late = Backoff(), min(deadline, self.runtime.now() + NEW)
+        backoff = Backoff()
         while True:
             count, at = 0, partition
             if at is None:
@@ -130,7 +129,7 @@ class Router:
                     raise OthersNeeded(error.text, **error.details) from None
                 await self.look_again(topic, error, backoff, deadline)
             except (UnknownTopic, UnknownPartition) as error:
-                await self.look_again(topic, error, backoff, late)
+                await self.look_again(topic, error, backoff, deadline)
                 self._check_id(topic, request, error)
 
     async def groups(self, deadline: float, only: str | None = None) -> list[tuple[Link, list[dict[str, Any]]]]:
@@ -277,13 +276,13 @@ class Router:
         """The answer of each leader about its own of these partitions; all are asked at the same time. For requests
         that may be sent twice. Raises as `ask`. `taken`: answers are put there as they come, also if it raises."""
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
-        backoff, late = Backoff(), min(deadline, self.runtime.now() + NEW)
+        backoff = Backoff()
         found = [] if taken is None else taken
         left = list(partitions)
         while left:
             leaders = await self.split(topic, left, deadline)
             asked = [(link, request(some)) for link, some in leaders.items()]
-            left, until = [], deadline
+            left = []
             error: KrappyError | None = None
             for (link, some), got in zip(leaders.items(), await self.ask_each(asked, answer, deadline), strict=True):
                 if isinstance(got, answer):
@@ -292,14 +291,12 @@ class Router:
                 assert isinstance(got, KrappyError)
                 if isinstance(got, NotLeader) and got.details.get("partition", some[0]) not in some:
                     raise OthersNeeded(got.text, **got.details)
-                if isinstance(got, UnknownTopic | UnknownPartition):
-                    until = late
-                elif not got.retriable:
+                if not got.retriable and not isinstance(got, UnknownTopic | UnknownPartition):
                     raise got
                 error = got
                 left += some
             if error is not None:
-                await self.look_again(topic, error, backoff, until)
+                await self.look_again(topic, error, backoff, deadline)
                 self._check_id(topic, asked[0][1], error)
         return found
 
@@ -363,8 +360,8 @@ class Router:
             return self.known.note(error)
 
     async def look_again(self, topic: str, error: KrappyError, backoff: Backoff, deadline: float) -> None:
-        """After an error that another leader may be the reason of: learns who leads now. Raises the error when the
-        time is over."""
+        """After an error that another leader may be the reason of, or that a leader does not know the topic, or the
+        partition: learns who leads now. Raises the error when the time is over, or it will not hear of it."""
         now = self.runtime.now()
         if self.closed or now >= deadline:
             raise error
@@ -373,12 +370,12 @@ class Router:
         await self.runtime.sleep(max(0.0, min(backoff.pause(), deadline - now)))
         with suppress(ConnectionLost, RequestTimeout):
             await self.refresh([topic], deadline)
+        if isinstance(error, UnknownTopic | UnknownPartition) and not self.may_hear(topic, error):
+            raise error
 
-    async def tells_of(self, topic: str, late: float) -> bool:
-        """Whether there is the topic, though a leader does not know it: until the time `late` that may hear of it."""
-        with suppress(ConnectionLost, RequestTimeout):
-            await self.refresh([topic], late)
-        return topic in self.known.topics and self.runtime.now() < late
+    def may_hear(self, topic: str, error: KrappyError) -> bool:
+        """Whether the error is only that a leader has not heard yet of a topic, or a partition."""
+        return isinstance(error, UnknownTopic | UnknownPartition) and self.known.may_hear(topic, self.runtime.now())
 
     # --- what is known
 

@@ -13,7 +13,7 @@ from functools import partial
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.replies import ReplySlot
-from krappy.clients.router import NEW, OthersNeeded, Router
+from krappy.clients.router import OthersNeeded, Router
 from krappy.clients.scattering import check_in_place, partitions
 from krappy.clients.session_reads import PATIENCE, look_again, replicas
 from krappy.clients.tables import PAGE_BYTES, PAGE_ENTRIES, KeyRangeChoice, entries
@@ -95,7 +95,7 @@ class Scanning:
     async def _open(self) -> messages.Scanned:
         """The first page of a broker's scan."""
         deadline = self._runtime.now() + self._router.timeout
-        backoff, late = Backoff(), self._runtime.now() + NEW
+        backoff = Backoff()
         while True:
             request = self._first
             if self._router.several:
@@ -121,8 +121,6 @@ class Scanning:
                     request.among = None
                     continue
                 new = isinstance(error, UnknownTopic | UnknownPartition) and self._router.several
-                if new and not await self._router.tells_of(self._topic, late):
-                    raise
                 if not new and not isinstance(error, ConnectionLost | NotLeader):
                     raise
                 if self._part and "partitions" in error.details:

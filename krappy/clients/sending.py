@@ -387,7 +387,9 @@ class Sending:
                     await self._runtime.sleep(backoff.pause())
                 except KrappyError as error:
                     self.trouble = error.text
-                    surprises += not error.retriable
+                    with suppress(ConnectionLost, RequestTimeout):
+                        await self._router.refresh([self.topic], deadline)
+                    surprises += not (error.retriable or self._router.may_hear(self.topic, error))
                     if surprises > SURPRISES:
                         self._fail_all(error)
                         return

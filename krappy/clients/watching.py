@@ -25,7 +25,7 @@ from typing import Any
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.newest_changes import judged
-from krappy.clients.router import NEW, Router
+from krappy.clients.router import Router
 from krappy.clients.scattering import check_in_place
 from krappy.clients.tables import KeyRangeChoice, entries
 from krappy.clients.values import Address
@@ -124,7 +124,6 @@ class Watching:
         self._news = self._runtime.signal()
         self._backoff = Backoff()
         self._missed = 0.0  # since when some partitions have been without a part, while others were watched
-        self._late = -NEW  # until when a leader may not know what others tell of
         self._progress = progress
         self._each, self._refresh = refresh, 0.0  # seconds between two checks, and when the next is due
         self._closed = False
@@ -259,11 +258,8 @@ class Watching:
             if self._router.closed:
                 raise error
             if isinstance(error, UnknownTopic | UnknownPartition):
-                if (now := self._runtime.now()) >= self._late + NEW:
-                    self._late = now + NEW
-                if not await self._router.tells_of(self._topic, self._late):
-                    raise error
-                await self._runtime.sleep(self._backoff.pause())
+                until = self._runtime.now() + self._router.timeout
+                await self._router.look_again(self._topic, error, self._backoff, until)
             elif not error.retriable:
                 raise error
             self._dissolve(part)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ class Cluster:
 
     def add_partition(self, topic: str, leader: int) -> None:
         self._call(self._add_partition, topic, leader)
+
+    def create_no_topics(self) -> None:
+        """From now on only `create` makes topics: who sends to another one is told that there is none."""
+        for broker in self.brokers.values():
+            broker.engine.config = replace(broker.engine.config, auto_create_topics=False)
 
     @contextmanager
     def late(self, topic: str, *brokers: int, seconds: float) -> Iterator[None]:

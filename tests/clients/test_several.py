@@ -99,6 +99,25 @@ async def test_leaders_that_hear_of_a_new_topic_later_are_waited_for(several: Cl
                 assert entry.value == b"v"
 
 
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+async def test_producers_wait_for_leaders_that_hear_of_a_new_topic_later(several: Cluster, kind: str) -> None:
+    several.create("t", 3)
+    several.create_no_topics()
+    with several.late("t", 2, 3, seconds=1.0):
+        if kind == "async":
+            async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
+                for partition in range(3):
+                    await producer.send(b"v", partition=partition)
+        else:
+            await anyio.to_thread.run_sync(send_to_each_of_three, several.addresses)
+
+
+def send_to_each_of_three(addresses: list[str]) -> None:
+    with blocking.connect(addresses, timeout=20) as client, client.producer("t") as producer:
+        for partition in range(3):
+            producer.send(b"v", partition=partition)
+
+
 async def test_a_producer_keeps_its_sequences_when_a_partition_moves(several: Cluster) -> None:
     several.create("t", 3)
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t", linger_ms=0) as producer:
