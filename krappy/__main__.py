@@ -1,7 +1,20 @@
-"""`python -m krappy`: the command line without an installed script."""
+"""The command line: the installed script `krappy`, and `python -m krappy` without one."""
 
 from __future__ import annotations
 
-from krappy.cli.main import main
+import sys
+from typing import NoReturn
 
-main()
+
+def main() -> NoReturn:
+    """`krappy` on the command line. Ctrl-C ends it quietly also while the rest is imported."""
+    try:
+        from krappy.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

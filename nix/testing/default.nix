@@ -158,7 +158,7 @@ let
             [ "$name" = __pycache__ ] || ln -s "$each" $out/lib/python3.11/site-packages/
           done
         done
-        printf '%s\n' "#!$out/bin/python3" 'from krappy.cli.main import main' 'main()' > $out/bin/krappy
+        printf '%s\n' "#!$out/bin/python3" 'from krappy.__main__ import main' 'main()' > $out/bin/krappy
         chmod +x $out/bin/krappy
         $out/bin/python3 -c 'import krappy, krappy.app, krappy.cli.main'
       '';

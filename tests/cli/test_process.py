@@ -15,6 +15,7 @@ import subprocess
 import sys
 import termios
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 
+import krappy
 from krappy import blocking
 from krappy.cli.errors import Failure
 from krappy.cli.spawn import spawn_broker
@@ -166,6 +168,24 @@ def test_serve_with_a_console_for_others(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["http"].startswith("0.0.0.0:")
         assert end(process, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("module", ["krappy.cli.main", "click", "krappy.cli.commands.get"])
+def test_an_interrupt_while_it_is_imported_ends_it_quietly(module: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(name, *more):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting)\n"
+        "from krappy.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "get", "t", "k"], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+    scripts = tomllib.loads((Path(krappy.__file__).parent.parent / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"krappy": "krappy.__main__:main"}
 
 
 def test_without_the_extra_there_is_no_console_and_serve_says_so(tmp_path: Path) -> None:
