@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types
 
 from krappy.errors import ConfigError
-from krappy.pipelines.following import Done, Tell, follow, last_batch, silent
+from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, silent
 from krappy.spark.options import texts
 from krappy.spark.schema import LOG_COLUMNS, spark_schema
 
@@ -54,7 +54,8 @@ def run(
         per_batch: events of one batch at most.
         data_loss_fails: whether it is an error if events are gone before they are archived.
 
-    Raises ConfigError if the archive was made with another checkpoint; and the stream's own errors.
+    Raises ConfigError if the archive was made with another checkpoint, or a folder can't be made; and the stream's own
+    errors.
     """
     events = spark.readStream.format("krappy").options(
         **texts(
@@ -70,6 +71,8 @@ def run(
     )
     checkpoint = checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}"
     _check_batches(spark, path, checkpoint)
+    for folder in (path, checkpoint):
+        make_folder(spark, folder)
     dated = events.load().withColumn("date", sf.expr(UTC_DATE))
     writer = dated.writeStream.format("parquet").partitionBy(*PARTED_BY)
     writer = writer.option("path", path).option("checkpointLocation", checkpoint)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
 import krappy.spark
+from krappy.errors import ConfigError
 from krappy.spark.patience import patiently
 from krappy.spark.versions import features
 
@@ -94,10 +97,33 @@ def last_batch(spark: SparkSession, folder: str) -> int:
     none; or it is unknown, since over Spark Connect this program sees no files."""
     if not hasattr(spark, "_jsparkSession"):
         return -1
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files, path = _place(spark, folder)
     if not files.exists(path):
         return -1
     names = [str(each.getPath().getName()).removesuffix(".compact") for each in files.listStatus(path)]
     return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def make_folder(spark: SparkSession, folder: str) -> None:
+    """Makes a folder that a query will write to, unless it is there. The query would tell late, after Spark has started
+    Python processes, and in other words, that it can't. Over Spark Connect this does nothing.
+
+    Raises ConfigError."""
+    if not hasattr(spark, "_jsparkSession"):
+        return
+    try:
+        files, path = _place(spark, folder)
+        why = None if files.mkdirs(path) else "its file system refuses that"
+    except Py4JJavaError as error:
+        why = str(error.java_exception.getMessage())
+    if why is not None:
+        raise ConfigError(
+            f"the folder {folder} can't be made ({why}): give another one, or let the user of Spark write there"
+        )
+
+
+def _place(spark: SparkSession, folder: str) -> tuple[Any, Any]:
+    """The file system of a folder, and its path there."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path

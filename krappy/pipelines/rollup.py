@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
 from krappy.errors import ConfigError, UnknownTopic
-from krappy.pipelines.following import Done, Tell, follow, last_batch, silent
+from krappy.pipelines.following import Done, Tell, follow, last_batch, make_folder, silent
 from krappy.spark.connections import client
 from krappy.spark.options import texts
 from krappy.spark.stream_write import batches_to
@@ -94,6 +94,7 @@ def run(
             f"{checkpoint} has batches already, and there is no topic {to}: a new one would get only the groups that "
             "change from now on. Give a new checkpoint"
         )
+    make_folder(spark, checkpoint)
     broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
     limits = {"maxOffsetsPerTrigger": per_batch, "failOnDataLoss": data_loss_fails}
