@@ -8,11 +8,19 @@ else its redelivery would break the order. Events without a key are always open.
 
 Keys are tokens here: any hashable value. The broker uses a hash of the key; two keys with one hash merely wait for
 each other.
+
+A member mostly gets all fresh events of a read, and settles them together. They are kept as one block, whose events
+are looked at one by one only when something else happens to one of them, or when another event has one of their keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain as chained
+from itertools import islice
+from typing import NamedTuple
+
+from krappy.core.runs import Span
 
 
 class _Chain:
@@ -25,23 +33,70 @@ class _Chain:
         self.waiting = waiting
 
 
+class _Block(NamedTuple):
+    """Leased events: those of the spans, which ascend, with the key of each. `distinct`: these keys, without None."""
+
+    spans: Sequence[Span]
+    keys: Sequence[Hashable | None]
+    distinct: set[Hashable]
+
+    def lies(self, first: int, last: int) -> tuple[bool, bool]:
+        """Whether all of it, and whether any of it, lies in `first` to `last`."""
+        low, high = self.spans[0][0], self.spans[-1][1]
+        return first <= low and high <= last, low <= last and first <= high
+
+
 class KeyOrder:
     """`known`: the offset below which all events' keys are known. `open`: the offsets that may be leased now."""
 
     def __init__(self, known: int) -> None:
         self.known = known
         self.open: set[int] = set()
+        self._blocks: list[_Block] = []  # what follows does not have their events
         self._keys: dict[int, Hashable] = {}  # offset -> key, of each unsettled event with a key
         self._alone: dict[Hashable, int] = {}  # by key, its only event, which is leased: most keys have no chain
         self._chains: dict[Hashable, _Chain] = {}
         self._held_back: set[int] = set()  # waiting, but delayed or dead: not to be leased, whatever its key
 
     def arrive(
+        self, spans: Sequence[Span], keys: Sequence[Hashable | None], left: int, room: int, mine: set[Hashable]
+    ) -> tuple[list[int], int | None]:
+        """Adds up to `room` fresh events, above all known ones, and leases up to `left` of them to the member that was
+        just leased the keys `mine`. `keys`: the key of each event of the spans.
+
+        Returns the offsets of those that wait, and the offset before which it stopped: with the first event after the
+        last that may be leased, or that there is room for. None: it took them all."""
+        if len(keys) <= min(left, room) and self._leased_as_block(spans, keys, mine):
+            return [], None
+        self._unfold()
+        events = zip(offsets_of(spans), keys, strict=True)
+        waiting, stop = self._arrive(islice(events, max(0, room)), left, mine)
+        return waiting, next((offset for offset, _ in events), None) if stop is None else stop
+
+    def _leased_as_block(self, spans: Sequence[Span], keys: Sequence[Hashable | None], mine: set[Hashable]) -> bool:
+        """Leases these events together. False, with nothing done, if there are none, or one may have to wait."""
+        distinct = set(keys)
+        distinct.discard(None)
+        if not (spans and self._alone.keys().isdisjoint(distinct) and self._chains.keys().isdisjoint(distinct)):
+            return False
+        if not all(block.distinct.isdisjoint(distinct) or block.distinct <= mine for block in self._blocks):
+            return False
+        self._blocks.append(_Block(spans, keys, distinct))
+        mine |= distinct
+        self.known = spans[-1][1] + 1
+        return True
+
+    def _unfold(self) -> None:
+        """Keeps the events of blocks as others are kept: one by one."""
+        blocks, self._blocks = self._blocks, []
+        known = self.known
+        for block in blocks:
+            self._arrive(zip(offsets_of(block.spans), block.keys, strict=True), len(block.keys), set(block.distinct))
+        self.known = known
+
+    def _arrive(
         self, events: Iterable[tuple[int, Hashable | None]], left: int, mine: set[Hashable]
     ) -> tuple[list[int], int | None]:
-        """Adds fresh events, above all known ones, and leases up to `left` of them to the member that was just leased
-        the keys `mine`. Returns the offsets of those that wait, and the offset before which it stopped: with the first
-        event after the last that may be leased. None: it took them all."""
         keys, alone, chains = self._keys, self._alone, self._chains
         waiting: list[int] = []
         offset = self.known - 1
@@ -78,6 +133,7 @@ class KeyOrder:
 
     def add(self, offset: int, key: Hashable | None, *, held_back: bool = False) -> None:
         """Adds a waiting event, above all known ones. `held_back`: it is delayed or dead."""
+        self._unfold()
         if held_back:
             self._held_back.add(offset)
         self.known = offset + 1
@@ -109,6 +165,7 @@ class KeyOrder:
     def give_back(self, offsets: Iterable[int]) -> list[int]:
         """Makes leased events wait again, and with each the later leased ones of its key. Returns these others,
         ascending."""
+        self._unfold()
         given = set(offsets)
         lowest: dict[Hashable, int] = {}
         for offset in given:
@@ -147,8 +204,12 @@ class KeyOrder:
 
     def settle(self, first: int, last: int) -> None:
         """Removes the events `first` to `last`, which are settled, whatever their state."""
+        kept = [block for block in self._blocks if not block.lies(first, last)[0]]
+        self._blocks = kept
+        if any(block.lies(first, last)[1] for block in kept):
+            self._unfold()
         keys, alone, chains = self._keys, self._alone, self._chains
-        for offset in range(first, last + 1):
+        for offset in range(first, last + 1) if keys else ():
             key = keys.pop(offset, None)
             if key is None or alone.pop(key, None) is not None:
                 continue
@@ -174,3 +235,7 @@ class KeyOrder:
     def _open_unless_held(self, offset: int) -> None:
         if offset not in self._held_back:
             self.open.add(offset)
+
+
+def offsets_of(spans: Sequence[Span]) -> Iterator[int]:
+    return chained.from_iterable(range(first, last + 1) for first, last in spans)

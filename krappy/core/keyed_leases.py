@@ -1,18 +1,20 @@
 """Leases in the order of keys (`order = "key"`); the rules of that order are in `key_order`.
 
-Here each event costs some work (about a microsecond), while plain leases cost by the run. After a restart the keys of
-unsettled events are not known: `wanted` asks for them first, and no event beyond is leased before they are known.
+Here each event costs some work (up to two microseconds), while plain leases cost by the run. After a restart the keys
+of unsettled events are not known: `wanted` asks for them first, and no event beyond is leased before they are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Hashable, Sequence
+from itertools import islice
 from typing import Self
 
-from krappy.core.key_order import KeyOrder
-from krappy.core.leases import WINDOW, Lease, Leases, LogSlice
-from krappy.core.runs import LEASED, WAITING, OffsetRun, Span
+from krappy.core.key_order import KeyOrder, offsets_of
+from krappy.core.leases import Lease, Leases, LogSlice
+from krappy.core.runs import LEASED, WAITING, OffsetRun
+
+WINDOW = 10_000  # unsettled events, each of which is kept
 
 
 class KeyedLeases(Leases):
@@ -72,7 +74,7 @@ class KeyedLeases(Leases):
         assert log.keys is not None
         keys, runs = self._keys, self._runs
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
-        for offset, key in islice(zip(_offsets(log.spans), log.keys, strict=True), count):
+        for offset, key in islice(zip(offsets_of(log.spans), log.keys, strict=True), count):
             if offset >= keys.known and learns:
                 run = runs.at(offset)
                 if run is not None:
@@ -101,11 +103,8 @@ class KeyedLeases(Leases):
         leased wait."""
         assert log.keys is not None
         fresh = [(max(first, self.frontier), last) for first, last in log.spans if last >= self.frontier]
-        arriving = zip(_offsets(fresh), islice(log.keys, passed, None), strict=True)
-        waiting, end = self._keys.arrive(islice(arriving, max(0, self._room())), left, mine)
-        if end is None:  # it took them all, or as many as there is room for
-            end = next((offset for offset, _ in arriving), log.end)
-        self.frontier = end = max(self.frontier, end)
+        waiting, stop = self._keys.arrive(fresh, log.keys[passed:], left, self._room(), mine)
+        self.frontier = end = max(self.frontier, log.end if stop is None else stop)
         taken: list[Lease] = []
         waits = iter([*waiting, end])
         wait = next(waits)
@@ -170,10 +169,6 @@ class KeyedLeases(Leases):
     def reset(self, offset: int) -> None:
         super().reset(offset)
         self._keys = KeyOrder(offset)
-
-
-def _offsets(spans: Sequence[Span]) -> Iterator[int]:
-    return chain.from_iterable(range(first, last + 1) for first, last in spans)
 
 
 def _spans(taken: list[tuple[int, int]]) -> list[Lease]:

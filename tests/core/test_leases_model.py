@@ -213,7 +213,7 @@ class SharedPartition(RuleBasedStateMachine):
                 return got
         raise AssertionError("polling makes no progress")
 
-    @rule(member=members, max_records=few, read=st.integers(1, 12), back=st.integers(0, 3), lease_ms=st.integers(1, 60))
+    @rule(member=members, max_records=st.one_of(few, st.just(100)), read=st.integers(1, 12), back=st.integers(0, 3), lease_ms=st.integers(1, 60))
     def polls(self, member: str, max_records: int, read: int, back: int, lease_ms: int) -> None:
         self.poll(member, max_records, read, back, lease_ms)
 

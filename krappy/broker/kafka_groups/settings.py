@@ -17,7 +17,7 @@ from krappy.core.cluster.paths import GROUP_CONFIG
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.core.kafka.share import ShareGroup, ShareRules
 from krappy.core.kafka.share_start import share_start, start_of
-from krappy.core.leases import WINDOW
+from krappy.core.kafka.share_state import MAX_LOCKS
 from krappy.errors import InvalidConfig, InvalidRequest
 from krappy.settings.server import ServerConfig
 from krappy.settings.topic_table import Changes, Given, Setting, boolean, changes_of, choice, integer, nearest
@@ -57,7 +57,7 @@ def _known(config: ServerConfig) -> dict[str, Setting]:
         number(
             LOCKS,
             config.group_share_partition_max_record_locks,
-            *(100, WINDOW),
+            *(100, MAX_LOCKS),
             "most records of a partition that are acquired, or to be delivered again",
         ),
         Setting(RESET, "latest", share_start, "STRING", "where a group begins to read a partition"),

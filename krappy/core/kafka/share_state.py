@@ -12,12 +12,13 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.leases import MAX_RUNS, WINDOW, Leases
+from krappy.core.leases import MAX_RUNS, Leases
 
 NOT_BEGUN = -1  # the start offset, and the leader epoch, where no leader has begun to read
 _RUNS = 3  # where the runs begin in what `Leases.dump` gives
 _LAYOUT = 2  # of `dump`; a state without epochs is one of `Leases.dump`, which begins with another number
-MOST_BATCHES = 2 * (WINDOW + MAX_RUNS)  # of a state
+MAX_LOCKS = 10_000  # records of a partition that are not acknowledged: the highest value of Kafka's setting
+MOST_BATCHES = 2 * (MAX_LOCKS + MAX_RUNS)  # of a state
 
 
 class DeliveryState(IntEnum):
