@@ -42,11 +42,6 @@ class Received:
         """Whether there are events that were not handed out, whatever their leases."""
         return bool(self.batches) or operator.length_hint(self.events) > 0
 
-    @property
-    def last(self) -> bool:
-        """Whether the next batch is the last one, and has not been begun with."""
-        return len(self.batches) == 1 and not operator.length_hint(self.events)
-
     # An interrupt, as of Ctrl-C, may come with any call: what is taken is removed at the end, and without a call.
 
     def hand_out(self) -> None:

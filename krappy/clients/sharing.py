@@ -245,7 +245,7 @@ class Sharing(Consuming):
             if not await self._fetch(deadline):
                 return False
             self._drop_expired()
-        if seconds is None and received.last and self._poll is None and self._polls_ahead:
+        if seconds is None and self._poll is None and self._polls_ahead:
             self._send_poll(self._runtime.now())
         return True
 

@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 
 from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Span
 
-WINDOW = 10_000  # unsettled events
+WINDOW = 20_000  # unsettled events
 MAX_RUNS = 4_000
 _VERSION = 1
 
