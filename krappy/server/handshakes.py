@@ -8,7 +8,8 @@ Rules, kept here:
 - Its steps, of up to some ms each, are made one after the other: in a round of the event loop for `TURN` seconds, and
   `TOGETHER` at most, for what follows on them takes time, too. Those that wait are made by address, one of each in
   turn.
-- As many may wait for their step as there may be connections (`Places`).
+- When `MOST_STEPS` wait to be made, and one more is to, one gives way likewise: each holds some 40 KB, and connections
+  may be accepted faster than steps are made.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from krappy.wire.mistaken import TLS_ALERT
 
 SECONDS = 10.0  # for which a handshake waits for its peer
 MOST = 256  # handshakes that wait for their peers
+MOST_STEPS = 1_000  # steps that wait to be made
 TURN = 0.005  # seconds for which steps are made in a round of the event loop
 TOGETHER = 16  # steps of a round: each may end its connection
 NO_PROOF = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "BAD_SIGNATURE")  # OpenSSL's reasons; the second: it is another's
@@ -48,6 +50,10 @@ class HandshakeStep:
         self.error: OSError | ValueError | None = None
         self.wants: type[ssl.SSLError] | None = None
         self.seconds = 0.0
+
+    def give_way(self) -> None:
+        self.error = OSError("it gave way to others")
+        self.done.set()
 
     def make(self) -> None:
         began = perf_counter()
@@ -122,6 +128,8 @@ class Handshakes:
                 self._waiting.drop(host, scope)
             scope.deadline = math.inf  # it is not the peer's fault if its step has to wait
             left -= trio.current_time() - began
+            if len(self._steps) >= MOST_STEPS:
+                self._steps.pop_of_most().give_way()
             step = HandshakeStep(sock)
             self._steps.add(host, step)
             self._asked.fire()

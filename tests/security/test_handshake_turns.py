@@ -147,3 +147,21 @@ def test_who_begins_many_handshakes_gives_way_to_himself(tmp_path: Path, monkeyp
         for each in slow:
             context.wrap_socket(each, server_hostname="127.0.0.1").close()
         assert {*queue.failed} == {FLOODS}
+
+
+def test_steps_that_wait_are_bounded_and_the_flood_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come before one is made. Those of another address, which came first, are made."""
+    monkeypatch.setattr(handshakes, "MOST_STEPS", MANY)
+    queue, greeting = Queue(monkeypatch), hello()
+    with secured(tmp_path, queue) as (_, doors, context), ExitStack() as opened, ThreadPoolExecutor(4) as pool:
+        visits = [pool.submit(visit, door, context) for door in doors]
+        wait_until(lambda: queue.count("waits", VISITS) == len(doors), "they wait")
+        for _ in range(MANY):
+            for door in doors:
+                opened.enter_context(connected(door, FLOODS)).sendall(greeting)
+        most = MANY - len(doors)
+        wait_until(lambda: len(queue.failed) == MANY * len(doors) - most, "the others gave way")
+        queue.go.set()
+        for visited in visits:
+            visited.result()
+        assert {*queue.failed} == {FLOODS}
