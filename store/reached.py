@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK, UNREADABLE, Disk
 from krappy.store.format import REACHED_BODY, REACHED_CRC, REACHED_SIZE
 from krappy.store.local_replicas import ReplicaId
@@ -36,13 +37,14 @@ class Reached:
     """The record of one log. `offset`: everything before it has been on disk; 0: nothing is known. `epoch`: the leader
     epoch of the last event before it; -1: not known."""
 
-    __slots__ = ("_file", "epoch", "is_over", "key", "offset", "position")
+    __slots__ = ("_file", "epoch", "forgotten", "key", "offset", "position")
 
     def __init__(self, file: ReachedFile, key: ReplicaId) -> None:
         self._file, self.key = file, key
         self.offset, self.epoch = 0, -1
         self.position = -1  # in the file; -1: it was not written yet
-        self.is_over = False  # it was forgotten; a sync of its log may still be under way
+        # How often it was, or is now being, forgotten: a sync of its log may still be under way.
+        self.forgotten = 0
 
     def note(self, offset: int, epoch: int) -> None:
         """To be called after a sync of the log."""
@@ -91,13 +93,19 @@ class ReachedFile:
 
     def forget(self, topic_id: bytes, indexes: Iterable[int]) -> None:
         """To be called before other logs take the places of these, or none does. On disk when it returns. Raises
-        StorageError; then it must be called again."""
+        StorageError; then it must be called again, and a log that stays in its place until then goes on to note."""
         with self._lock:
             gone = [self._known[key] for index in indexes if (key := (topic_id, index)) in self._known]
             for each in gone:
-                each.is_over = True
-        with refusals(self._path):
-            self.clear(gone)
+                each.forgotten += 1
+        try:
+            with refusals(self._path):
+                self.clear(gone)
+        except StorageError:
+            with self._lock:
+                for each in gone:
+                    each.forgotten -= 1
+            raise
         with self._lock:
             for each in gone:
                 if self._is_known(each):  # else somebody else has forgotten it meanwhile
@@ -111,7 +119,7 @@ class ReachedFile:
         """If the disk refuses, the record stays what it is."""
         body = REACHED_BODY.pack(*record.key, epoch, offset)
         with self._lock, suppress(OSError):
-            if record.is_over:
+            if record.forgotten:
                 return
             position = record.position
             if position < 0:

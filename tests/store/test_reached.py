@@ -358,6 +358,26 @@ def test_a_log_is_forgotten_twice_at_a_time() -> None:
     assert offsets(ReachedFile(FILE, disk), 2) == [0, 11]
 
 
+def test_a_log_that_one_fails_to_forget_while_another_does() -> None:
+    """It notes nothing in the room that it is about to give up."""
+    disk = FaultyDisk()
+    file = ReachedFile(FILE, disk)
+    before = noted(file, 0, 10)
+
+    def other(name: str) -> bool:
+        if name == f"fdatasync {REACHED}":
+            disk.refuses = lambda name: True
+            with pytest.raises(StorageError):
+                file.forget(ID, [0])
+            disk.refuses = lambda name: False
+            before.note(11, 1)
+        return False
+
+    disk.refuses = other
+    file.forget(ID, [0])
+    assert offsets(ReachedFile(FILE, disk), 1) == [0]
+
+
 def test_damage_harms_one_record(tmp_path: Path) -> None:
     path = tmp_path / REACHED
     file = ReachedFile(path)
@@ -396,6 +416,7 @@ def test_a_disk_that_refuses() -> None:
         file.forget(ID, [0])
     disk.refuses = lambda name: False
     append(log, 1)
+    assert file.of(ID, 0).offset == 7  # it is still there, and goes on to note
     log.truncate(2)
     file.forget(ID, [0])
     disk.crash()
