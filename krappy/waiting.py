@@ -16,6 +16,7 @@ import trio
 
 T = TypeVar("T")
 S = TypeVar("S")
+LOOK_S = 0.25  # between two looks whether a wait is still of use
 MANY = 500  # subscribers of a signal that are called in one round of the event loop
 
 
@@ -137,6 +138,21 @@ class Waits:
                 yield scope
             finally:
                 self._scopes.discard(scope)
+
+
+async def while_standing(stands: Callable[[], bool], wait: Callable[[], Awaitable[None]]) -> None:
+    """Awaits `wait()`, which raises nothing, and gives it up soon after `stands()` is false. That is asked now and
+    then: for a wait that is long and seldom, where the signals that could tell fire often."""
+
+    async def look() -> None:
+        while stands():
+            await trio.sleep(LOOK_S)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await wait()
+        nursery.cancel_scope.cancel()
 
 
 async def side_by_side(call: Callable[[T], Awaitable[S]], items: Iterable[T], tasks: int) -> list[S]:

@@ -329,6 +329,9 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     handle = session.add(watch, grants, _kept(request, partitions))
     topic_id: str | None = text_id(topic.id)
 
+    def stands() -> bool:
+        return watch.stands and session.registered(handle)
+
     async def emit(
         event: str,
         partition: int,
@@ -344,12 +347,12 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
             event, handle, partition, next_offset, True, exact, items, watch.scattered, told, epochs
         )
         with session.standing_on(grants):
-            await stream.send(part, lambda: session.registered(handle))
+            await stream.send(part, stands)
 
     try:
         for index, offset in request.offsets[:1] if request.offsets else ():
             await emit("changes", index, offset, [])  # at once: its topic id shows the client that it is the same topic
-        await watch.run(offsets, emit, session.affordable)
+        await watch.run(offsets, emit, lambda: session.affordable(stands))
         if (denied := session.revoked(handle)) is not None:
             raise denied
     finally:

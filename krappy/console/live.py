@@ -59,12 +59,16 @@ class EventStream:
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
-        async def push(event: str, data: Any, id: str | None = None) -> None:
+        async def push(event: str, data: Any, id: str | None = None, stands: Callable[[], bool] = lambda: True) -> bool:
+            """Whether it was sent: not if it does not stand any more once the quota has room for it."""
             with PacedStopwatch(self._pacer):
                 body = make(event, data, id)
-            await self._payer.part(len(body))
+            await self._payer.part(len(body), stands)
+            if not stands():
+                return False
             await put(body)
             await self._payer.turn()
+            return True
 
         async def end(problem: Problem) -> None:
             """No quota delays it."""

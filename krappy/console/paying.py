@@ -6,7 +6,8 @@ Requests count for the user who has logged in, those before that for their addre
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.steps import timed
+from krappy.waiting import while_standing
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
@@ -98,10 +100,11 @@ class HttpPayer:
         if self._quotas.timed:
             await self._quotas.within(QuotaKey.REQUEST, self._payer, MOST_REQUEST)
 
-    async def part(self, size: int) -> None:
-        """Before a part of a live view is sent: until there may be one of so many bytes."""
+    async def part(self, size: int, stands: Callable[[], bool]) -> None:
+        """Before a part of a live view is sent: until there may be one of so many bytes, or soon after it is not to be
+        sent any more."""
         if self._reads and self._quotas.on:
-            await self._quotas.in_line(QuotaKey.CONSUME, self._payer, size)
+            await while_standing(stands, partial(self._quotas.in_line, QuotaKey.CONSUME, self._payer, size))
 
 
 def _refusal(key: QuotaKey, seconds: float) -> HttpError:

@@ -162,6 +162,9 @@ class TailView:
             held = {each.index: each.last_stable_offset for each in partitions}
         self._positions = {each.index: held.get(each.index, each.start_offset) for each in partitions}
 
+    def _stands(self) -> bool:
+        return not self._broker.stopped and all(each.gone is None for each in self._partitions)
+
     async def run(self, send: Any) -> None:
         await send("start", self._place(), self._cursor())
         while True:
@@ -257,7 +260,7 @@ class TailView:
         await self._send(shown, send)
         if sieve.missed:
             told = Skipped(partition.index, sieve.missed_from, sieve.missed_to, sieve.missed, "rate")
-            await send("skipped", told, self._cursor())
+            await send("skipped", told, self._cursor(), self._stands)
 
     def _may_hold(self, compressed: bool, view: memoryview) -> bool:
         """Whether a batch may have events that pass the filter: its bytes are searched before it is decoded."""
@@ -268,13 +271,13 @@ class TailView:
 
     async def _skip(self, partition: EventSource, start: int, end: int, reason: str, send: Any) -> int:
         self._positions[partition.index] = end
-        await send("skipped", Skipped(partition.index, start, end, end - start, reason), self._cursor())
+        await send("skipped", Skipped(partition.index, start, end, end - start, reason), self._cursor(), self._stands)
         return end
 
     async def _send(self, shown: list[EventShown], send: Any) -> None:
         if shown:
             self._allowed = max(0.0, self._allowed - len(shown))
-            await send("events", Events(shown), self._cursor())
+            await send("events", Events(shown), self._cursor(), self._stands)
 
 
 def _is_far(partition: EventSource, at: int, stable: int) -> bool:

@@ -101,6 +101,9 @@ class WatchView:
         for each in partitions:
             each.view_ready(0)  # raises ViewDisabled
 
+    def _stands(self) -> bool:
+        return self._watch.stands
+
     async def run(self, send: Any) -> None:
         at: dict[int, int] = {}
         try:
@@ -128,22 +131,20 @@ class WatchView:
             ]
             if began:
                 self._pacer.spent(trio.current_time() - began)
+            after = {**at, **dict(offsets or ()), **({partition: next_offset} if event == "changes" else {})}
             if event == "end_of_snapshot":
-                at.update(dict(offsets))
-                place = TailPlace({str(index): offset for index, offset in at.items()})
-                await send("end_of_snapshot", place, cursors.write_offsets(self._topic, at))
+                if await send(event, _place_of(after), cursors.write_offsets(self._topic, after), self._stands):
+                    at.update(after)
                 return
             source = self._partitions.get(partition) or self._grows_with[partition]  # raises NotLeader
             lag = max(0, source.last_stable_offset - next_offset)
-            if event == "changes":
-                at[partition] = next_offset
             # A snapshot that is interrupted begins again, so its pages have no cursor.
-            cursor = cursors.write_offsets(self._topic, at) if event == "changes" else None
-            await send(event, Changes(partition, next_offset, lag, entries), cursor)
+            cursor = cursors.write_offsets(self._topic, after) if event == "changes" else None
+            if await send(event, Changes(partition, next_offset, lag, entries), cursor, self._stands):
+                at.update(after)
 
         if self._offsets is not None:
-            place = TailPlace({str(index): offset for index, offset in at.items()})
-            await send("start", place, cursors.write_offsets(self._topic, at))
+            await send("start", _place_of(at), cursors.write_offsets(self._topic, at))
         try:
             await self._watch.run(self._offsets, emit, room)
         finally:

@@ -82,8 +82,9 @@ class PacedPort(Protocol):
         """`async with` while an answer of about `limit` bytes, with events, is made out of what is to be waited for.
         Waits until the peer's user is within the quota. Raises Overloaded when that takes too long."""
 
-    async def affordable(self) -> None:
-        """Waits until it is writable, and its user is within the quota for reading, however long that takes."""
+    async def affordable(self, stands: Callable[[], bool] = ...) -> None:
+        """Waits until it is writable, and its user is within the quota for reading, however long that takes; or soon
+        after `stands` is false."""
 
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
@@ -225,4 +226,5 @@ class KafkaSessionPort(PacedPort, Protocol):
 
 class StreamPort(Protocol):
     async def send(self, answer: Answer, stands: Callable[[], bool] = ...) -> None:
-        """`stands`: whether it may still be told, once the peer's user is within the quota."""
+        """`stands`: whether it may still be told, once the peer's user is within the quota; when it may not, nobody
+        waits for that any longer."""

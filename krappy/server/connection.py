@@ -292,7 +292,7 @@ class AnswerStream:
         one may be made."""
         connection, frame = self._connection, answer.frame(self._id)
         if answer.kind in connection._speech.reads:
-            await connection._in_line(len(frame))
+            await connection._in_line(len(frame), stands)
         if stands():
             connection._send(frame)
         await trio.lowlevel.checkpoint()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -35,7 +36,7 @@ from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
 from krappy.steps import timed
-from krappy.waiting import Waits, wait_any
+from krappy.waiting import LOOK_S, Waits, wait_any, while_standing
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -192,20 +193,22 @@ class Throttled(Entrance, Pace):
             if lent:
                 quotas.repay(QuotaKey.CONSUME, payer, lent)
 
-    async def affordable(self) -> None:
+    async def affordable(self, stands: Callable[[], bool] = lambda: True) -> None:
         await self.writable()
-        while self._quotas.on and not self._exempt and self._quotas.wait(QuotaKey.CONSUME, self._peer.payer):
-            await self._quotas.within(QuotaKey.CONSUME, self._peer.payer)
+        quotas, payer = self._quotas, self._peer.payer
+        while quotas.on and not self._exempt and quotas.wait(QuotaKey.CONSUME, payer) and stands():
+            await quotas.within(QuotaKey.CONSUME, payer, LOOK_S)
             await self.writable()
 
-    async def _in_line(self, size: int) -> None:
-        """Before a part of a stream with events is sent: until it may have so many bytes, which it keeps meanwhile."""
+    async def _in_line(self, size: int, stands: Callable[[], bool]) -> None:
+        """Before a part of a stream with events is sent: until it may have so many bytes, which it keeps meanwhile, or
+        soon after it is not to be sent any more."""
         if not self._quotas.on or self._exempt:
             return
         self.in_flight += size
         self._server.budget.charge(size)
         try:
-            await self._quotas.in_line(QuotaKey.CONSUME, self._peer.payer, size)
+            await while_standing(stands, partial(self._quotas.in_line, QuotaKey.CONSUME, self._peer.payer, size))
         finally:
             self.in_flight -= size
             self._server.budget.credit(size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -29,7 +29,7 @@ class WillingPeer:
     async def writable(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def affordable(self) -> None:
+    async def affordable(self, stands: Callable[[], bool] = lambda: True) -> None:
         await trio.lowlevel.checkpoint()
 
     def reading(self, limit: int) -> AbstractAsyncContextManager[None]:

@@ -17,7 +17,7 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.core.security.quota import Payer, QuotaSet
 from krappy.core.security.quota_entities import QuotaEntity, QuotaKey
-from krappy.errors import AuthorizationFailed
+from krappy.errors import AuthorizationFailed, UnknownTopic
 from krappy.waiting import Signal
 
 RATE, PART, HOUR = 1000.0, 256 << 10, 3600.0
@@ -32,6 +32,7 @@ class Views:
         )
         self.quotas = ClientQuotas(runtime)
         self.sent = self.problems = 0
+        self.stand = True
         self.revoked: list[Any] = []
 
     def allow(self, rate: float) -> None:
@@ -41,8 +42,9 @@ class Views:
         self.quotas.changed.fire()
 
     async def run(self, send: Any) -> None:
-        while True:
-            await send("events", "x" * PART, None)
+        while await send("events", "x" * PART, None, lambda: self.stand):
+            pass
+        raise UnknownTopic("deleted")
 
     async def show(self) -> None:
         payer = HttpPayer(self.quotas, "ada", needs=needs.topic(Op.READ))
@@ -92,6 +94,22 @@ def test_no_quota_delays_the_end_of_a_view_and_nothing_follows_on_it() -> None:
             sent, began = views.sent, trio.current_time()
             views.revoked[0](AuthorizationFailed("not any more"))
         assert trio.current_time() == began
+        assert (views.sent, views.problems) == (sent, 1)
+
+    simulate(main)
+
+
+def test_a_view_that_waits_for_its_quota_ends_with_what_it_shows() -> None:
+    views = Views()
+
+    async def main() -> None:
+        views.allow(1.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(views.show)
+            await trio.sleep(60)
+            sent, began = views.sent, trio.current_time()
+            views.stand = False
+        assert trio.current_time() - began < 1
         assert (views.sent, views.problems) == (sent, 1)
 
     simulate(main)

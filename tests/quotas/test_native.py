@@ -203,6 +203,23 @@ def test_a_watch_that_waits_for_its_quota_ends_with_its_right(tmp_path: Path) ->
         assert time.monotonic() - begun < 60  # the part would come in half an hour
 
 
+def test_a_watch_that_waits_for_its_quota_ends_with_its_topic(broker: RunningBroker, quotas: Quotas) -> None:
+    with broker.connect() as client, Peer(broker.address, timeout=60) as peer:
+        client.create_topic("n-deleted")
+        with client.producer("n-deleted") as producer:
+            producer.send(bytes(20 * KB), key="k").result()
+        quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0)
+        begun = time.monotonic()
+        watches = peer.send(m.Watch("n-deleted"), m.Watch("n-deleted"))
+        [ping] = peer.send(m.Ping())
+        assert peer.receive()[0] == ping
+        client.delete_topic("n-deleted")
+        answers = [peer.receive() for _ in watches]
+        assert {id for id, _ in answers} == set(watches)
+        assert all(isinstance(error, errors.UnknownTopic) for _, error in answers)
+        assert time.monotonic() - begun < 60  # a part would come in minutes
+
+
 def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:
     """A client tries again by itself: here is what it is told."""
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.5)

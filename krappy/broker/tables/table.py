@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 import trio
 
@@ -20,7 +20,7 @@ from krappy.broker.partition.viewed import Viewed
 from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import BYTES, newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
-from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.errors import InvalidRequest, KrappyError, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.ports import Emit, RegistrationFacts, ScanPage
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
@@ -38,6 +38,7 @@ HISTORY_READ = 4 << 20  # bytes of the log that are read for one page of a histo
 PROGRESS = 1.0  # seconds after which a watch emits its progress, even if nothing matched
 STRETCH = 10_000  # entries that are read in one turn: a few milliseconds
 SCAN_IDLE_MS = 120_000  # a scan whose next page is not asked for so long is closed: it pins old data
+P = ParamSpec("P")
 Least = Mapping[int, int] | None
 VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before RequestTimeout; clients then ask again
 
@@ -254,8 +255,22 @@ class TableWatch:
         self._chosen = chosen
         self._tombstones = tombstones
         self._closed = False
+        self._over: KrappyError | None = None  # why it does not go on
         self._changed = Signal()
         self._rows_scattered = False  # of its snapshot: a row may stand in any partition
+
+    @property
+    def stands(self) -> bool:
+        if self._closed or self._over is not None:
+            return False
+        elsewhere = (each.elsewhere for each in self._partitions.values())
+        self._over = self._stopping() or next((error for error in elsewhere if error is not None), None)
+        return self._over is None
+
+    def _stopping(self) -> ShuttingDown | None:
+        if self._runtime.stopped:
+            return ShuttingDown("the broker is shutting down; watch again from the last offsets")
+        return None
 
     @property
     def scattered(self) -> bool:
@@ -276,6 +291,7 @@ class TableWatch:
         Raises OffsetOutOfRange when retention has deleted events that were not emitted yet, or the log ends before one
         of `offsets`, or has been cut before it, as after an unclean election; ShuttingDown.
         """
+        emit, room = self._checked(emit), self._checked(room)
         for index, offset in (offsets or {}).items():
             if offset > self._partitions[index].readable_end:
                 self._partitions[index].check_readable(offset)
@@ -294,9 +310,20 @@ class TableWatch:
                     raise elsewhere
                 at[partition.index] = await self._emit_changes(partition, at, emit, room)
             await self._wait(at)
-            if self._runtime.stopped:
-                raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
+            if (stopping := self._stopping()) is not None:
+                raise stopping
             await self._emit_progress(at, emit, room)
+
+    def _checked(self, wait: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
+        """Raises why it does not stand after a wait that saw that: what was to be emitted was not, and nothing may
+        follow on it."""
+
+        async def checked(*args: P.args, **named: P.kwargs) -> None:
+            await wait(*args, **named)
+            if self._over is not None:
+                raise self._over
+
+        return checked
 
     def _find_new(self, offsets: dict[int, int]) -> None:
         """Takes up partitions that were added since, or that a resuming client does not know yet."""
