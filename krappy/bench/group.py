@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from krappy.bench import load
+from krappy.bench.brokers import coordinator_of
 from krappy.bench.pipe import Pipe, close_pipes, open_pipes
 from krappy.bench.report import Round
 from krappy.bench.settings import BenchSettings
@@ -59,12 +60,13 @@ def group(client: Client, address: str, settings: BenchSettings) -> list[Round]:
         rounds = []
         for number in range(settings.rounds):
             name = f"{topic}-{number}"
-            pipes = open_pipes(address, settings.connections)
+            coordinator = coordinator_of(address, name)
+            pipes = open_pipes(coordinator, settings.connections)
             try:
                 rounds.append(_round([_Member(pipe, topic, name) for pipe in pipes], settings, events.size))
             finally:
                 close_pipes(pipes)
-            _delete(address, name)
+            _delete(coordinator, name)
         return rounds
 
 

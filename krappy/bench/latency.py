@@ -13,6 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
+from krappy.bench.brokers import leader_of
 from krappy.bench.pipe import Pipe, close_pipes, open_pipes
 from krappy.bench.report import Round
 from krappy.bench.settings import BenchSettings
@@ -33,7 +34,7 @@ WARM_UP = 200  # events that are sent first and not counted
 def latency(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     """Publishes `count` events at `rate` per second, in each round."""
     with own_topic(client, settings) as topic:
-        return [_round(address, topic, settings) for _ in range(settings.rounds)]
+        return [_round(leader_of(address, topic), topic, settings) for _ in range(settings.rounds)]
 
 
 def _round(address: str, topic: str, settings: BenchSettings) -> Round:

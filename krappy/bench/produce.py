@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from krappy.bench import load
+from krappy.bench.brokers import leader_of
 from krappy.bench.pipe import close_pipes, drive, open_pipes
 from krappy.bench.report import Round
 from krappy.bench.settings import BenchSettings
@@ -73,7 +74,7 @@ def batches(address: str, topic: str, events: load.Load, settings: BenchSettings
 
 def _single(address: str, topic: str, events: load.Load, settings: BenchSettings) -> Round:
     """Sends one Message for each event, `window` of them in flight on each connection."""
-    pipes = open_pipes(address, settings.connections)
+    pipes = open_pipes(leader_of(address, topic), settings.connections)
     try:
         handles = [pipe.ask(ProducerRegistration(topic))["handle"] for pipe in pipes]
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from krappy.bench import load
+from krappy.bench.brokers import leader_of
 from krappy.bench.pipe import close_pipes, drive, open_pipes
 from krappy.bench.report import Round
 from krappy.bench.settings import BenchSettings
@@ -28,6 +29,7 @@ def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     per_request = max(1, settings.batch)
     requests = max(1, settings.count // per_request)
     with own_topic(client, settings) as topic:
+        leader = leader_of(address, topic)
         for _ in range(settings.history):
             fill(client, topic, stored, settings)
         client.table(topic).get(stored.keys[0])  # returns when the view includes all events
@@ -44,7 +46,7 @@ def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
                 return MultiGet(topic, wanted[id]).frame(id)
 
             frame = one if settings.batch <= 1 else many
-            pipes = open_pipes(address, settings.connections)
+            pipes = open_pipes(leader, settings.connections)
             try:
                 run = drive(pipes, [frame] * len(pipes), requests, settings.window, _entries_found)
             finally:

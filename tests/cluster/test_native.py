@@ -504,3 +504,19 @@ def test_a_topic_is_made_anew_with_another_number_of_partitions(
 
 def _at(key: str, partitions: int) -> int:
     return partition_for(key.encode(), partitions)
+
+
+def test_benches_reach_the_leader_or_say_that_they_cant(cluster: ClusterProcesses) -> None:
+    """From each broker, so that most of them don't lead."""
+    small = ["--count", "100", "--rounds", "1"]
+    for broker in cluster.brokers.values():
+        at = ["--address", str(broker.settings["listen_native"])]
+        for bench in (["get", "--keys", "50"], ["group"], ["latency", "--rate", "5000"], ["produce", "--single"]):
+            done = CliRunner().invoke(cli, ["bench", *bench, *small, *at])
+            assert not done.exit_code, (bench, done.output, done.exception)
+    for bench in (["get", "--keys", "50"], ["produce", "--single"]):
+        done = CliRunner().invoke(cli, ["bench", *bench, *small, *at, "--partitions", "6"])
+        assert done.exit_code == 1
+        assert "brokers lead the 6 partitions of this topic" in done.output
+    done = CliRunner().invoke(cli, ["bench", "group", *small, *at, "--partitions", "6"])
+    assert not done.exit_code, done.output

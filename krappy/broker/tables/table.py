@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import trio
 
@@ -38,7 +38,7 @@ HISTORY_READ = 4 << 20  # bytes of the log that are read for one page of a histo
 PROGRESS = 1.0  # seconds after which a watch emits its progress, even if nothing matched
 STRETCH = 10_000  # entries that are read in one turn: a few milliseconds
 SCAN_IDLE_MS = 120_000  # a scan whose next page is not asked for so long is closed: it pins old data
-P = ParamSpec("P")
+W = TypeVar("W", bound=Callable[..., Awaitable[None]])
 Least = Mapping[int, int] | None
 VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before RequestTimeout; clients then ask again
 
@@ -314,16 +314,16 @@ class TableWatch:
                 raise stopping
             await self._emit_progress(at, emit, room)
 
-    def _checked(self, wait: Callable[P, Awaitable[None]]) -> Callable[P, Awaitable[None]]:
+    def _checked(self, wait: W) -> W:
         """Raises why it does not stand after a wait that saw that: what was to be emitted was not, and nothing may
         follow on it."""
 
-        async def checked(*args: P.args, **named: P.kwargs) -> None:
-            await wait(*args, **named)
+        async def checked(*args: Any) -> None:
+            await wait(*args)
             if self._over is not None:
                 raise self._over
 
-        return checked
+        return cast("W", checked)
 
     def _find_new(self, offsets: dict[int, int]) -> None:
         """Takes up partitions that were added since, or that a resuming client does not know yet."""

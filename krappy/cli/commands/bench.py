@@ -45,7 +45,9 @@ def common(command: F) -> F:
             show_default=True,
             help="The durability of the broker that is started; not for --address.",
         ),
-        click.option("--address", metavar="HOST:PORT", help="Measure this broker.  [default: start one]"),
+        click.option(
+            "--address", metavar="HOST:PORT", help="Measure this broker, or its cluster.  [default: start one]"
+        ),
         click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N"),
     ):
         command = option(command)

@@ -1,0 +1,68 @@
+"""Which broker of a cluster a bench talks to: its own thin client, `Pipe`, knows one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from krappy.bench.pipe import close_pipes, open_pipes
+from krappy.cli.errors import Failure
+from krappy.errors import KrappyError, NotCoordinator, UnknownGroup
+from krappy.wire.messages import DeleteGroup, Metadata
+
+NOBODY = -1
+PATIENCE = 10.0  # seconds until a group has its coordinator
+
+
+def leader_of(address: str, topic: str) -> str:
+    """HOST:PORT of the broker that leads all partitions of a topic, as the one at `address` tells. Raises Failure if
+    there is none."""
+    brokers, leaders = _told(address, topic)
+    if len(brokers) == 1:
+        return address
+    if len(leaders) > 1:
+        raise Failure(
+            f"{len(leaders)} brokers lead the {sum(leaders.values())} partitions of this topic, and this bench talks "
+            "to one: measure with --partitions 1, or a single broker"
+        )
+    [leader] = leaders
+    if (found := brokers.get(leader)) is None:
+        raise Failure("no broker leads the topic of this bench now: try again")
+    return found
+
+
+def coordinator_of(address: str, group: str) -> str:
+    """HOST:PORT of the broker that coordinates a group that is not there yet. Raises the broker's error."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        (pipe,) = open_pipes(address, 1)
+        try:
+            pipe.ask(DeleteGroup(group))
+        except UnknownGroup:
+            return address
+        except NotCoordinator as error:
+            if time.monotonic() > end:
+                raise
+            address = _addresses(pipe.ask(Metadata([]))).get(error.details.get("coordinator", NOBODY), address)
+        except KrappyError as error:
+            if not error.retriable or time.monotonic() > end:
+                raise
+        finally:
+            close_pipes([pipe])
+        time.sleep(0.05)
+
+
+def _told(address: str, topic: str) -> tuple[dict[int, str], Counter[int]]:
+    """The brokers' addresses, and of how many partitions each is the leader."""
+    (pipe,) = open_pipes(address, 1)
+    try:
+        found = pipe.ask(Metadata([topic]))
+    finally:
+        close_pipes([pipe])
+    [known] = found["topics"]
+    return _addresses(found), Counter(each["leader"] for each in known["partitions"])
+
+
+def _addresses(found: dict[str, Any]) -> dict[int, str]:
+    return {each["id"]: each["native"] for each in found["brokers"] if each["native"] is not None}
