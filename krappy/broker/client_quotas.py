@@ -9,7 +9,8 @@ tree, so a change is in force on each of them as soon as it sees it. As in Kafka
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -34,7 +35,7 @@ from krappy.core.security.quota_entities import (
 from krappy.errors import InvalidRequest, Overloaded, PolicyViolation
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
-from krappy.waiting import Signal
+from krappy.waiting import Signal, while_standing
 
 MOST = 10_000  # entities that have quotas
 ASIDE = 0.1  # seconds for which who stands in line leaves the quota to those who ask again once they may
@@ -126,7 +127,10 @@ class ClientQuotas:
                     self._waiting.pop((key, payer), None)
         return True
 
-    async def in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
+    async def in_line(self, key: QuotaKey, payer: Payer, amount: float, stands: Callable[[], bool]) -> None:
+        await while_standing(stands, partial(self._in_line, key, payer, amount))
+
+    async def _in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
         line = self._lines.setdefault((key, payer), trio.StrictFIFOLock())
         try:
             while amount > 0:  # a second's worth at a time: others have their places between

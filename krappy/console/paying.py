@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine
-from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.steps import timed
-from krappy.waiting import while_standing
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
@@ -104,7 +102,7 @@ class HttpPayer:
         """Before a part of a live view is sent: until there may be one of so many bytes, or soon after it is not to be
         sent any more."""
         if self._reads and self._quotas.on:
-            await while_standing(stands, partial(self._quotas.in_line, QuotaKey.CONSUME, self._payer, size))
+            await self._quotas.in_line(QuotaKey.CONSUME, self._payer, size, stands)
 
 
 def _refusal(key: QuotaKey, seconds: float) -> HttpError:

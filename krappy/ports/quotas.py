@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from krappy.core.security.quota import Payer, QuotaPlace
@@ -46,9 +46,10 @@ class UsePort(Protocol):
     async def within(self, key: QuotaKey, payer: Payer, seconds: float = math.inf) -> bool:
         """Waits until the client is within this quota. False: it was not in so many seconds."""
 
-    async def in_line(self, key: QuotaKey, payer: Payer, amount: float) -> None:
+    async def in_line(self, key: QuotaKey, payer: Payer, amount: float, stands: Callable[[], bool]) -> None:
         """Counts what is about to be used, and waits until it may be, for one that always has more: however many these
-        are, and however much each uses at once, together they keep to the quota, and leave some of it to others."""
+        are, and however much each uses at once, together they keep to the quota, and leave some of it to others. It
+        waits no more soon after `stands` is false."""
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         """Counts ahead what the client is about to use. Returns how much of `most` was counted, to be given back by

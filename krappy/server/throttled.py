@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,7 +35,7 @@ from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
 from krappy.steps import timed
-from krappy.waiting import LOOK_S, Waits, wait_any, while_standing
+from krappy.waiting import LOOK_S, Waits, wait_any
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -208,7 +207,7 @@ class Throttled(Entrance, Pace):
         self.in_flight += size
         self._server.budget.charge(size)
         try:
-            await while_standing(stands, partial(self._quotas.in_line, QuotaKey.CONSUME, self._peer.payer, size))
+            await self._quotas.in_line(QuotaKey.CONSUME, self._peer.payer, size, stands)
         finally:
             self.in_flight -= size
             self._server.budget.credit(size)
