@@ -7,7 +7,8 @@ Rules, kept here:
   that has waited longest.
 - When no place is left, the oldest connection that has never sent a request gives way to a new one.
 - The last few places are for peers on this machine, so that its administrator can always connect.
-- One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes.
+- One address has a limit (`max.connections.per.ip`), which does not apply to this machine, HTTP and probes. Of IPv6 a
+  network of 64 bits has it, but for addresses that have one of their own.
 - Connections leave the file descriptors that the storage needs; HTTP may take a few of them.
 """
 
@@ -63,7 +64,7 @@ class Places:
         self._overrides = overrides
         self._clients = 0  # connections, without those that have places of their own
         self._apart: dict[str, ByAddress] = {each: {} for each in MOST_APART}
-        self._by_host: dict[str, int] = {}
+        self._by_host: dict[str, int] = {}  # by address or network, see `_counted`
         self._fresh: dict[Placed, None] = {}  # clients that may not have sent a request yet, the oldest first
 
     def refusal(self, protocol: str, host: str, descriptor: int, now: float) -> KrappyError | None:
@@ -76,10 +77,11 @@ class Places:
             if crowded and not _one_gives_way(apart, now):
                 return Overloaded(f"{count} connections of {protocol.upper()} are open, and all are at work")
             return None
-        local = is_local(host)
+        local, who = is_local(host), self._counted(host)
         limit = self._overrides.get(host, self.most_of_one)
-        if not local and self._by_host.get(host, 0) >= limit:
-            return Overloaded(f"{limit} connections of {host} are open: as many as one address may have")
+        if not local and self._by_host.get(who, 0) >= limit:
+            what = "network of IPv6" if "/" in who else "address"
+            return Overloaded(f"{limit} connections of {who} are open: as many as one {what} may have")
         reserved = 0 if local else min(OWN, self.most // OWN_SHARE)
         if self._clients >= self.most - reserved and not self._fresh_gives_way():
             return Overloaded(f"{self.most} connections are open: as many as are allowed")
@@ -94,7 +96,8 @@ class Places:
             return
         self._clients += 1
         self._fresh[connection] = None
-        self._by_host[host] = self._by_host.get(host, 0) + 1
+        who = self._counted(host)
+        self._by_host[who] = self._by_host.get(who, 0) + 1
 
     def leave(self, connection: Placed, protocol: str, host: str) -> None:
         if protocol in self._apart:
@@ -105,11 +108,16 @@ class Places:
             return
         self._clients -= 1
         self._fresh.pop(connection, None)
-        left = self._by_host[host] - 1
+        who = self._counted(host)
+        left = self._by_host[who] - 1
         if left:
-            self._by_host[host] = left
+            self._by_host[who] = left
         else:
-            del self._by_host[host]
+            del self._by_host[who]
+
+    def _counted(self, host: str) -> str:
+        """With whose connections those of an address are counted."""
+        return host if host in self._overrides else network(host)
 
     def _fresh_gives_way(self) -> bool:
         while self._fresh:

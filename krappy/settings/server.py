@@ -120,10 +120,10 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
     idle_timeout_ms: int = number(600_000, "ms after which a silent connection is closed; 0: never")
     max_connections: int = number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
     max_connections_per_ip: int = number(
-        1000, "most connections from one address; this machine's own are not limited", low=1
+        1000, "most connections from one address, of IPv6 from one /64; this machine's own are not limited", low=1
     )
     max_connections_per_ip_overrides: str = setting(
-        "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with another limit than max_connections_per_ip"
+        "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with another limit, each its own, than max_connections_per_ip"
     )
     auto_create_topics: bool = setting(True, "whether using a topic that does not exist creates it")
     default_partitions: int = number(1, "partitions of a topic whose creator gives no number", 1, 100_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -20,6 +20,8 @@ from krappy.core.security.quota_entities import QuotaEntity, QuotaKey, entity_of
 from krappy.errors import AuthorizationFailed
 from krappy.hosts import plain
 from krappy.logs import MANY, Reporter
+from krappy.server.places import Places
+from krappy.settings.listeners import NATIVE
 from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -125,7 +127,7 @@ def test_an_acl_for_an_address_counts_in_each_protocol(broker: RunningBroker, au
 # --- who has one address of IPv6 has all of its network
 
 
-ONE, NEXT, OTHER = "2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"
+ONE, NEXT, THIRD, OTHER = "2001:db8::1", "2001:db8::ffff:2", "2001:db8::3", "2001:db8:0:1::1"
 
 
 def test_guesses_are_bounded_by_network() -> None:
@@ -171,6 +173,30 @@ def test_what_is_done_before_the_login_counts_by_network() -> None:
     use.spend(QuotaKey.REQUEST, Payer(host=ONE), 100.0, 0.0)
     waits = [use.wait(QuotaKey.REQUEST, Payer(host=host), 0.0) > 0 for host in (ONE, NEXT, OTHER)]
     assert waits == [True, True, False]
+
+
+def test_connections_are_counted_by_network_but_for_addresses_with_a_limit_of_their_own() -> None:
+    places = Places(100, 2, {ONE: 1})
+
+    def opened(host: str) -> bool:
+        if places.refusal(NATIVE, host, 10, 0.0) is not None:
+            return False
+        places.take(cast("Any", host), NATIVE, host)
+        return True
+
+    assert [opened(host) for host in (ONE, ONE, NEXT, THIRD, NEXT, OTHER)] == [True, False, True, True, False, True]
+    for host in (ONE, THIRD):
+        places.leave(cast("Any", host), NATIVE, host)
+    assert [opened(host) for host in (ONE, ONE, NEXT, NEXT)] == [True, False, True, False]
+
+
+def test_new_connections_are_counted_by_network_but_for_addresses_with_a_quota_of_their_own() -> None:
+    use = QuotaUse()
+    use.take(QuotaSet({QuotaEntity(ip=ONE): {QuotaKey.CONNECTION: 1.0}}))
+    opened = [host for host in [NEXT, OTHER, ONE] * 50 if use.connect(host, 10.0, 0.0)]
+    assert opened.count(ONE) == 2
+    assert opened.count(NEXT) == opened.count(OTHER) == 11
+    assert not use.connect(THIRD, 10.0, 0.0)
 
 
 def test_the_log_of_failures_is_bounded_by_network() -> None:

@@ -215,14 +215,16 @@ class QuotaUse:
         return lent
 
     def connect(self, host: str, otherwise: float | None, now: float, *, exempt: bool = False) -> bool:
-        """Whether an address may open one more connection now, which then counts. `otherwise`: how many a second, where
-        no quota says it; None: any number. `exempt`: only a quota for just this address counts."""
+        """Whether an address may open one more connection now, which then counts; without a quota for just this address
+        for its network. `otherwise`: how many a second, where no quota says it; None: any number. `exempt`: only a
+        quota for just this address counts."""
         limit = self.quotas.of_ip(host)
         rate = otherwise if limit is None else limit.rate
         if rate is None or (exempt and (limit is None or limit.entity.ip != host)):
             return True
         key = QuotaKey.CONNECTION
-        bucket = self._made((key, host), (key, rate), rate, now, None if limit is None else limit.entity)
+        who = host if limit is not None and limit.entity.ip == host else network(host)
+        bucket = self._made((key, who), (key, rate), rate, now, None if limit is None else limit.entity)
         if bucket.wait(now):
             return False
         bucket.spend(1, now)
