@@ -111,14 +111,14 @@ class Guard:
             return await self.user(user, password, host, took)
         if kind.lower() != "bearer":
             raise WrongToken
-        return CONSOLE if self.is_token(secret.strip()) else await self._bearer(secret.strip(), took, host)
+        return CONSOLE if self.is_token(secret.strip()) else await self._bearer(secret.strip(), host)
 
-    async def _bearer(self, token: str, took: Took, host: str) -> Principal:
+    async def _bearer(self, token: str, host: str) -> Principal:
         """Raises WrongToken."""
         if self._tokens is None:
             raise WrongToken
         try:
-            return principal_of_claims(await self._tokens.verify(token, took, host), OAUTHBEARER)
+            return principal_of_claims(await self._tokens.verify(token, host), OAUTHBEARER)
         except TokenRefused as error:
             raise WrongToken(f"the token is not good: {error}") from None
 

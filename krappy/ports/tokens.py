@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from krappy.core.security.oauthbearer import TokenClaims
-from krappy.ports.users import Took, untold
 
 
 class ProviderTrouble(Exception):
@@ -21,8 +20,8 @@ class TokensPort(Protocol):
     def keys_age(self) -> float:
         """Seconds since the provider's keys were read; infinite: they never were."""
 
-    async def verify(self, token: str, took: Took = untold, host: str = "") -> TokenClaims:
-        """What a good token says; `took` is told of the time. `host`: the address that it comes from. Raises
+    async def verify(self, token: str, host: str = "") -> TokenClaims:
+        """What a good token says. It takes the event loop's time. `host`: the address that it comes from. Raises
         TokenRefused."""
 
 

@@ -98,16 +98,16 @@ class Authenticator:
             return Proved(found.user)
         if isinstance(found, BearerToken):
             try:
-                return await self._bearer(found, took, host_of(client))
+                return await self._bearer(found, host_of(client))
             except TokenRefused as error:
                 self.note(exchange.mechanism, "", str(error), client)
                 return exchange.refuse()
         return found
 
-    async def _bearer(self, given: BearerToken, took: Took, host: str) -> Proved:
+    async def _bearer(self, given: BearerToken, host: str) -> Proved:
         """Raises TokenRefused."""
         assert self._tokens is not None
-        said = await self._tokens.verify(given.token, took, host)
+        said = await self._tokens.verify(given.token, host)
         if not given.is_of(said.user):
             raise TokenRefused("another authorization identity")
         return Proved(said.user, groups=said.groups, expires=said.expires)

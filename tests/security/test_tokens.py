@@ -24,7 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy import errors
+from krappy.broker.client_quotas import ClientQuotas
 from krappy.core.security.oauthbearer import LONGEST_TOKEN, TokenRefused, first_message, read_claims, read_first
+from krappy.core.security.quota import Payer
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import ConfigError
 from krappy.ports.tokens import ProviderTrouble
 from krappy.server import provider as web
@@ -600,6 +603,38 @@ def test_the_native_protocol(broker: RunningBroker, provider: IdentityProvider) 
             raw.call(m.Authenticate("", b"\x01"))
         with pytest.raises((EOFError, ConnectionError)):
             raw.call(m.Ping())
+
+
+def test_the_time_of_a_check_counts_once(
+    provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In request_percentage, of one who has not logged in yet and of one who has."""
+    counted: list[Payer] = []
+    spend, decode, seconds = ClientQuotas.spend, jwt.decode, 0.2
+
+    def noted(self: ClientQuotas, key: QuotaKey, payer: Payer, amount: float) -> float:
+        if key is QuotaKey.REQUEST and amount >= 100 * seconds:
+            counted.append(payer)
+        return spend(self, key, payer, amount)
+
+    def slow(*args: Any, **given: Any) -> Any:
+        time.sleep(seconds)
+        return decode(*args, **given)
+
+    settings = {**LISTENERS, **provider.settings, "super_users": "User:ada"}
+    settings["listen_http"] = "SASL_PLAINTEXT://127.0.0.1:0"
+    with run_broker(tmp_path / "data", **settings) as broker, NativeRaw(broker.address) as raw:
+        first = m.Authenticate("OAUTHBEARER", first_message(provider.token()))
+        assert raw.call(first).done
+        raw.call(m.AlterQuotas({"request_percentage": 1e6}, user="bob"))
+        monkeypatch.setattr(ClientQuotas, "spend", noted)
+        monkeypatch.setattr(jwt, "decode", slow)
+        with NativeRaw(broker.address) as other:
+            assert other.call(first).done
+        assert raw.call(first).done
+        bearer = {"Authorization": f"Bearer {provider.token()}"}
+        assert httpx.get(f"http://{broker.http_address}/api/v1/topics", headers=bearer).status_code == 200
+    assert counted == [Payer(host="127.0.0.1"), Payer("ada"), Payer("", host="127.0.0.1")]
 
 
 # --- claims
