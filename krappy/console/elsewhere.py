@@ -1,4 +1,4 @@
-"""Partitions that other brokers lead, and groups that they coordinate, so that any broker's console serves all.
+"""Partitions that other brokers lead, so that any broker's console serves all.
 
 Pages of events are read by the same code as those of this broker: `ElsewherePartition` has as much of a partition as
 that needs. Its offsets are as of when the leader was asked.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
 from krappy.console.api import Call
-from krappy.core.security.audit import positions
 from krappy.errors import InvalidRequest, KrappyError, NotLeader, OffsetOutOfRange, UnknownTopic
-from krappy.ports import GatewayGroupsPort, GatewayPort, PartitionPort, PartitionTold, Range, TopicPort
-from krappy.ports.audit import AuditPort
+from krappy.ports import GatewayPort, PartitionPort, PartitionTold, TopicPort
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.types import Span
 
 T = TypeVar("T")
-NATIVE = ("shared", "positions")  # kinds of groups of the native protocol
 MAX_MERGED = 128  # partitions that are read for one page
 ELECTION_SECONDS = 10.0  # for which one who reads waits while nobody leads a partition, as of a topic that is new
 AGAIN_SECONDS = 0.2  # between two looks for its leader
@@ -125,43 +122,6 @@ class AllLed(Mapping[int, PartitionPort]):
 
     def __len__(self) -> int:
         return self._topic.count
-
-
-async def delete_elsewhere(call: Call, gateway: GatewayPort, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-    """Deletes the events of partitions before these offsets. By partition, where the log starts now."""
-    names = {index: f"{topic}-{index}" for index in before}
-    with call.broker.audit.change("records", list(names.values()), elsewhere=True) as told:
-        for each in (await gateway.describe([topic]))[topic]:
-            if each.partition in names:
-                told.before[names[each.partition]] = {"start": each.start}
-        starts = await gateway.delete_records(topic, before)
-        told.after |= {names[index]: {"start": start} for index, start in starts.items()}
-    return dict(starts)
-
-
-class ToldGroups:
-    """The groups of other brokers, for one who changes some. The audit log of this broker tells who that is: whoever
-    coordinates the group knows only that a broker asks."""
-
-    def __init__(self, audit: AuditPort, groups: GatewayGroupsPort) -> None:
-        self._audit, self._groups = audit, groups
-
-    async def reset(self, name: str, *where: Any, dry_run: bool) -> list[Range]:
-        """As `GatewayGroupsPort.reset`."""
-        if dry_run:
-            return await self._groups.reset(name, *where, dry_run=True)
-        with self._audit.change("positions", [name], elsewhere=True) as told:
-            moved = await self._groups.reset(name, *where, dry_run=False)
-            told.before[name] = positions(row[:3] for row in moved)
-            told.after[name] = positions((*row[:2], row[3]) for row in moved)
-        return moved
-
-    async def delete(self, name: str) -> None:
-        """As `GatewayGroupsPort.delete`."""
-        with self._audit.change("group", [name], elsewhere=True) as told:
-            kind = (await self._groups.describe(name))["kind"]
-            told.before[name] = {"protocol": "native" if kind in NATIVE else kind}
-            await self._groups.delete(name)
 
 
 async def sources(call: Call, topic: TopicPort, indexes: Collection[int]) -> list[EventSource]:

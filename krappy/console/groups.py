@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.elsewhere import ToldGroups
+from krappy.console.changes_elsewhere import ToldGroups
 from krappy.console.events import Offset, Partition
 from krappy.console.slices import in_slices
 from krappy.console.topics import MOST_PARTITIONS, Deleted, DeleteQuery, Name, TopicsQuery, check_confirmed, page_of

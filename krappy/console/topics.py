@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.elsewhere import delete_elsewhere, led_here
+from krappy.console.changes_elsewhere import delete_elsewhere
+from krappy.console.elsewhere import led_here
 from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
