@@ -90,10 +90,16 @@ class Unwritten:
         return self._entries.get(number, NO_ENTRIES)
 
     def add(
-        self, number: int, entries: Mapping[bytes, bytes], applied: int, strays: Strays | None, events: int = 0
+        self,
+        number: int,
+        entries: Mapping[bytes, bytes],
+        applied: int,
+        strays: Strays | None,
+        events: int = 0,
+        size: int | None = None,
     ) -> None:
-        """Takes entries of a view by record key, and its new applied offset. `events`: how many they were folded from,
-        if more than there are entries. Raises ValueError for a number that no partition has."""
+        """Takes entries of a view by record key, and its new applied offset. `events` and `size` as in `Views.apply`.
+        Raises ValueError for a number that no partition has."""
         view_prefix(number)
         self._copy = None
         self.folded += max(events, len(entries))
@@ -102,7 +108,7 @@ class Unwritten:
                 self._entries[number] = {}
                 self._size += OF_VIEW
             self._entries[number].update(entries)
-            self._size += _size(entries)
+            self._size += _size(entries) if size is None else size  # to look at each takes long
         self._views[number] = applied, strays
 
     def applied(self, number: int) -> int | None:

@@ -177,12 +177,14 @@ class Views(Renewable):
         deletes: Sequence[bytes] = (),
         strays: tuple[int, bool] | None = None,
         events: int = 0,
+        size: int | None = None,
     ) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys to remove from the view: those of expired
         tombstones. `strays`: the new value of `strays`; None: not known. `events`: how many the entries were folded
-        from, if more than there are entries. Mostly it only adds to what is unwritten; but when that is full, it is
+        from, if more than there are entries. `size`: about the bytes that they and their keys take in memory, if that
+        is known. Mostly it only adds to what is unwritten; but when that is full, it is
         written first, which holds the GIL for some milliseconds. When RocksDB has no free memtable then, it sleeps
         (without the GIL) until there is one; `busy` warns of that. Raises StorageError.
         """
@@ -191,7 +193,7 @@ class Views(Renewable):
                 self.write()
             if self._open is None or self._closed:
                 raise StorageError(self._waits)
-            self._unwritten.add(number, entries, applied, strays, events)
+            self._unwritten.add(number, entries, applied, strays, events, size)
             if deletes:
                 self._take_out(number, deletes)
 

@@ -22,7 +22,7 @@ from krappy.broker.partition.strays import ViewStrays
 from krappy.entries.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
 from krappy.records import batch as batches
-from krappy.records.batch import TRANSACTIONAL, Columns
+from krappy.records.batch import RECORD_COST, TRANSACTIONAL, Columns
 from krappy.store.disk import UNREADABLE
 from krappy.waiting import Signal, wait_any
 
@@ -268,7 +268,7 @@ class Applier:
                 continue
             start = applied - base
             stop = min(total, start + SLICE - count)
-            if kept > SLICE_BYTES:
+            if kept - total * (RECORD + RECORD_COST) > SLICE_BYTES:
                 stop = _slice_end(columns, start, stop)
             if start < stop:
                 entries.update(_packed(columns, range(base, base + total), start, stop))
@@ -279,7 +279,7 @@ class Applier:
                 self._fresh.popleft()
                 self._keep(-kept)
                 done += size
-        await self._store(entries, applied, count)
+        await self._store(entries, applied, count, held)
         self._lag = max(0, self._lag - done)
         await trio.lowlevel.checkpoint()
 
@@ -317,12 +317,13 @@ class Applier:
             start = stop
             await trio.lowlevel.checkpoint()
 
-    async def _store(self, entries: dict[bytes, bytes], applied: int, events: int) -> None:
+    async def _store(self, entries: dict[bytes, bytes], applied: int, events: int, size: int | None = None) -> None:
+        """`size`: about the bytes that the entries and their keys take in memory; None: not known."""
         if entries:
             await self._room()
             await self.strays.look_ahead(entries.keys(), applied)
             kept = self.strays.applying(entries.keys(), applied)
-            self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events)
+            self._replica.views.apply(self._replica.number, entries, applied, strays=kept, events=events, size=size)
             self.strays.applied(applied)
         self.applied, self.failed = applied, None  # together: what was in the way is over
 
