@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
 from krappy.broker.tables.table import PART, PROGRESS
+from krappy.core.cluster.roles import Role
 from krappy.entries.entry import key_of_bin, unpack_entry
+from krappy.errors import NotLeader
 from krappy.partitioner import partition_for
 from krappy.records import batch
 from tests.broker.engine import publish, running, until
@@ -133,3 +136,29 @@ async def test_batches_that_open_to_very_much_are_told_in_parts(tmp_path: Path) 
             await watch.run({0: 0}, emit, room)
     assert told == list(range(8 * 40))
     assert max(sizes) < PART + 1_100_000
+
+
+@trio_test
+async def test_nothing_follows_on_what_was_not_told_because_the_partition_moved(tmp_path: Path) -> None:
+    """Not even if this broker leads it again by then: who watches goes on from what was told."""
+    offsets: list[int] = []
+
+    async def room() -> None:
+        pass
+
+    async def emit(event: str, partition: int, next_offset: int, items: list[bytes], exact: Any = None) -> None:
+        led.role = Role.FOLLOWER if offsets else Role.LEADER  # while it waits for its quota
+        if watch.stands:
+            offsets.append(next_offset)
+            await publish(led, 1, [b"k"])
+        led.role = Role.LEADER
+
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+        led = broker.topic("t").led(0)
+        await publish(led, 1, [b"k"])
+        watch = broker.watch([led], None, None, None, tombstones=False)
+        with trio.fail_after(30), pytest.raises(NotLeader):
+            await watch.run({0: 0}, emit, room)
+        assert offsets == [1]
+        assert not watch.stands
