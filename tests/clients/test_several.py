@@ -16,6 +16,7 @@ import krappy
 from krappy import blocking
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.clients import sending
+from krappy.clients.cluster import HEARD, KnownCluster, KnownPlaces
 from krappy.clients.watching import Watching
 from krappy.errors import CoordinatorNotAvailable, PolicyViolation, UnknownProducer
 from krappy.partitioner import partition_for
@@ -97,6 +98,16 @@ async def test_leaders_that_hear_of_a_new_topic_later_are_waited_for(several: Cl
                 entry = await anext(aiter(watch))
                 assert isinstance(entry, krappy.Entry)
                 assert entry.value == b"v"
+
+
+def test_a_leader_may_be_late_for_so_long() -> None:
+    """From its first such answer on; after a while without one it may be late for another topic of the name, or for
+    partitions that were added."""
+    known = KnownCluster()
+    known.topics["t"] = KnownPlaces("id", False, [])
+    assert [known.may_hear("t", now) for now in (100.0, 103.0, 107.0, 109.9, 110.1, 112.0)] == [True] * 4 + [False] * 2
+    assert known.may_hear("t", 112.0 + HEARD)
+    assert not known.may_hear("unknown", 0.0)
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
