@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from krappy.core.runs import Span
 
+BLOCKS = 16  # at most: each is looked at with whatever is leased or settled
+
 
 class _Chain:
     """The unsettled events of one key, ascending; each of `waiting` is above all of `leased`."""
@@ -66,7 +68,8 @@ class KeyOrder:
 
         Returns the offsets of those that wait, and the offset before which it stopped: with the first event after the
         last that may be leased, or that there is room for. None: it took them all."""
-        if len(keys) <= min(left, room) and self._leased_as_block(spans, keys, mine):
+        few = len(self._blocks) < BLOCKS
+        if few and len(keys) <= min(left, room) and self._leased_as_block(spans, keys, mine):
             return [], None
         self._unfold()
         events = zip(offsets_of(spans), keys, strict=True)

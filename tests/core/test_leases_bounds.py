@@ -3,6 +3,9 @@ written."""
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import msgpack
 import pytest
 
@@ -48,3 +51,24 @@ def test_events_that_nobody_settles_hold_up_the_group_and_not_its_memory() -> No
     assert leases.unsettled <= WINDOW
     assert MAX_RUNS <= leases.size <= WINDOW
     assert len(msgpack.packb(leases.dump(ahead_ms=1_800_000_000_000))) < WRITTEN
+
+
+def test_what_an_acknowledgement_costs_does_not_depend_on_how_many_polls_there_were() -> None:
+    """Each poll brings one event, with key order: each could be a block of its own."""
+    leases, calls = KeyedLeases(0, max_deliveries=5), 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for offset in range(1_000):
+            leases.lease(0, "one", 60_000, LogSlice(offset, offset + 1, [(offset, offset)], [offset]), 1)
+        for offset in range(0, 1_000, 2):
+            leases.ack("one", offset, offset)
+    finally:
+        sys.setprofile(before)
+    assert leases.unsettled == 500
+    assert calls < 200_000
