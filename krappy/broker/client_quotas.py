@@ -35,7 +35,7 @@ from krappy.core.security.quota_entities import (
 from krappy.errors import InvalidRequest, Overloaded, PolicyViolation
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
-from krappy.waiting import Signal, while_standing
+from krappy.waiting import Signal, wait_any, while_standing
 
 MOST = 10_000  # entities that have quotas
 ASIDE = 0.1  # seconds for which who stands in line leaves the quota to those who ask again once they may
@@ -135,15 +135,21 @@ class ClientQuotas:
         try:
             while amount > 0:  # a second's worth at a time: others have their places between
                 async with line:
-                    while self.wait(key, payer):
+                    if self.wait(key, payer):
                         await self.within(key, payer)
                         await trio.sleep(ASIDE)
                     piece = min(amount, max(1.0, self.rate(key, payer)))
                     amount -= piece
-                    self.spend(key, payer, piece)
+                    await self._its_place(key, payer, piece)
         finally:
             if not line.statistics().tasks_waiting and not line.locked():
                 self._lines.pop((key, payer), None)
+
+    async def _its_place(self, key: QuotaKey, payer: Payer, amount: float) -> None:
+        """Behind what others use by now, but before what they ask for later: they may always ask."""
+        place, version = self.place(key, payer, amount, math.inf), self.version
+        if place is not None and place.wait:
+            await wait_any([self.changed], lambda: self.version != version, place.wait)
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         return self._use.lend(key, payer, most, trio.current_time())

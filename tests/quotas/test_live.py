@@ -152,3 +152,29 @@ def test_views_with_much_to_show_leave_some_to_who_asks_again() -> None:
     simulate(main)
     assert answered > 200
     assert views.sent + answered * RATE <= RATE * 600 + 5 * (PART + 100)
+
+
+def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
+    """Pages, say, of which each has what is allowed in three seconds."""
+    views, answered = Views(), 0
+    payer = Payer("ada")
+
+    async def ask() -> None:
+        nonlocal answered
+        while True:
+            await views.quotas.within(QuotaKey.CONSUME, payer)
+            views.quotas.spend(QuotaKey.CONSUME, payer, 3 * RATE)
+            answered += 1
+
+    async def main() -> None:
+        views.allow(RATE)
+        with trio.move_on_after(HOUR):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(views.show)
+                for _ in range(3):
+                    nursery.start_soon(ask)
+
+    simulate(main)
+    assert views.sent > RATE * HOUR / 20
+    assert answered > HOUR / 6
+    assert views.sent + answered * 3 * RATE <= RATE * HOUR + PART + 10 * RATE
