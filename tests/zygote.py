@@ -26,6 +26,9 @@ from krappy.memory import keep_freed_memory
 
 # What a broker imports at its start or later, in part by the names of modules.
 PACKAGES = ("krappy.broker", "krappy.cluster", "krappy.console", "krappy.handlers", "krappy.server", "krappy.store")
+# Partitions of each internal topic of a cluster, in place of Kafka's 50. Whenever a broker starts or ends, all of them
+# change, at each broker: most of the CPU time of tests of groups, and none of what they test.
+INTERNAL_PARTITIONS = 10
 MODULES = ("krappy.app", "krappy.logs", "krappy.cli.commands.serve", "krappy.cli.serving", "krappy.settings.described")
 
 
@@ -76,6 +79,9 @@ def _child(run: Callable[[list[str]], int], arguments: list[str], fds: array.arr
         for number, fd in enumerate(fds):
             os.dup2(fd, number)
             os.close(fd)
+        if "--zookeeper-connect" in arguments:
+            for name in ("krappy.broker.topics.internal_topics", "krappy.broker.replication.joining"):
+                sys.modules[name].PARTITIONS = INTERNAL_PARTITIONS  # type: ignore[attr-defined]
         status = run(arguments)
     except BaseException:
         import traceback

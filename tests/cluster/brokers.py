@@ -22,6 +22,7 @@ from krappy.wire.kafka import ApiKey
 from tests.cluster.zookeeper import ZooKeeperServer, zookeepers
 from tests.kafka.raw import Closed, Raw
 from tests.process import LIFETIME, PATIENCE, BrokerProcess, Launch, forked, free_ports, wait_until
+from tests.zygote import INTERNAL_PARTITIONS
 
 
 class SharedProcesses(NamedTuple):
@@ -80,6 +81,7 @@ class ClusterProcesses:
         self._admin: AdminClient | None = None
         self._paused: set[int] = set()
         ports = free_ports(3 * count)
+        settings = {"transaction_state_log_num_partitions": INTERNAL_PARTITIONS, **settings}
         chroot = f"127.0.0.1:{zookeeper.port}/{folder.name}"
         self.brokers = {
             id: BrokerProcess(

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from krappy.broker.topics.internal_topics import PARTITIONS
 from krappy.core.cluster.coordinators import partition_of
 from tests.cluster.consumers import ends
 from tests.process import PATIENCE
+from tests.zygote import INTERNAL_PARTITIONS
 
 TOPIC = "__consumer_offsets"
 At = tuple[str, str, int]  # group, topic, partition
@@ -83,7 +83,7 @@ def read_offsets(servers: str, group: str, **options: Any) -> OffsetsTopic:
     """By librdkafka, with these options of its own, up to the end that the partition has now."""
     reader = Consumer({"bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False, **options})
     try:
-        at = TopicPartition(TOPIC, partition_of(group, PARTITIONS), 0)
+        at = TopicPartition(TOPIC, partition_of(group, INTERNAL_PARTITIONS), 0)
         reader.assign([at])
         patience = time.monotonic() + PATIENCE
         _, end = ends(reader, TOPIC, at.partition)

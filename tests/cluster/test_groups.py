@@ -16,6 +16,7 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
 from tests.process import PATIENCE, wait_until
+from tests.zygote import INTERNAL_PARTITIONS
 
 AWAY = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -163,7 +164,7 @@ def test_nobody_else_writes_to_the_topic_of_groups(cluster: ClusterProcesses) ->
     commit(one, [TopicPartition("t", 0, 7)])
     one.close()
     partitions = cluster.partitions("__consumer_offsets")
-    assert len(partitions) == 50
+    assert len(partitions) == INTERNAL_PARTITIONS
     assert all(len(each.replicas) == 3 for each in partitions.values())
     with cluster.asked(partitions[0].leader) as raw:
         records = encode([b"kg/x"], [b"y"], timestamps=0)

@@ -29,6 +29,7 @@ from tests.cluster.zookeeper import ZooKeeperServer
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw
 from tests.process import wait_until
+from tests.zygote import INTERNAL_PARTITIONS
 
 T = TypeVar("T")
 Rows = list[tuple[bytes, bytes]]
@@ -134,7 +135,7 @@ def test_coordinators_go_on_with_all_that_can_be_read(cluster: ClusterProcesses)
     with Raw(kafka) as raw, Native(native) as peer:
         wait_until(lambda: offsets(raw, "g") is not None, "its group is loaded")
         assert offsets(raw, "g") == {0: 7}
-        names = [name_in(index, 50, "free") for index in range(50)]
+        names = [name_in(index, INTERNAL_PARTITIONS, "free") for index in range(INTERNAL_PARTITIONS)]
         wait_until(lambda: all(offsets(raw, name) is not None for name in names), "all are loaded")
         wait_until(begun, "transactional ids are loaded")
         assert told == [id, epoch + 1]

@@ -71,7 +71,7 @@ def test_the_console_consumer_prints_offsets(tool: KafkaTools, cluster: ClusterP
 
 
 def test_the_dump_of_a_log_prints_offsets(tool: KafkaTools, cluster: ClusterProcesses) -> None:
-    index = partition_of("g", 50)
+    index = partition_of("g", len(cluster.partitions(TOPIC)))
     data = cluster.brokers[cluster.coordinator("g")].data
     files = sorted(data.glob(f"topics/{TOPIC}-{index}/*.log"))
     assert files
