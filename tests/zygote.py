@@ -2,6 +2,7 @@
 
 Its first argument is the number of a socket, from which it takes one JSON line at a time. {"start": [arguments]} comes
 with three file descriptors, stdin, stdout and stderr of a child that runs `krappy ARGUMENTS`; the answer is its pid.
+"environ" may have more environment variables.
 The answer to {"reap": pid} is the exit status of a child that has ended. When the socket ends, it kills its remaining
 children. Its second argument is the module whose `run` is `krappy`: krappy.cli.main, or one that stands in its place.
 """
@@ -56,6 +57,7 @@ def main() -> None:
                 pid = os.fork()
                 if not pid:
                     control.close()
+                    os.environ.update(asked["environ"])
                     _child(run, asked["start"], array.array("i", fds))
                 children.add(pid)
                 for fd in fds:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -20,12 +18,7 @@ from krappy.cli import archive, checkup
 from krappy.store.catalog import LocalCatalog
 from krappy.store.meta import Meta
 from krappy.testing.running import run_broker
-from tests.process import wait_until
-
-
-def krappy(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "krappy", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+from tests.process import krappy, wait_until
 
 
 class Load:

@@ -29,7 +29,7 @@ from krappy.store import hold
 from krappy.store.hold import MANIFEST, HeldFile
 from krappy.testing.running import run_broker
 from krappy.types import text_id
-from tests.cli.test_backup import krappy
+from tests.process import krappy
 
 
 def others(path: Path) -> list[str]:

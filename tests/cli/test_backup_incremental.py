@@ -15,7 +15,8 @@ from krappy.cli import archive, checkup, generations
 from krappy.store import hold
 from krappy.store.lock import FolderLock
 from krappy.testing.running import RunningBroker, run_broker
-from tests.cli.test_backup import contents, krappy
+from tests.cli.test_backup import contents
+from tests.process import krappy
 
 SEGMENT = 20_000
 

@@ -30,8 +30,8 @@ from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore, key_of, packed, unpacked
 from krappy.testing.running import run_broker
 from tests.broker.catalogs import SyncCatalog
-from tests.cli.test_backup import contents, krappy
-from tests.process import child
+from tests.cli.test_backup import contents
+from tests.process import child, krappy
 
 PARTITIONS = 24
 

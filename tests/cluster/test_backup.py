@@ -24,15 +24,11 @@ from krappy.errors import KrappyError
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, read, until_acked
 from tests.cluster.test_native_groups import Worker
-from tests.process import BrokerProcess, wait_until
+from tests.process import BrokerProcess, krappy, wait_until
 
 LONG_S = 120.0
+PACE = 0.05  # seconds between two transactions
 BULK = 2 << 20  # bytes that no other load writes, so that the backup takes a while
-
-
-def krappy(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "krappy", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, timeout=LONG_S, check=False)
 
 
 def done(*arguments: object) -> Any:
@@ -75,6 +71,7 @@ class Pairs:
             else:
                 self.acked.append(number)
             number += 1
+            self._stop.wait(PACE)
 
 
 class Member:

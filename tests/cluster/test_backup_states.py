@@ -35,12 +35,12 @@ from krappy.wire import messages as m
 from tests.cli.test_backup_trouble import HALTED
 from tests.cluster.brokers import ClusterProcesses
 from tests.cluster.secured import SecuredProcesses
-from tests.cluster.test_backup import LONG_S, check_folder, done, krappy
+from tests.cluster.test_backup import LONG_S, check_folder, done
 from tests.cluster.test_secured import secured as secured
 from tests.cluster.test_staged_jobs import stage
 from tests.kafka.raw import Raw
 from tests.peer import Peer
-from tests.process import BrokerProcess, child, wait_until
+from tests.process import BrokerProcess, child, krappy, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
 from krappy.testing.running import RunningBroker
+from tests.process import krappy
 
 SLOW = 60_000  # ms: a busy machine is no fault of the page
 # What Chromium is not to do. The pages that its address bar opens in each window, although nobody sees it, took a third
@@ -64,7 +63,6 @@ def run_command(text: str) -> str:
     """What a command that was copied from a page prints, run as a shell would."""
     program, *arguments = shlex.split(text)
     assert program == "krappy"
-    done = subprocess.run(
-        [sys.executable, "-m", "krappy", *arguments], capture_output=True, timeout=120, check=True, text=True
-    )
-    return done.stdout
+    done = krappy(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()

@@ -7,8 +7,6 @@ offset may be as plausible.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import Code
 from tests.kafka.raw import Raw
 from tests.peer import Peer, Stored, unfold
-from tests.process import BrokerProcess, Launcher, broker_process, wait_until
+from tests.process import BrokerProcess, Launcher, broker_process, krappy, wait_until
 
 TOPIC = "t"
 HOLE = 8  # events before each that stays; the cleaner removes them
@@ -166,10 +164,9 @@ def test_a_view_is_not_folded_from_it(made: Made) -> None:
 def test_doctor_names_it_and_repairs_nothing_from_it(made: Made) -> None:
     assert made.broker.stop() == 0
     for options in ((), ("--repair",), ()):
-        command = [sys.executable, "-m", "krappy", "doctor", "--data", str(made.broker.data), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = krappy("doctor", "--data", made.broker.data, *options)
         assert done.returncode == 1, done.stdout + done.stderr
-        assert str(made.file) in done.stdout
+        assert str(made.file) in done.stdout.decode()
     made.broker.settings |= QUIET
     made.broker.start()
     with Peer(made.broker.address) as peer:

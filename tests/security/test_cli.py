@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,14 +11,14 @@ from krappy import blocking
 from krappy.clients.acls import AclInfo
 from krappy.errors import ClusterAuthorizationFailed, InvalidRequest, SecurityDisabled
 from krappy.testing.running import run_broker
+from tests.process import krappy as run_krappy
 from tests.security.guarded import Guarded
 
 
 def krappy(guarded: Guarded, *arguments: str, fails: int = 0) -> str:
-    command = [sys.executable, "-m", "krappy", "acl", *arguments, "--address", guarded.broker.address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_krappy("acl", *arguments, "--address", guarded.broker.address)
     assert done.returncode == fails, done.stderr
-    return done.stderr if fails else done.stdout
+    return (done.stderr if fails else done.stdout).decode()
 
 
 def shown(guarded: Guarded, *arguments: str) -> Any:
