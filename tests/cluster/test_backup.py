@@ -28,7 +28,7 @@ from tests.process import BrokerProcess, krappy, wait_until
 
 LONG_S = 120.0
 PACE = 0.05  # seconds between two transactions
-BULK = 2 << 20  # bytes that no other load writes, so that the backup takes a while
+BULK = 1 << 20  # bytes that no other load writes, so that the backup takes a while
 
 
 def done(*arguments: object) -> Any:
@@ -126,12 +126,13 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
     client.security.set_password("ada", "secret", ["SCRAM-SHA-256"])
     client.security.alter_quotas({"producer_byte_rate": 1e9}, user="ada")
     with Writer(cluster, "t") as writer, Pairs(cluster) as pairs, Member(cluster, "t", "readers") as member:
-        worker = Worker(cluster, "t", "mail")
+        writer.pace = 0.4
+        worker = Worker(cluster, "t", "mail", pause=0.02)
         try:
             until_acked(writer, 1_000)
-            wait_until(lambda: len(pairs.acked) > 20, "pairs are written", LONG_S)
+            wait_until(lambda: len(pairs.acked) > 5, "pairs are written", LONG_S)
             wait_until(lambda: len(member.committed) == PARTITIONS, "a group commits", LONG_S)
-            wait_until(lambda: len(worker.taken) > 200, "a native group goes on", LONG_S)
+            wait_until(lambda: len(worker.taken) > 50, "a native group goes on", LONG_S)
             cluster.until_in_sync("t")
             for name in (OFFSETS, SHARES, TRANSACTIONS):
                 cluster.until_in_sync(name)

@@ -20,7 +20,6 @@ from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
 AT_ONCE = 5  # events of a partition: as many events in fewer requests
-PACE = 0.1  # seconds between two such rounds while nobody waits for more events
 
 
 def make_topic(cluster: ClusterProcesses, name: str, **config: str) -> None:
@@ -35,7 +34,7 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 class Writer:
     """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
 
-    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond. For most of the time a test
+    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond (see `pace`). For most of the time a test
     waits for an election, and each event more would be read and compared at the end.
     """
 
@@ -48,6 +47,7 @@ class Writer:
         # (number, offset), by partition; whole from the start, since it is read while another thread adds to it
         self.acked: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
         self.aim = 0
+        self.pace = 0.1  # seconds between two such rounds while nobody waits for more events
         self.failed: list[str] = []
 
     def __enter__(self) -> Writer:
@@ -80,7 +80,7 @@ class Writer:
                 number += 1
             self._producer.poll(0.002)
             if self.count >= self.aim:
-                self._stop.wait(PACE)
+                self._stop.wait(self.pace)
 
     def _told(self, error: Any, message: Any, number: int) -> None:
         if error is not None:

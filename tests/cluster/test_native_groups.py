@@ -53,11 +53,14 @@ def fill(client: blocking.Client, topic: str, count: int, partitions: int = 3, k
 class Worker:
     """A member in a thread, which acknowledges everything, until it is stopped."""
 
-    def __init__(self, cluster: ClusterProcesses, topic: str, group: str, order: str = "none") -> None:
+    def __init__(
+        self, cluster: ClusterProcesses, topic: str, group: str, order: str = "none", *, pause: float = 0.001
+    ) -> None:
         self.taken: list[Event] = []
         self.error: BaseException | None = None
         self._over = threading.Event()
         self._with = cluster.native, topic, group, order
+        self._pause = pause
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -72,7 +75,7 @@ class Worker:
                     for event in consumer.poll(0.5):
                         self.taken.append(event)
                         consumer.ack(event)
-                        time.sleep(0.001)
+                        time.sleep(self._pause)
         except BaseException as error:
             self.error = error
 
