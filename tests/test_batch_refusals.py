@@ -21,6 +21,7 @@ from tests.batches import (
     rows_of,
     with_crc,
 )
+from tests.long import some
 
 SAMPLES = {
     "runs": encode([b"%04d" % i for i in range(80)], [b"v"] * 80, timestamps=NOW),
@@ -206,7 +207,7 @@ def test_runs_are_checked_like_the_rest(raw: bytes, monkeypatch: pytest.MonkeyPa
     """One wrong byte, at each place of a run: as if its records were read one by one."""
     changed = [
         with_crc(raw[:position] + bytes([byte]) + raw[position + 1 :])
-        for position in range(batch.HEADER_SIZE, len(raw))
+        for position in some(range(batch.HEADER_SIZE, len(raw)), 5)  # which is another place in each record
         for byte in {0, 0x7F, 0x80, raw[position] ^ 2}
     ]
     assert record_runs.find(raw, batch.HEADER_SIZE, 60) is not None

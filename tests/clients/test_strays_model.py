@@ -318,7 +318,7 @@ def _shown(key: bytes, shown: dict[str, Any]) -> Entry | None:
 
 
 @settings(
-    max_examples=settings().max_examples // 2,  # each asks every face after every step
+    max_examples=settings().max_examples // 3,  # each asks every face after every step
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from krappy.store.disk import Disk
 from krappy.store.format import SUMS
 from krappy.store.log import Log
 from krappy.store.unsynced import Unsynced
+from tests.long import some
 from tests.store.compacted import Table
 from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
@@ -315,9 +317,7 @@ def led(disk: FaultyDisk) -> Log:
     return filled(FOLDER, 30, disk=disk, config=replace(SMALL, segment_bytes=400))
 
 
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("again", [None, 1, 4, 8])
-@pytest.mark.parametrize("make", [led, with_holes])
+@pytest.mark.parametrize(("make", "again", "keep"), some([*product([led, with_holes], [None, 1, 4, 8], KEEPS)], 5))
 def test_a_loss_at_any_step_leaves_all_or_nothing(
     make: Callable[[FaultyDisk], Log], again: int | None, keep: Keep
 ) -> None:

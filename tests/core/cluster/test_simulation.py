@@ -14,9 +14,9 @@ from tests.core.cluster.simulation.world import World
 
 KEPT_DAMAGED = (79, 1000094, 1000297, 5000241)
 EXPLORE = bool(os.environ.get("KRAPPY_EXPLORE"))
-# How many seeds from each of these on, for each of four kinds of histories: 144 in all in `make test`, which has the
+# How many seeds from each of these on, for each of four kinds of histories: 108 in all in `make test`, which has the
 # same ones each time. What it must find are mutants, by seeds of their own.
-FIRST = range(0, 300, 25 if EXPLORE else 75)
+FIRST = range(0, 300, 25 if EXPLORE else 100)
 TOGETHER = 25 if EXPLORE else 9
 # Histories that once were found wrong, most of them for a fault of the simulated world itself.
 KEPT = [  # (seed, whether replicas change, whether elections may be unclean)
