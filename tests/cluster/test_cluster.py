@@ -34,8 +34,8 @@ def leaders(cluster: ClusterProcesses, name: str) -> list[int]:
 class Writer:
     """Writes numbered events to every partition until it is stopped. `acked`: the numbers, by partition.
 
-    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond (see `pace`). For most of the time a test
-    waits for an election, and each event more would be read and compared at the end.
+    It writes as fast as it can up to `aim` acknowledged events, and 300 a second beyond (see `pace`). For most of the
+    time a test waits for an election, and each event more would be read and compared at the end.
     """
 
     def __init__(self, cluster: ClusterProcesses, topic: str, **options: Any) -> None:
@@ -136,7 +136,7 @@ def test_what_is_acknowledged_is_on_every_replica(cluster: ClusterProcesses) -> 
     make_topic(cluster, "t")
     assert sorted(each.replicas[0] for each in cluster.partitions("t").values()) == [1, 1, 2, 2, 3, 3]
     with Writer(cluster, "t") as writer:
-        until_acked(writer, 6_000)
+        until_acked(writer, 600)
     assert not writer.failed
     check(cluster, "t", writer)
 
@@ -145,10 +145,10 @@ def test_a_killed_leader_costs_nothing_that_was_acknowledged(cluster: ClusterPro
     make_topic(cluster, "t")
     with Writer(cluster, "t") as writer:
         for id in (2, 3, 1):
-            until_acked(writer, 1_000)
+            until_acked(writer, 300)
             cluster.brokers[id].kill()
             wait_until(lambda id=id: id not in leaders(cluster, "t"), f"broker {id} leads nothing")  # type: ignore[misc]
-            until_acked(writer, 1_000)
+            until_acked(writer, 300)
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed
@@ -160,10 +160,10 @@ def test_a_broker_that_stops_hands_over_first(cluster: ClusterProcesses) -> None
     make_topic(cluster, "t")
     with Writer(cluster, "t") as writer:
         for id in (1, 2, 3):
-            until_acked(writer, 1_000)
+            until_acked(writer, 300)
             assert cluster.brokers[id].stop() == 0
             assert all(each["leader"] not in (id, -1) and id not in each["isr"] for each in cluster.states("t"))
-            until_acked(writer, 1_000)
+            until_acked(writer, 300)
             cluster.brokers[id].start()
             cluster.until_in_sync("t")
     assert not writer.failed
@@ -186,14 +186,14 @@ def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: Clus
                     read[message.partition()].append(int(message.value()))
 
     with Writer(cluster, "t") as writer:
-        until_acked(writer, 2_000)
-        until_read(1_000)
+        until_acked(writer, 600)
+        until_read(300)
         consumer.commit(asynchronous=False)
         coordinator = cluster.coordinator("g")
         victim = next(id for id in cluster.brokers if id != coordinator)
         cluster.brokers[victim].kill()
-        until_acked(writer, 2_000)
-        until_read(3_000)
+        until_acked(writer, 600)
+        until_read(900)
         consumer.commit(asynchronous=False)
     until_read(writer.count)
     consumer.close()
