@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Krappy
 
+FS = "spark.hadoop.fs.defaultFS=hdfs://h:1"
 COMMAND = ("pipeline", "scd2", "users", "--to", "history")
 
 
@@ -42,3 +43,24 @@ def test_a_rollup_needs_a_checkpoint(run: Krappy) -> None:
     result = run("pipeline", "rollup", "hits", "--to", "hours", "--agg", "n=count(*)")
     assert result.status == 2
     assert "'--checkpoint'" in result.err
+
+
+def test_a_folder_that_can_not_be_made_is_told_before_spark_starts(
+    run: Krappy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # it would say that this is missing
+    for name in ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    taken = tmp_path / "file"
+    taken.touch()
+    for bad in (f"{taken}/a/b", str(taken), f"file:{taken}/a"):
+        for command in (
+            ("archive", "t", "--to", bad),
+            ("archive", "t", "--to", str(tmp_path / "new"), "--checkpoint", bad),
+            ("rollup", "t", "--to", "u", "--agg", "n=count(*)", "--checkpoint", bad),
+        ):
+            result = run("pipeline", *command)
+            assert (result.status, result.err.count("\n")) == (2, 1)
+            assert result.err == f"krappy: the folder {bad} can't be made ({taken} is no folder): give another one\n"
+    for unknown in (["s3a://lake/x"], [f"{taken}/a", "--master", "spark://h:1"], [f"{taken}/a", "--conf", FS]):
+        assert "need pyspark" in run("pipeline", "archive", "t", "--to", *unknown).err

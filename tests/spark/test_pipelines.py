@@ -306,7 +306,7 @@ def test_what_a_failing_command_says(
     assert len(said.splitlines()) == 1
     taken = tmp_path / "file"
     taken.touch()
-    for folder in (f"{taken}/archive", "/proc/archive"):
+    for folder in (f"file://{taken}/archive", "/proc/archive"):
         # No broker is there: the folder is looked at first.
         assert run(["pipeline", "archive", VISITS, "--to", folder, "--address", "127.0.0.1:1"]) == 2
         said = capfd.readouterr().err

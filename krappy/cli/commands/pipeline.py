@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -15,7 +17,7 @@ import click
 from krappy.cli import output
 from krappy.cli.errors import Failure
 from krappy.cli.options import CommandGroup, SettingOption, Stopwatch, address_option, complete_topics, json_option
-from krappy.errors import KrappyError
+from krappy.errors import ConfigError, KrappyError
 
 F = TypeVar("F", bound=Callable[..., Any])
 TYPED = {  # an option of the data source: its flag in these commands
@@ -46,29 +48,63 @@ def pipeline() -> None:
     """
 
 
-def on_spark(command: F) -> F:
-    """Adds the options of all pipelines, and passes a `spark` session as first argument."""
+def on_spark(*folders: str) -> Callable[[F], F]:
+    """Adds the options of all pipelines, and passes a `spark` session as first argument. `folders`: the options with
+    folders that are made if they are missing."""
 
-    @wraps(command)
-    def run(master: str | None, settings: tuple[tuple[str, str], ...], **given: Any) -> Any:
-        try:
-            with _session(master, dict(settings)) as spark:
-                return command(spark, **given)
-        except KrappyError as error:
-            raise type(error)(typed(error.text), **error.details) from error
+    def add(command: F) -> F:
+        @wraps(command)
+        def run(master: str | None, settings: tuple[tuple[str, str], ...], **given: Any) -> Any:
+            if _files_are_here(master, dict(settings)):
+                for name in folders:
+                    _check_folder(given[name])
+            try:
+                with _session(master, dict(settings)) as spark:
+                    return command(spark, **given)
+            except KrappyError as error:
+                raise type(error)(typed(error.text), **error.details) from error
 
-    for option in (
-        json_option,
-        address_option,
-        click.option(
-            "--conf", "settings", type=SettingOption(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
-        ),
-        click.option(
-            "--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, …  [default: here]"
-        ),
-    ):
-        run = option(run)
-    return run  # type: ignore[return-value]
+        for option in (
+            json_option,
+            address_option,
+            click.option(
+                *("--conf", "settings"),
+                type=SettingOption(),
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="A setting of Spark.",
+            ),
+            click.option(
+                "--master",
+                metavar="URL",
+                help="Where Spark runs: local[4], spark://host:7077, yarn, …  [default: here]",
+            ),
+        ):
+            run = option(run)
+        return run  # type: ignore[return-value]
+
+    return add
+
+
+def _files_are_here(master: str | None, settings: Mapping[str, str]) -> bool:
+    """Whether Spark takes a path without a scheme for one of this machine, as far as can be known before it starts."""
+    configured = "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"
+    elsewhere = any(os.environ.get(each) for each in configured) or any("defaultFS" in each for each in settings)
+    return not elsewhere and (master is None or master.startswith("local"))
+
+
+def _check_folder(path: str | None) -> None:
+    """Says at once of a folder on this machine what Spark would say once it has started. Raises ConfigError."""
+    if path is None or "://" in path:
+        return
+    above = Path(path.removeprefix("file:")).absolute()
+    while not above.exists():
+        above = above.parent
+    why = None if above.is_dir() else f"{above} is no folder"
+    if why is None and not os.access(above, os.W_OK | os.X_OK):
+        why = f"you may not write to {above}"
+    if why is not None:
+        raise ConfigError(f"the folder {path} can't be made ({why}): give another one")
 
 
 def typed(text: str) -> str:
@@ -106,7 +142,7 @@ def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--to", required=True, metavar="PATH", help="The archive's folder, on any file system of Spark.")
 @stream_options("in the folder of the archive")
-@on_spark
+@on_spark("to", "checkpoint")
 def archive(
     spark: Any,
     topics: tuple[str, ...],
@@ -156,7 +192,7 @@ def archive(
 @click.option("--until", metavar="DATE", help="Only events before this date (UTC).")
 @click.option("--key", metavar="COLUMN", help="PATH is no archive: publish its rows as JSON, with this column as key.")
 @click.option("--job", metavar="NAME", help="A name: nothing is published twice under it.  [default: of the arguments]")
-@on_spark
+@on_spark()
 def backfill(
     spark: Any,
     source: str,
@@ -212,7 +248,7 @@ def backfill(
 @click.option("--window", metavar="TIME", help="An entry for each group and window, such as '1 hour'.")
 @click.option("--watermark", metavar="TIME", help="How late events of a window may come, such as '10 minutes'.")
 @stream_options(None)
-@on_spark
+@on_spark("checkpoint")
 def rollup(
     spark: Any,
     source: str,
@@ -257,7 +293,7 @@ def rollup(
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--archive", "path", required=True, metavar="PATH", help="An archive of `krappy pipeline archive`.")
 @click.option("--save", metavar="PATH", help="A new folder for all differences, as Parquet files.")
-@on_spark
+@on_spark()
 def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str, as_json: bool) -> None:
     """Check that a topic's table has the last event of each key of its archived log.
 
@@ -309,7 +345,7 @@ def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str,
 @click.option("--to", required=True, metavar="PATH", help="A folder for the history, as Parquet files.")
 @click.option("--archive", "path", metavar="PATH", help="An archive with the events.  [default: the broker's log]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing folder.")
-@on_spark
+@on_spark()
 def scd2(spark: Any, topic: str, to: str, path: str | None, overwrite: bool, address: str, as_json: bool) -> None:
     """Write the history of a topic's keys: a row for each value, with valid_from and valid_to.
 
