@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from operator import length_hint
+from operator import itemgetter, length_hint
 from typing import Any
 
 from krappy.records import batch as record_batch
@@ -15,6 +15,7 @@ from krappy.records.batch import Columns
 from krappy.types import Event, Headers
 
 _event: Any = partial(tuple.__new__, Event)  # faster: Event's own `__new__` checks the number of fields
+_LAST = itemgetter(1)  # of a lease
 Span = tuple[int, int]
 
 
@@ -178,7 +179,10 @@ def leased(batch: EventBatch, leases: Sequence[tuple[int, int, int]]) -> Iterato
     """
     some: list[Span] = []
     count = 0
-    for first, last, deliveries in leases:
+    for at in range(bisect_left(leases, batch.offsets[0], key=_LAST), len(leases)):
+        first, last, deliveries = leases[at]
+        if first > batch.offsets[-1]:
+            break
         begin, end = bisect_left(batch.offsets, first), bisect_right(batch.offsets, last)
         if begin == end:
             continue
