@@ -184,7 +184,11 @@ def _named(kind: type[InvalidRecord], wrong: Iterable[tuple[int, str]]) -> Inval
 
 def columns_cost(header: BatchHeader, columns: Columns) -> int:
     """Bytes of memory that the columns of a batch take, about."""
-    size = header.size
+    size, count = header.size, header.count
     if header.compressed:
         size = sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys)))
-    return size + header.count * batches.RECORD_COST
+    for some in columns.headers or ():
+        count += len(some)
+        if header.compressed and some:
+            size += sum(len(name) + len(value or b"") for name, value in some)
+    return size + count * batches.RECORD_COST

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.core.admission import Times, admit
+from krappy.core.admission import Times, admit, columns_cost
 from krappy.errors import InvalidTimestamp
-from krappy.records import batch
+from krappy.records import batch, codecs
 from krappy.settings.topic import TopicConfig
 from krappy.types import NO_TIMESTAMP
 
@@ -62,3 +62,13 @@ def test_the_error_names_the_setting(time: int, told: str) -> None:
     with pytest.raises(InvalidTimestamp) as one:
         Times(config, NOW).admit_one(time)
     assert told in one.value.text
+
+
+@pytest.mark.parametrize("codec", [codecs.NONE, codecs.ZSTD])
+def test_headers_count_in_what_columns_take(codec: int) -> None:
+    """Compressed, they may be a thousand times as long as the batch."""
+    headers = [(("name", bytes(10_000)), ("none", None)), ()]
+    data = batch.encode([b"k", b"l"], [b"v", b"w"], timestamps=[0, 0], headers=headers, codec=codec)
+    cost = columns_cost(batch.read_header(data), batch.decode(data))
+    content = 10_000 + 2 * 4 + 4
+    assert content + 4 * batch.RECORD_COST <= cost < content + 4 * batch.RECORD_COST + 200
