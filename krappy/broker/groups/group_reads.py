@@ -7,7 +7,7 @@ the read is kept for a while, since the next poll is likely to want it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -75,11 +75,9 @@ class LogPiece:
         columns = self.opened(room)
         if columns is None:
             return None
-        if header.dense:
-            rows = [row for low, high in mine for row in range(low - base, high + 1 - base)]
-        else:
-            rows = [row for row, at in enumerate(columns.offsets) if any(low <= at <= high for low, high in mine)]
-        offsets = [columns.offsets[row] for row in rows]
+        at = columns.offsets
+        rows = [row for low, high in mine for row in range(bisect_left(at, low), bisect_right(at, high))]
+        offsets = [at[row] for row in rows]
         return batches.encode(
             [columns.keys[row] for row in rows],
             [columns.values[row] for row in rows],
