@@ -8,8 +8,8 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 # All files of such a folder go to one worker, which starts what they share once: a Java and a Spark session.
 TOGETHER = ("tests/spark",)
 # They take longest, by minutes or by tens of seconds, and begin first, in this order: a worker that began with one of
-# them last would work alone at the end. Those that mostly wait, for elections and the ends of sessions, stand between
-# those that compute. The others follow by their number of tests.
+# them last would work alone at the end. Most of them wait, for elections and the ends of sessions, for more than half
+# of their time, so one worker takes the others meanwhile, which compute, by their number of tests.
 FIRST = (
     "tests/spark",
     "tests/cluster/test_transaction_steps.py",
@@ -59,6 +59,18 @@ FIRST = (
     "tests/test_documents.py",
     "tests/power/test_syncs.py",
     "tests/crash/test_damage.py",
+    "tests/cluster/test_backup_states.py",
+    "tests/cluster/test_staged_waits.py",
+    "tests/cluster/test_older_zookeeper.py",
+    "tests/crash/test_sigkill.py",
+    "tests/cluster/test_share_logs.py",
+    "tests/cluster/test_balance.py",
+    "tests/cluster/test_woken_leaders.py",
+    "tests/cluster/test_offset_records.py",
+    "tests/crash/test_transactions_sigkill.py",
+    "tests/crash/test_staging_sigkill.py",
+    "tests/cluster/test_left_out_records.py",
+    "tests/cluster/test_wrong_cluster.py",
     "tests/store/test_sums.py",
     "tests/store/test_cleaner.py",
 )
@@ -70,7 +82,10 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
         return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        following = next((unit for unit in FIRST if unit in self.workqueue), None)
+        if len(self.assigned_work) > 1 and node is next(reversed(self.assigned_work)):
+            following = next((unit for unit in self.workqueue if unit not in FIRST), None)
+        else:
+            following = next((unit for unit in FIRST if unit in self.workqueue), None)
         if following is not None:
             self.workqueue.move_to_end(following, last=False)
         super()._assign_work_unit(node)

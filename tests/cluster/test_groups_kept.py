@@ -32,6 +32,7 @@ from tests.cluster.test_groups import commit as commit_as_member
 from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
+from tests.long import some
 from tests.peer import Peer
 from tests.process import PATIENCE, BrokerProcess, free_ports, wait_until
 
@@ -359,7 +360,7 @@ def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew:
     wait_until(is_known, "all know that the topic is gone")
 
 
-@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("anew", some([True, False], 2))
 def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_group(tmp_path: Path, anew: bool) -> None:
     """The next coordinator tells none, although the topic's files are removed by then; `anew`: nor if another topic has
     its name."""

@@ -17,6 +17,7 @@ from tests.cluster.test_share_groups import LONG_S, Scene, make_ready
 from tests.kafka.raw import Raw
 from tests.kafka.shares import ACCEPT, RELEASE, Member, offsets_of
 from tests.kafka.test_share_logs import cut, offsets
+from tests.long import some
 from tests.process import wait_until
 
 READER = -2  # as a replica's id: of a tool that reads from followers, too
@@ -118,7 +119,7 @@ def test_retention_takes_what_a_member_has_acquired_and_the_leader_dies(cluster:
     scene.restart(scene.leader)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", some(["before", "after"], 2))
 def test_records_that_a_member_has_acquired_are_compacted_away_and_the_leader_dies(
     cluster: ClusterProcesses, when: str
 ) -> None:

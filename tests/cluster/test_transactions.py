@@ -19,7 +19,7 @@ from tests.cluster.scattered_transactions import ScatteredProducer, coordinator_
 from tests.cluster.test_cluster import make_topic
 from tests.cluster.transfers import ACCOUNTS, GROUP, ORDERS, PARTITIONS, Mover, place_orders, read_moves
 from tests.cluster.zookeeper import Missing
-from tests.long import LONG
+from tests.long import LONG, some
 from tests.process import PATIENCE, wait_until
 
 EACH_ROUND = 60  # orders
@@ -172,7 +172,7 @@ def test_late_batches_and_zombies_are_refused(cluster: ClusterProcesses) -> None
     check_nothing_is_open(cluster, "t")
 
 
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("commit", some([True, False], 2))
 def test_the_next_coordinator_completes_what_was_decided(cluster: ClusterProcesses, commit: bool) -> None:
     """The coordinator dies between its decision and the last marker: one partition's leader was away."""
     make_topic(cluster, "t")
