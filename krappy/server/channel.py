@@ -155,6 +155,7 @@ class Channel(DescribedConnection, Throttled):
                         self._close_session()
                 except* KrappyError as broken:
                     self._broken(_first(broken))
+                    self._flush()  # answers to requests that came together with what broke the protocol
                 except* OSError:
                     self._life.cancel()
                 self._close_session()

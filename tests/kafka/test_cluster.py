@@ -8,7 +8,7 @@ import re
 import pytest
 
 from krappy.handlers.kafka import registry
-from krappy.wire.kafka import RANGES, UUID_ZERO, ApiKey, Code
+from krappy.wire.kafka import RANGES, UUID_ZERO, ApiKey, Code, encode_request
 from tests.kafka.raw import Raw, create
 from tests.process import BrokerProcess
 
@@ -38,6 +38,14 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: Raw) -
     assert frame[:6] == b"\0\0\0\x07\0\x23"  # correlation id, error 35
     assert int.from_bytes(frame[6:10], "big") == len(list(registry().ranges()))
     assert raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]
+
+
+@pytest.mark.parametrize("broken", [b"\xff" * 4, b"\0\0\0\x0a" + b"\x03\xe7" + bytes(8)], ids=["size", "api"])
+def test_what_came_together_with_a_frame_that_can_not_be_read_is_answered(raw: Raw, broken: bytes) -> None:
+    """Before the connection ends; the answer was made and never sent."""
+    raw.send_bytes(encode_request(ApiKey.METADATA, 12, 7, "raw", {"topics": []}) + broken)
+    assert bytes(raw.receive_frame()[:4]) == b"\0\0\0\x07"
+    assert raw.closed()
 
 
 def test_a_client_names_its_software_properly(raw: Raw) -> None:
