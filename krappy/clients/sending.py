@@ -387,7 +387,7 @@ class Sending:
                     await self._runtime.sleep(backoff.pause())
                 except KrappyError as error:
                     self.trouble = error.text
-                    with suppress(ConnectionLost, RequestTimeout):
+                    with suppress(KrappyError):  # the broker may be too busy to tell
                         await self._router.refresh([self.topic], deadline)
                     surprises += not (error.retriable or self._router.may_hear(self.topic, error))
                     if surprises > SURPRISES:

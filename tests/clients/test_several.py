@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from krappy import blocking
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.clients import sending
 from krappy.clients.cluster import HEARD, KnownCluster, KnownPlaces
+from krappy.clients.router import Router
 from krappy.clients.watching import Watching
-from krappy.errors import CoordinatorNotAvailable, PolicyViolation, UnknownProducer
+from krappy.errors import CoordinatorNotAvailable, Overloaded, PolicyViolation, UnknownProducer
 from krappy.partitioner import partition_for
 from krappy.types import TopicPartition
 from tests.clients.several import Cluster, cluster
@@ -121,6 +122,30 @@ async def test_producers_wait_for_leaders_that_hear_of_a_new_topic_later(several
                     await producer.send(b"v", partition=partition)
         else:
             await anyio.to_thread.run_sync(send_to_each_of_three, several.addresses)
+
+
+async def test_a_producer_outlives_a_broker_that_is_too_busy_to_tell_of_leaders(
+    several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several.create("t", 3)
+    several.create_no_topics()
+    refresh, busy = Router.refresh, 0
+
+    async def refused(router: Router, topics: Iterable[str], deadline: float) -> None:
+        nonlocal busy
+        if late.is_set() and busy < 2:
+            busy += 1
+            raise Overloaded("too many requests wait already")
+        await refresh(router, topics, deadline)
+
+    late = threading.Event()
+    monkeypatch.setattr(Router, "refresh", refused)
+    async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
+        with several.late("t", 2, 3, seconds=0.5):
+            late.set()
+            for partition in range(3):
+                await producer.send(b"v", partition=partition)
+    assert busy == 2
 
 
 def send_to_each_of_three(addresses: list[str]) -> None:
