@@ -139,7 +139,7 @@ def test_no_list_leaves_out_native_groups_that_are_loaded_anew(
             with pytest.raises(CoordinatorNotAvailable):
                 peer.ask(m.Groups(), m.GroupsFound)
             with (
-                blocking.connect(str(cluster.brokers[at].settings["listen_native"]), timeout=15) as hasty,
+                blocking.connect(str(cluster.brokers[at].settings["listen_native"]), timeout=5) as hasty,
                 pytest.raises(CoordinatorNotAvailable),
             ):
                 hasty.groups()

@@ -15,7 +15,7 @@ from tests.crash.life import Life
 from tests.long import LONG
 from tests.process import Launcher, launcher
 
-LIVES, CYCLES = 6 if LONG else 2, 16
+LIVES, CYCLES = (6, 16) if LONG else (2, 10)
 
 
 @pytest.fixture(scope="module")
