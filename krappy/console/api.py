@@ -327,7 +327,7 @@ async def _read_body(operation: ApiOperation, call: Call) -> Any:
         raise HttpError(
             408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close"
         )
-    call.payer.wrote(len(data))
+    await call.payer.wrote(len(data))
     call.packed = media != JSON
     try:
         if len(data) > MAX_BODY:

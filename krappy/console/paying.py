@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any, TypeVar
 
+import trio
+
 from krappy.console.problems import HttpError
 from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.security.quota import LENT, Payer
@@ -42,8 +44,8 @@ class HttpPayer:
         waits = {QuotaKey.REQUEST: min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST)}
         if self._reads and (wait := quotas.wait(QuotaKey.CONSUME, payer)) > LENT:
             waits[QuotaKey.CONSUME] = wait
-        if self._writes:
-            waits[QuotaKey.PRODUCE] = quotas.wait(QuotaKey.PRODUCE, payer)
+        if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > LENT:
+            waits[QuotaKey.PRODUCE] = wait
         key = max(waits, key=lambda each: waits[each])
         if waits[key]:
             raise _refusal(key, waits[key])
@@ -64,10 +66,16 @@ class HttpPayer:
             self._quotas.repay(QuotaKey.CONSUME, self._payer, self._lent)
             self._lent = 0.0
 
-    def wrote(self, size: int) -> None:
-        """Counts the bytes of a request. Raises HttpError (429): others have written since `check`."""
-        if self._writes and self._quotas.on and self._quotas.place(QuotaKey.PRODUCE, self._payer, size, 0.0) is None:
+    async def wrote(self, size: int) -> None:
+        """Counts the bytes of a request, which takes its place in line behind other writes: beside one who always
+        writes there is no moment without. Raises HttpError (429)."""
+        if not (self._writes and self._quotas.on):
+            return
+        place = self._quotas.place(QuotaKey.PRODUCE, self._payer, size, LENT)
+        if place is None:
             raise _refusal(QuotaKey.PRODUCE, self._quotas.wait(QuotaKey.PRODUCE, self._payer))
+        if place.wait:
+            await trio.sleep(place.wait)
 
     def read(self, size: int) -> None:
         """Counts the bytes of an answer."""

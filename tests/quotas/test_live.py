@@ -35,8 +35,8 @@ class Views:
         self.stand = True
         self.revoked: list[Any] = []
 
-    def allow(self, rate: float) -> None:
-        self.quotas._use.take(QuotaSet({QuotaEntity("ada"): {QuotaKey.CONSUME: rate}}))
+    def allow(self, rate: float, key: QuotaKey = QuotaKey.CONSUME) -> None:
+        self.quotas._use.take(QuotaSet({QuotaEntity("ada"): {key: rate}}))
         self.quotas.on = True
         self.quotas.version += 1
         self.quotas.changed.fire()
@@ -178,3 +178,30 @@ def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
     assert views.sent > RATE * HOUR / 20
     assert answered > HOUR / 6
     assert views.sent + answered * 3 * RATE <= RATE * HOUR + PART + 10 * RATE
+
+
+def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time() -> None:
+    views, wait = Views(), 0.0
+    payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
+
+    async def write() -> None:
+        nonlocal wait
+        while True:
+            place = views.quotas.place(QuotaKey.PRODUCE, Payer("ada"), RATE / 4, 10.0)
+            assert place is not None
+            wait = place.wait
+            await trio.sleep(place.wait + place.silence)
+
+    async def main() -> None:
+        views.allow(RATE, QuotaKey.PRODUCE)
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(write)
+            await trio.sleep(9.5)
+            assert wait > 0
+            for _ in range(5):
+                payer.check()
+                await payer.wrote(100)
+            nursery.cancel_scope.cancel()
+
+    simulate(main)
