@@ -27,6 +27,7 @@ from krappy.wire import messages
 
 Setting = str | int | float | bool | None
 Differences = dict[str, tuple[Any, Any]]  # by setting, or "partitions": what was asked for, and what is
+AWAY = 5.0  # seconds for which a leader is waited for that would only tell how far a group's partition goes
 HOLDING = 600.0  # seconds that a broker may take to link its files for a backup: it waits for running compactions
 
 
@@ -209,16 +210,24 @@ async def all_offsets(router: Router, topic: str, start: str, start_at: int | No
 
 
 async def leaders_offsets(
-    router: Router, topic: str, start: str, start_at: int | None, partitions: Iterable[int]
+    router: Router,
+    topic: str,
+    start: str,
+    start_at: int | None,
+    partitions: Iterable[int],
+    deadline: float | None = None,
 ) -> dict[int, int]:
-    """As `offsets`, asked of each partition's leader. `start`, `start_at`: as the protocol has them."""
+    """As `offsets`, asked of each partition's leader. `start`, `start_at`: as the protocol has them. `deadline`: as in
+    `Router.of_leaders`."""
 
     def of(some: list[int]) -> messages.ConsumerRegistration:
         """A reader's registration tells the offsets of some partitions."""
         return messages.ConsumerRegistration([topic], partitions=some, start=start, start_at=start_at)
 
     found: dict[int, int] = {}
-    for link, _, answer in await router.of_leaders(topic, partitions, of, messages.ConsumerRegistered):
+    for link, _, answer in await router.of_leaders(
+        topic, partitions, of, messages.ConsumerRegistered, deadline=deadline
+    ):
         found |= {index: offset for _, index, offset in answer.positions}
         link.tell(messages.Unregister(answer.handle), messages.Unregistered)
     return dict(sorted(found.items()))
@@ -286,11 +295,11 @@ async def _with_ends(router: Router, groups: list[GroupInfo]) -> list[GroupInfo]
     ends: dict[str, dict[int, int]] = {}
     for topic, partitions in unknown.items():
         with suppress(UnknownTopic, UnknownPartition, NotLeader, ConnectionLost, RequestTimeout):
-            deadline = router.runtime.now() + router.timeout
+            deadline = router.runtime.now() + min(router.timeout, AWAY)
             await router.refresh([topic], deadline)
             known = (await router.topic(topic, deadline)).partitions
             led = [index for index in sorted(partitions) if index < len(known) and known[index].leader != NOBODY]
-            ends[topic] = await leaders_offsets(router, topic, "latest", None, led)
+            ends[topic] = await leaders_offsets(router, topic, "latest", None, led, deadline)
 
     def whole(each: GroupPartition) -> GroupPartition:
         end = ends.get(each.topic, {}).get(each.partition, -1)

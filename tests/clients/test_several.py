@@ -15,7 +15,7 @@ import trio
 import krappy
 from krappy import blocking
 from krappy.broker.kafka_groups.admin import Admin
-from krappy.clients import sending
+from krappy.clients import admin, sending
 from krappy.clients.cluster import HEARD, KnownCluster, KnownPlaces
 from krappy.clients.router import Router
 from krappy.clients.watching import Watching
@@ -488,3 +488,19 @@ async def test_a_list_of_groups_is_asked_for_until_the_brokers_agree_who_coordin
         agreed.start()
         assert [each.group for each in await client.groups()] == ["moved"]
         agreed.join()
+
+
+async def test_a_group_is_told_of_though_its_leader_is_lost(several: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers name a leader until its session is over."""
+    several.create("t", 3)
+    monkeypatch.setattr(admin, "AWAY", 0.3)
+    async with krappy.connect(several.addresses[1:]) as client:
+        await client.commit("told", {TopicPartition("t", 0): 0})
+        found = await client.group("told")
+        [told] = found.partitions
+        unknown = [found._replace(partitions=[told._replace(end=-1, lag=-1)])]
+        router = client._connection.router
+        assert await admin._with_ends(router, unknown) == [found]
+        several.kill(several.leaders["t", 0][0])
+        with anyio.fail_after(10):
+            assert await admin._with_ends(router, unknown) == unknown
