@@ -8,11 +8,11 @@ from typing import Any
 
 from krappy.bench.pipe import close_pipes, open_pipes
 from krappy.cli.errors import Failure
-from krappy.errors import KrappyError, NotCoordinator, UnknownGroup
-from krappy.wire.messages import DeleteGroup, Metadata
+from krappy.errors import KrappyError, NotCoordinator, NotLeader, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.wire.messages import ConsumerRegistration, DeleteGroup, Metadata
 
 NOBODY = -1
-PATIENCE = 10.0  # seconds until a group has its coordinator
+PATIENCE = 10.0  # seconds until a group has its coordinator, and the leader of a new topic knows that
 
 
 def leader_of(address: str, topic: str) -> str:
@@ -29,7 +29,24 @@ def leader_of(address: str, topic: str) -> str:
     [leader] = leaders
     if (found := brokers.get(leader)) is None:
         raise Failure("no broker leads the topic of this bench now: try again")
+    _until_it_leads(found, topic)
     return found
+
+
+def _until_it_leads(address: str, topic: str) -> None:
+    """A leader hears of a new topic a little later than others may. Raises what it says in the end."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        (pipe,) = open_pipes(address, 1)
+        try:
+            pipe.ask(ConsumerRegistration([topic]))  # it goes with the connection
+            return
+        except (NotLeader, UnknownTopic, UnknownPartition):
+            if time.monotonic() > end:
+                raise
+        finally:
+            close_pipes([pipe])
+        time.sleep(0.05)
 
 
 def coordinator_of(address: str, group: str) -> str:

@@ -19,13 +19,13 @@ Krappy = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def krappy(cluster: ClusterProcesses, capfd: pytest.CaptureFixture[str]) -> Krappy:
+def krappy(cluster: ClusterProcesses, capsys: pytest.CaptureFixture[str]) -> Krappy:
     """Runs `krappy cluster …` at a broker: (id, *arguments) -> status, stdout, stderr."""
 
     def call(id: int, *arguments: str) -> tuple[int, str, str]:
-        capfd.readouterr()
+        capsys.readouterr()  # of Python only: librdkafka of an earlier test may write to the descriptor
         status = run(["cluster", *arguments, "--address", cluster.brokers[id].address])
-        return status, *capfd.readouterr()
+        return status, *capsys.readouterr()
 
     return call
 
