@@ -3,14 +3,12 @@ written."""
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
-
 import msgpack
 import pytest
 
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import MAX_RUNS, WINDOW, Leases, LogSlice
+from tests.calls import counted
 from tests.long import LONG
 
 LOG = 1_000_000
@@ -55,20 +53,14 @@ def test_events_that_nobody_settles_hold_up_the_group_and_not_its_memory() -> No
 
 def test_what_an_acknowledgement_costs_does_not_depend_on_how_many_polls_there_were() -> None:
     """Each poll brings one event, with key order: each could be a block of its own."""
-    leases, calls = KeyedLeases(0, max_deliveries=5), 0
+    leases = KeyedLeases(0, max_deliveries=5)
 
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
+    def polls_and_acks() -> None:
         for offset in range(1_000):
             leases.lease(0, "one", 60_000, LogSlice(offset, offset + 1, [(offset, offset)], [offset]), 1)
         for offset in range(0, 1_000, 2):
             leases.ack("one", offset, offset)
-    finally:
-        sys.setprofile(before)
+
+    _, calls = counted(polls_and_acks)
     assert leases.unsettled == 500
     assert calls < 200_000
