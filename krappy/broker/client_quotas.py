@@ -118,14 +118,18 @@ class ClientQuotas:
             left = end - trio.current_time()
             if left <= 0:
                 return False
-            lot = self._waiting.setdefault((key, payer), trio.lowlevel.ParkingLot())
-            try:
-                with trio.move_on_after(min(wait, left)):
-                    await lot.park()
-            finally:
-                if not lot:
-                    self._waiting.pop((key, payer), None)
+            await self._pause(key, payer, min(wait, left))
         return True
+
+    async def _pause(self, key: QuotaKey, payer: Payer, seconds: float) -> None:
+        """Ends before, should there be less to wait by now."""
+        lot = self._waiting.setdefault((key, payer), trio.lowlevel.ParkingLot())
+        try:
+            with trio.move_on_after(seconds):
+                await lot.park()
+        finally:
+            if not lot:
+                self._waiting.pop((key, payer), None)
 
     async def in_line(self, key: QuotaKey, payer: Payer, amount: float, stands: Callable[[], bool]) -> None:
         await while_standing(stands, partial(self._in_line, key, payer, amount))
@@ -135,8 +139,8 @@ class ClientQuotas:
         try:
             while amount > 0:  # a second's worth at a time: others have their places between
                 async with line:
-                    if self.wait(key, payer):
-                        await self.within(key, payer)
+                    if wait := self.wait(key, payer):
+                        await self._pause(key, payer, wait)
                         await trio.sleep(ASIDE)
                     piece = min(amount, max(1.0, self.rate(key, payer)))
                     amount -= piece
