@@ -25,6 +25,7 @@ from krappy.errors import (
 from tests.chaos.checker import Violation, shortened
 
 PUBLISHED = "published"  # the topic
+COPIED = "copied"  # what a stream of Spark has read of it (spark.py)
 TTL_SECONDS = 900.0
 WAIT_SECONDS = 10.0
 HASTY_SECONDS = 0.2  # a driver that waits for no more than this for a commit, and then aborts
@@ -197,7 +198,7 @@ class JobDriver:
                             self._commit(client, job, WAIT_SECONDS)
                             if job.answer != known:
                                 return [Violation("job", f"{job.name} was {known}, and is {job.answer}")]
-                    return check_jobs(self.jobs, _published(client, self.name))
+                    return check_jobs(self.jobs, published(client, f"{self.name}-"))
             except KrappyError as error:
                 said = f"{type(error).__name__}: {error}"
                 time.sleep(0.2)
@@ -205,8 +206,8 @@ class JobDriver:
         return [Violation("stuck", f"the ends of {left} are not told in peace: {said}")]
 
 
-def _published(client: blocking.Client, driver: str) -> list[PublishedRow]:
-    """The rows of all jobs of a driver."""
-    with client.consumer(PUBLISHED, start="earliest", end="now") as consumer:
+def published(client: blocking.Client, prefix: str, topic: str = PUBLISHED) -> list[PublishedRow]:
+    """The rows whose values begin so. Raises KrappyError."""
+    with client.consumer(topic, start="earliest", end="now") as consumer:
         found = [PublishedRow(each.partition, each.offset, each.value or b"") for each in consumer]
-    return [row for row in found if row.value.startswith(f"{driver}-".encode())]
+    return [row for row in found if row.value.startswith(prefix.encode())]

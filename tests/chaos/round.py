@@ -15,7 +15,7 @@ from tests.chaos.checker import Violation
 from tests.chaos.faults import anew
 from tests.chaos.faults.base import TOPICS, plan
 from tests.chaos.faults.moves import reassign_home
-from tests.chaos.jobs import PUBLISHED
+from tests.chaos.jobs import COPIED, PUBLISHED
 from tests.chaos.machines import Shims
 from tests.chaos.networks import Network
 from tests.chaos.replicas import check_views, replicas
@@ -26,6 +26,7 @@ from tests.cluster.transfers import ACCOUNTS, ORDERS
 
 HEAL_SECONDS = 90.0  # within which all replicas are in sync again, on whatever machine
 WARM_EVENTS, WARM_SECONDS = 500, 60.0  # so many are acknowledged before the trouble, unless that takes too long
+WARM_SPARK_SECONDS = 120.0  # as long for a session to start, and for what it does first
 SETTLE_SECONDS = 2.0
 SETTINGS: dict[str, Any] = {
     "durability": "fsync",
@@ -65,7 +66,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Order:
     """What a round is to be. `kinds`: of faults; `settings`: of brokers; `shims`: see machines.py; `program`: porcupine
-    (None: it can't be built)."""
+    (None: it can't be built); `spark`: whether there is a client with Spark."""
 
     seed: int
     seconds: float
@@ -75,6 +76,7 @@ class Order:
     settings: Mapping[str, Any]
     shims: Shims
     program: Path | None
+    spark: bool
 
 
 def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None]) -> Outcome:
@@ -83,14 +85,14 @@ def run(order: Order, folder: Path, network: Network, tell: Callable[[str], None
     kinds = [each for each in order.kinds if order.shims.disk is not None or not each.startswith("power")]
     planned = plan(order.seed, order.seconds, kinds, swarm=order.swarm)
     with world(folder, network, order.zookeepers, order.shims, **order.settings) as made:
-        workload = Workload(made, order.seed)
+        workload = Workload(made, order.seed, spark=order.spark)
         workload.make_topics()
         _, lacking = made.until_in_sync(TOPICS, HEAL_SECONDS)
         if lacking:
             outcome.violations.append(Violation("healing", f"before any trouble: {lacking[:3]}"))
         workload.start()
-        warm = time.monotonic() + WARM_SECONDS
-        while workload.history.acked < WARM_EVENTS and time.monotonic() < warm:
+        warm = time.monotonic() + (WARM_SPARK_SECONDS if order.spark else WARM_SECONDS)
+        while not workload.warm(WARM_EVENTS) and time.monotonic() < warm:
             time.sleep(0.1)
         tell(f"trouble begins; {workload.history.acked} events acknowledged")
         trouble = Trouble(made, planned, tell)
@@ -142,6 +144,8 @@ def _facts(workload: Workload) -> dict[str, Any]:
         "members_troubles": {each.history.group: each.troubles[-3:] for each in workload.members if each.troubles},
         "jobs": {each.name: each.done for each in workload.jobs},
         "jobs_troubles": {each.name: each.troubles[-3:] for each in workload.jobs if each.troubles},
+        "spark": {each.name: each.done for each in workload.spark},
+        "spark_troubles": {each.name: each.troubles[-3:] for each in workload.spark if each.troubles},
         "mover_troubles": workload.transfers.mover.failed[-3:],
         "watches": workload.watcher.begun,
         "consumers_that_did_not_close": workload.left,
@@ -171,7 +175,7 @@ def _judge(made: World, workload: Workload, order: Order, folder: Path) -> Seque
     folders = {id: machine.process.data for id, machine in made.machines.items()}
     logs, found = replicas(folders, EVENTS, TOPICS[EVENTS])
     found += checker.check(workload.history, logs)
-    for topic in (REGISTERS, ORDERS, ACCOUNTS, PUBLISHED):
+    for topic in (REGISTERS, ORDERS, ACCOUNTS, PUBLISHED, COPIED):
         logs, missing = replicas(folders, topic, TOPICS[topic])
         found += missing + checker.check_equal(logs)
     if made.anew.number:

@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from random import Random
 
+from krappy.errors import ConfigError
+from krappy.spark.session import java_home
 from tests.chaos import linearizability, networks
 from tests.chaos.faults.base import KINDS
 from tests.chaos.machines import CLOCK, Shims
@@ -41,6 +43,7 @@ ROUND_SECONDS = 90.0
 STANDS_STILL_S = 600  # beyond its trouble: a round that takes longer is ended
 CANT = 2  # exit status
 CLIENTS_LOG = "clients.log"  # in the folder of a round: what librdkafka tells of its consumers
+SPARK_SHARE = 0.3  # of the rounds that have a client with Spark, which takes much of a small machine
 POWER_SHARE = 0.5  # of the rounds that record disks, so that power can be lost; such brokers are slower
 
 
@@ -58,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--list-faults", action="store_true", help="show the kinds, and what each stands for")
     found.add_argument("--no-namespaces", action="store_true", help="all on 127.0.0.1; nothing can be cut then")
     found.add_argument("--power", choices=("seed", "on", "off"), default="seed", help="whether disks are recorded")
+    found.add_argument(
+        "--spark", choices=("seed", "on", "off"), default="seed", help="whether there is a Spark session"
+    )
     found.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings of the brokers")
     found.add_argument("--folder", type=Path, help="where rounds have their folders (a temporary one)")
     found.add_argument("--keep", action="store_true", help="keep the folders of good rounds, too")
@@ -77,6 +83,7 @@ class Round:
         self._disk: Path | None = None
         self._clock: Path | None = None
         self._program: Path | None = None
+        self._spark = False
         self._began = time.monotonic()
         self._terminal = os.fdopen(os.dup(2), "w", buffering=1)
 
@@ -95,6 +102,12 @@ class Round:
             self._program = linearizability.build()
         except linearizability.NotBuilt as reason:
             self.say(f"registers are not judged: {reason}")
+        if self._options.spark != "off":
+            try:
+                java_home()
+                self._spark = True
+            except ConfigError as reason:
+                self.say(f"nothing is written by Spark: {reason}")
         if not self._network.cuts:
             self.say("nothing can be cut: all servers are on 127.0.0.1")
         elif self._network.refused:
@@ -112,6 +125,7 @@ class Round:
         random = Random(options.seed)
         zookeepers = random.choice([1, 3])
         power = random.random() < POWER_SHARE or options.power == "on" or "power" in " ".join(options.faults or [])
+        spark = random.random() < SPARK_SHARE or options.spark == "on"
         order = Order(
             seed=options.seed,
             seconds=options.seconds,
@@ -121,10 +135,12 @@ class Round:
             settings={**SETTINGS, **dict(each.split("=", 1) for each in options.set)},
             shims=Shims(self._disk if power else None, self._clock),
             program=self._program,
+            spark=spark and self._spark,
         )
         self._folder.mkdir()
         recorded = "recorded" if order.shims.disk else "not recorded"
-        self.say(f"seed {options.seed}: {order.zookeepers} ZooKeepers, disks {recorded}, {self._folder}")
+        with_spark = ", with Spark" if order.spark else ""
+        self.say(f"seed {options.seed}: {order.zookeepers} ZooKeepers, disks {recorded}{with_spark}, {self._folder}")
         with (self._folder / CLIENTS_LOG).open("wb") as log:
             os.dup2(log.fileno(), 2)  # librdkafka writes there, also what a client that hangs never asks for
         faulthandler.dump_traceback_later(options.seconds + STANDS_STILL_S, file=self._terminal)

@@ -68,6 +68,8 @@ def test_a_short_run(tmp_path: Path) -> None:
         str(SECONDS),
         "--power",
         "off",
+        "--spark",
+        "off",
         "--json",
         "--folder",
         str(tmp_path / "run"),

@@ -22,11 +22,12 @@ from tests.chaos.checker import Violation
 from tests.chaos.faults.base import TOPICS
 from tests.chaos.groups import GroupHistory, check_group
 from tests.chaos.histories import History, Operation
-from tests.chaos.jobs import PUBLISHED, JobDriver
+from tests.chaos.jobs import COPIED, PUBLISHED, JobDriver
 from tests.chaos.members import KafkaMember, Member, NativeMember
 from tests.chaos.readers import NativeReader, RdkafkaReader, Reader
 from tests.chaos.registers import RegisterClient
 from tests.chaos.sharing import ShareMember, configure
+from tests.chaos.spark import SparkDriver
 from tests.chaos.transfers import Transfers
 from tests.chaos.watchers import Watcher
 from tests.chaos.world import Patience, World
@@ -46,7 +47,7 @@ FOR_EVER = str(2**63 - 1)
 
 
 class Workload:
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, *, spark: bool) -> None:
         random = Random(seed)
         self.world, self.history = world, History()
         where = (self.history, EVENTS, TOPICS[EVENTS])
@@ -79,6 +80,8 @@ class Workload:
             self.members += [
                 KafkaMember(world.kafka, group.group, group, EVENTS, self._chance(random)) for _ in range(MEMBERS)
             ]
+        self.spark = [SparkDriver(world.native, world.folder, self._chance(random))] if spark else []
+        self.drivers: list[JobDriver | SparkDriver] = [*self.jobs, *self.spark]
 
     @staticmethod
     def _chance(random: Random) -> Random:
@@ -90,7 +93,7 @@ class Workload:
         made = [
             NewTopic(EVENTS, TOPICS[EVENTS], 3, config=config),
             NewTopic(REGISTERS, TOPICS[REGISTERS], 3, config={**config, "cleanup.policy": "compact"}),
-            *(NewTopic(name, TOPICS[name], 3, config=config) for name in (ORDERS, ACCOUNTS, PUBLISHED)),
+            *(NewTopic(name, TOPICS[name], 3, config=config) for name in (ORDERS, ACCOUNTS, PUBLISHED, COPIED)),
         ]
         until = time.monotonic() + PROGRESS_SECONDS
         for topic in made:
@@ -117,8 +120,12 @@ class Workload:
             member.start()
         self.watcher.start()
         self.transfers.start()
-        for driver in self.jobs:
+        for driver in self.drivers:
             driver.start()
+
+    def warm(self, events: int) -> bool:
+        """Whether so many are acknowledged, and Spark has done something, too."""
+        return self.history.acked >= events and all(each.done for each in self.spark)
 
     def progress(self) -> list[Violation]:
         """After the trouble: each writer, and each client of the registers, gets on."""
@@ -142,8 +149,8 @@ class Workload:
 
     def finish(self) -> list[Violation]:
         """Ends who writes, then who reads and must have everything first."""
-        found = _ended([*self.writers, *self.registers, *self.jobs])
-        for driver in self.jobs:
+        found = _ended([*self.writers, *self.registers, *self.drivers])
+        for driver in self.drivers:  # Spark's stream reads what the others have published
             found += driver.finish(self._patience())
         found += self.watcher.finish(self._patience())
         try:
@@ -214,7 +221,7 @@ def tell_stacks(file: Path) -> None:
                 )
 
 
-def _ended(actors: Sequence[Writer | RegisterClient | Member | JobDriver]) -> list[Violation]:
+def _ended(actors: Sequence[Writer | RegisterClient | Member | JobDriver | SparkDriver]) -> list[Violation]:
     """Ends them all; a violation for each that does not end."""
     found = []
     for each in actors:

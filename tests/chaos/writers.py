@@ -99,6 +99,7 @@ class RdkafkaWriter(Writer):
         self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "acks": "all", **QUIET}
         self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 300_000, "request.timeout.ms": 10_000}
         self._settings |= {"log_level": 7, "debug": "eos"}
+        self._broken: list[Producer] = []
 
     def _write(self, writer: str) -> None:
         fatal: list[KafkaError] = []
@@ -118,8 +119,10 @@ class RdkafkaWriter(Writer):
                     producer.produce(self._topic, event.value, b"%d" % (number % 50), event.partition, on_delivery=told)
                 producer.poll(0)
                 time.sleep(self._pause)
-        finally:
-            producer.flush(FLUSH_SECONDS)
+        except SystemError:
+            self._broken.append(producer)  # confluent_kafka's own: such a producer may neither flush nor end
+            raise
+        producer.flush(FLUSH_SECONDS)
         if fatal:
             raise KafkaException(fatal[0])
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, NamedTuple, TypeVar
 
-from tests.chaos.jobs import PUBLISHED
+from tests.chaos.jobs import COPIED, PUBLISHED
 from tests.chaos.machines import Machine
 from tests.chaos.world import World
 from tests.cluster.transfers import ACCOUNTS, ORDERS
 from tests.cluster.transfers import PARTITIONS as MOVED
 
 # What is judged, with the numbers of partitions.
-TOPICS = {"events": 6, "registers": 3, ORDERS: MOVED, ACCOUNTS: MOVED, PUBLISHED: 3}
+TOPICS = {"events": 6, "registers": 3, ORDERS: MOVED, ACCOUNTS: MOVED, PUBLISHED: 3, COPIED: 2}
 PAUSE_MEAN, PAUSE_MOST = 5.0, 15.0  # seconds between the beginnings of two faults
 # The share of the kinds that a round has. With few kinds it gets deeper into each (swarm testing, Groce et al. 2012).
 CHOSEN = 0.6

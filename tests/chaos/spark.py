@@ -1,0 +1,163 @@
+"""Spark through trouble: writes that are there whole and once or not at all, reads that have all of those that were
+done, and a stream from one topic to another that is stopped and goes on: each event is copied once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from krappy import blocking
+from krappy.errors import KrappyError
+from tests.chaos.checker import Violation, shortened
+from tests.chaos.jobs import COPIED, PUBLISHED, ChaosJob, JobFate, check_jobs, published
+from tests.process import ROOT
+from tests.spark.conftest import python_path
+from tests.spark.warm import program
+
+NAME = "spark"
+ENDS_SECONDS = 300.0  # within which a command is answered that began in trouble
+Counts = Mapping[str, Sequence[int]]
+
+
+class SparkEnded(AssertionError):
+    """Spark's process is gone."""
+
+
+def check_read(jobs: Sequence[ChaosJob], found: Counts) -> list[str]:
+    """`jobs`: all that was begun before the read; `found`: (rows, different rows) of each."""
+    wrong = [f"a read has {name}, which was not begun" for name in found.keys() - {job.name for job in jobs}]
+    for job in jobs:
+        rows, different = found.get(job.name, (0, 0))
+        if rows > different or rows > len(job.rows) or (rows < len(job.rows) and job.fate is JobFate.COMMITTED):
+            told = f"{job.name}, which is {job.fate.value}"
+            wrong.append(f"a read has {rows} rows of {told}, {different} different ones of {len(job.rows)}")
+    return wrong
+
+
+def check_copied(there: Sequence[bytes], copied: Sequence[bytes]) -> list[str]:
+    """`there`: what the stream reads; `copied`: what it has written."""
+    wanted, has = Counter(there), Counter(copied)
+    found = [f"{count} times too few in the copy: {value!r}" for value, count in sorted((wanted - has).items())]
+    return found + [
+        f"{count} times too often in the copy: {value!r}" for value, count in sorted((has - wanted).items())
+    ]
+
+
+class SparkDriver:
+    """One command after the other, in a thread of its own, until `stop`."""
+
+    def __init__(self, addresses: str, folder: Path, random: Random) -> None:
+        self.name, self._addresses, self._folder, self._random = NAME, addresses, folder, random
+        self.jobs: list[ChaosJob] = []
+        self.done: Counter[str] = Counter()  # commands that came to their end
+        self.troubles: list[str] = []
+        self._wrong: list[str] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+
+    def start(self) -> None:
+        folder = self._folder / NAME
+        folder.mkdir()
+        environ = {**os.environ, "PYTHONPATH": python_path(folder), "PYSPARK_PYTHON": program(folder)}
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.spark_program", self._addresses, str(folder)],
+                cwd=ROOT,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Raises AssertionError if it does not end."""
+        self._thread.join(ENDS_SECONDS)
+        if self._thread.is_alive():
+            self._process.kill()
+            raise AssertionError(f"{NAME} does not end")
+
+    def finish(self, is_over: Callable[[], bool]) -> list[Violation]:
+        """In peace, once nobody else writes: judges all that is there, and that the stream gets all of it."""
+        lacking = ["nothing was read"]
+        try:
+            while lacking and not is_over():
+                lacking = self._copied() if self._copy() else ["no copy came to its end"]
+            self._read()
+            self._process.stdin.close()  # type: ignore[union-attr]
+            self._process.wait(ENDS_SECONDS)
+            with blocking.connect(self._addresses, timeout=10) as client:
+                return check_jobs(self.jobs, published(client, f"{NAME}-")) + shortened(
+                    [Violation(NAME, text) for text in [*self._wrong, *lacking]]
+                )
+        except (SparkEnded, OSError, subprocess.TimeoutExpired, KrappyError) as error:
+            return [Violation("stuck", f"{NAME}: {type(error).__name__}: {error}")]
+        finally:
+            self._process.kill()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._random.choices([self._write, self._read, self._copy], [3, 1, 1])[0]()
+        except SparkEnded as error:
+            self._wrong.append(str(error))
+
+    def _write(self) -> bool:
+        rows, tasks = self._random.choice([1, 50, 2000]), self._random.choice([1, 2, 3])
+        job = ChaosJob(f"{NAME}-{len(self.jobs)}")
+        job.rows = {b"%s %d" % (job.name.encode(), number) for number in range(rows)}
+        job.fate = JobFate.UNKNOWN
+        self.jobs.append(job)
+        done = self._ask("write", job.name, rows, tasks) is not None
+        if done:
+            job.fate = JobFate.COMMITTED
+        return done
+
+    def _read(self) -> bool:
+        told = self._ask("read", f"{NAME}-")
+        if told is not None:
+            self._wrong += check_read(self.jobs, told["found"])
+        return told is not None
+
+    def _copy(self) -> bool:
+        return self._ask("copy") is not None
+
+    def _copied(self) -> list[str]:
+        """What the copy lacks, or has too much of. Raises KrappyError."""
+        with blocking.connect(self._addresses, timeout=10) as client:
+            there, copied = ([each.value for each in published(client, "", topic)] for topic in (PUBLISHED, COPIED))
+        return check_copied(there, copied)
+
+    def _ask(self, *command: Any) -> dict[str, Any] | None:
+        """None: it has failed. Raises SparkEnded."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(json.dumps(command) + "\n")
+            stdin.flush()
+            answer = stdout.readline()
+        except OSError:
+            answer = ""
+        if not answer:
+            raise SparkEnded(f"{NAME} ended by itself while it was to {command[0]}: {self._folder / NAME / 'log'}")
+        told: dict[str, Any] = json.loads(answer)
+        if "error" in told:
+            self.troubles.append(f"{command[0]}: {told['error']}")
+            time.sleep(0.3)
+            return None
+        self.done[command[0]] += 1
+        return told
