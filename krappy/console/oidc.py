@@ -28,7 +28,8 @@ from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrou
 COOKIE = "krappy_login"
 LASTS_MS = 300_000
 TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
-MOST, MOST_OF_ONE = 32, 8  # requests that wait for the provider, of everybody and of one address
+MOST, MOST_OF_ONE = 32, 8  # requests that wait for the provider, of everybody and of one address; for whom it is never
+# more than is left for all others
 
 
 class ProviderLogins:
@@ -80,7 +81,7 @@ class ProviderLogins:
     def _asking(self, host: str) -> Iterator[None]:
         """Around a request to the provider. Raises HttpError (503)."""
         host = network(host)
-        if self._waiting[host] >= MOST_OF_ONE or self._waiting.total() >= MOST:
+        if self._waiting[host] >= min(MOST_OF_ONE, MOST - self._waiting.total()):
             what = "too many logins wait for the identity provider already; try again later"
             raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", what, Retry_After="1")
         self._waiting[host] += 1

@@ -28,7 +28,7 @@ LEAST_BITS = 2048
 MOST = 100  # keys
 PAUSE = 5.0  # seconds between two readings for unknown keys
 MOST_WAITING = 1_000  # tokens of unknown keys that wait for a reading; others are refused at once,
-MOST_OF_ONE = 100  # and of one address: anybody can make them
+MOST_OF_ONE = 100  # and of one address: anybody can make them. It is never more than is left for all others
 FIRST_RETRY, LAST_RETRY = 1.0, 60.0  # seconds after a reading that has failed
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ALGORITHMS: dict[tuple[str, str], tuple[str, ...]] = {  # by type and curve
@@ -99,7 +99,7 @@ class TokenKeys:
     async def find(self, id: str | None, algorithm: str, host: str = "") -> TokenKey | None:
         """The key of this id; without one, the only key for the algorithm. `host`: the address of who asks."""
         found, came, address = self._find(id, algorithm), trio.current_time(), network(host)
-        if found is not None or self._waiting[address] >= MOST_OF_ONE or self._waiting.total() >= MOST_WAITING:
+        if found is not None or self._waiting[address] >= min(MOST_OF_ONE, MOST_WAITING - self._waiting.total()):
             return found
         self._waiting[address] += 1
         try:
@@ -107,7 +107,8 @@ class TokenKeys:
                 found = self._find(id, algorithm)
                 if found is None and self._began < came:  # it may be newer than what was read
                     await trio.sleep_until(self._tried + PAUSE)
-                    await self.read_again()
+                    with trio.CancelScope(shield=True):  # it is for all who wait, though this one may leave
+                        await self.read_again()
                     found = self._find(id, algorithm)
         finally:
             self._waiting -= Counter((address,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from krappy.console import oidc
 from krappy.console.attempts import MOST, Attempts, TooManyAttempts, WrongToken
 from krappy.console.oidc import MOST_OF_ONE, ProviderLogins
 from krappy.console.problems import HttpError
@@ -162,6 +164,37 @@ def test_who_waits_for_the_provider_is_bounded_by_network() -> None:
             await wait_all_tasks_blocked()
             with pytest.raises(HttpError, match="too many logins wait"):
                 await logins.begin(0, ONE)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_few_networks_leave_room_for_another_one_at_the_provider() -> None:
+    class Silent:
+        waiting = 0
+
+        async def begin(self) -> Any:
+            self.waiting += 1
+            await trio.sleep_forever()
+
+        async def finish(self, code: str, attempt: Any) -> Any: ...
+
+    async def main() -> None:
+        silent = Silent()
+        logins = ProviderLogins(silent, b"", lambda event, **facts: None)
+
+        async def come(host: str) -> None:
+            with suppress(HttpError):
+                await logins.begin(0, host)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * oidc.MOST):
+                nursery.start_soon(come, f"10.0.0.{number % 6}")
+            await wait_all_tasks_blocked()
+            before = silent.waiting
+            nursery.start_soon(come, "10.0.0.9")
+            await wait_all_tasks_blocked()
+            assert silent.waiting == before + 1
             nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -545,6 +545,51 @@ def test_only_so_many_wait_for_keys() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_many_addresses_leave_room_for_another() -> None:
+    """Ten could fill all places."""
+    there = [new_key()]
+
+    async def read() -> bytes:
+        await trio.sleep(1)
+        return json.dumps({"keys": [each.public for each in there]}).encode()
+
+    async def main() -> None:
+        keys = token_keys.TokenKeys(read, 3600, lambda event, **_: None)
+        await keys.read_again()
+        there.append(there[0]._replace(id="new"))
+        async with trio.open_nursery() as nursery:
+            for number in range(token_keys.MOST_WAITING):
+                nursery.start_soon(keys.find, "x", "RS256", f"10.0.{number % 10}.1")
+            await trio.testing.wait_all_tasks_blocked()
+            assert await keys.find("new", "RS256", "10.1.0.1") is not None
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+
+
+def test_a_stranger_who_leaves_during_a_reading_ends_it_for_nobody() -> None:
+    key, found = new_key(), []
+
+    async def read() -> bytes:
+        await trio.sleep(1)
+        return json.dumps({"keys": [key.public]}).encode()
+
+    async def main() -> None:
+        keys = token_keys.TokenKeys(read, 3600, lambda event, **_: None)
+
+        async def come() -> None:
+            found.append(await keys.find(key.id, "RS256", "10.0.0.2"))
+
+        async with trio.open_nursery() as waiting, trio.open_nursery() as stranger:
+            stranger.start_soon(keys.find, "x", "RS256", "10.0.0.1")
+            await trio.testing.wait_all_tasks_blocked()
+            waiting.start_soon(come)
+            await trio.testing.wait_all_tasks_blocked()
+            stranger.cancel_scope.cancel()
+        assert found != [None]
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+
+
 # --- how long
 
 
