@@ -83,14 +83,19 @@ def _read(context: str) -> dict[str, str]:
         contexts = tomllib.loads(file.read_text("utf-8")).get("context", {})
     except OSError as error:
         raise Failure(f"the context {context} is to be in {file}, which can't be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Failure(f"{file} is not TOML: {error}") from None
+    if not isinstance(contexts, dict):
+        raise Failure(f"{file}: 'context' is no table; [context.{context}] begins the lines of one context")
     found = contexts.get(context)
     if not isinstance(found, dict):
         raise Failure(f"{file} has no [context.{context}]; it has {', '.join(contexts) or 'none'}")
     if wrong := sorted(set(found) - set(VARIABLES)):
         raise Failure(f"{file}: [context.{context}] has '{wrong[0]}'; there are {', '.join(VARIABLES)}")
-    return {name: _text(value) for name, value in found.items()}
+    texts = {name: _text(value) for name, value in found.items()}
+    if wrong := [name for name, text in texts.items() if "\0" in text]:
+        raise Failure(f"{file}: [context.{context}]: '{wrong[0]}' has a NUL")
+    return texts
 
 
 def _text(value: object) -> str:

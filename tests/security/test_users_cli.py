@@ -131,3 +131,28 @@ def test_no_password_is_taken_from_the_command_line() -> None:
     options = {each for command in user.commands.values() for param in command.params for each in param.opts}
     options |= {each for param in main.cli.params for each in param.opts}
     assert not {each for each in options if "password" in each} - {"--password-file", "--new-password-file"}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('context = "mine"', "'context' is no table"),
+        ("context = [1]", "'context' is no table"),
+        ('[context.mine]\nuser = "a\\u0000b"', "'user' has a NUL"),
+        (f"x = {'[' * 3000}{']' * 3000}", "is not TOML"),
+    ],
+)
+def test_contexts_that_are_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "config.toml"))
+    assert main.run(["--context", "mine", "topic", "list"]) == 1
+    assert why in capfd.readouterr().err
+
+
+def test_a_password_is_not_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "password").write_text("x" * 4097)
+    words = ["user", "add", "ada", "--data", str(tmp_path / "data"), "--new-password-file", str(tmp_path / "password")]
+    assert main.run(words) == 2
+    assert "more than 4096 bytes" in capfd.readouterr().err

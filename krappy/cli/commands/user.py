@@ -148,7 +148,10 @@ def delete(name: str, yes: bool, data: Path | None, file: Path | None, address: 
 def _password(name: str, file: IO[bytes] | None) -> str:
     """Raises Failure, BadParameter."""
     if file is not None:
-        found = file.read(LONGEST).decode(errors="surrogateescape").rstrip("\r\n")
+        data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise click.BadParameter(f"the file of the password has more than {LONGEST} bytes")
+        found = data.decode(errors="surrogateescape").rstrip("\r\n")
     elif sys.stdin.isatty():
         found = str(click.prompt(f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True))
     else:
