@@ -103,6 +103,9 @@ class ClientQuotas:
             self._note(key, seconds, payer)
         return found
 
+    def turn(self, key: QuotaKey, payer: Payer) -> float:
+        return self._use.turn(key, payer, trio.current_time())
+
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         return self._use.wait(key, payer, trio.current_time())
 

@@ -22,6 +22,7 @@ from krappy.steps import timed
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
+MOST_WRITE = 10.0  # seconds for which a write stands in line, as in the other protocols: with less it may never begin
 ANSWER = 2 << 20  # bytes that an answer has at most
 
 
@@ -44,7 +45,7 @@ class HttpPayer:
         waits = {QuotaKey.REQUEST: min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST)}
         if self._reads and (wait := quotas.wait(QuotaKey.CONSUME, payer)) > LENT:
             waits[QuotaKey.CONSUME] = wait
-        if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > LENT:
+        if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > MOST_WRITE:
             waits[QuotaKey.PRODUCE] = wait
         key = max(waits, key=lambda each: waits[each])
         if waits[key]:
@@ -71,7 +72,7 @@ class HttpPayer:
         writes there is no moment without. Raises HttpError (429)."""
         if not (self._writes and self._quotas.on):
             return
-        place = self._quotas.place(QuotaKey.PRODUCE, self._payer, size, LENT)
+        place = self._quotas.place(QuotaKey.PRODUCE, self._payer, size, MOST_WRITE)
         if place is None:
             raise _refusal(QuotaKey.PRODUCE, self._quotas.wait(QuotaKey.PRODUCE, self._payer))
         if place.wait:

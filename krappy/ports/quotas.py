@@ -34,6 +34,9 @@ class UsePort(Protocol):
         """As `spend`, for what has to wait while others are over the quota. None: for more than `most` seconds; then
         nothing was noted."""
 
+    def turn(self, key: QuotaKey, payer: Payer) -> float:
+        """How much the client may do by several things that have one place together; 0: nobody is in line."""
+
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         """For how many seconds the client is over this quota."""
 

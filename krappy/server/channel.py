@@ -380,7 +380,7 @@ class Channel(DescribedConnection, Throttled):
                 break
             if not quotas.on:
                 self._dispatch(data[position + 4 : end], size, True)
-            elif self._is_held(data[position + 4 : end]):
+            elif self._is_held(data[position + 4 : end], data[end:]):
                 self._held_back = True
                 break
             else:

@@ -5,9 +5,10 @@ Rules, kept here (KIP-219):
 - Who is over a quota is answered at once, and told for how long; the broker then reads no further request of that
   connection until that time is over. It still sees a peer that leaves.
 - Requests that a quota counts wait as well while what other connections did is over it, for `HELD` seconds at most:
-  nobody gains by having many connections, or new ones. A write takes its place in line when it comes; one that would
-  wait for longer is refused at once, and its connection is silent for so long. A read is refused after so long. Clients
-  ask again. A Fetch is not held, but answered empty.
+  nobody gains by having many connections, or new ones. A write takes its place in line when it comes, together with
+  those that have come behind it, up to the size of others in line; one that would wait for longer is refused at once,
+  and its connection is silent for so long. A read is refused after so long. Clients ask again. A Fetch is not held, but
+  answered empty.
 - What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
   ahead (`reading`).
 - For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
@@ -21,7 +22,7 @@ Rules, kept here (KIP-219):
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -36,6 +37,7 @@ from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
 from krappy.steps import timed
 from krappy.waiting import LOOK_S, Waits, wait_any
+from krappy.wire.frames import SIZE
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
@@ -45,17 +47,20 @@ HELD = 10.0  # seconds for which a request waits because of other connections: i
 AGAIN = 0.05  # seconds after which a read that is held is looked at again, at the earliest
 MOST_REQUEST = 1.0  # seconds for which request_percentage silences: others would take its members of groups for dead
 LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it had sent is still served
+NOTHING = memoryview(b"")
 T = TypeVar("T")
 
 
 class WriteTurn(NamedTuple):
     """When the write at the head of a connection begins (on trio's clock), and for how long the connection is silent
-    then. `version`: of the quotas. `refused`: it is refused then."""
+    then. `version`: of the quotas. `refused`: it is refused then. `left`: its bytes, and those of the writes behind it
+    that begin then, too."""
 
     at: float
     silence: float
     version: int
     refused: bool
+    left: int
 
 
 class Throttled(Entrance, Pace):
@@ -215,15 +220,19 @@ class Throttled(Entrance, Pace):
 
     # --- what it counts for
 
-    def _is_held(self, frame: memoryview) -> bool:
-        """Whether a request waits, because its sender is over a quota by what was done on other connections."""
+    def _is_held(self, frame: memoryview, behind: memoryview = NOTHING) -> bool:
+        """Whether a request waits, because its sender is over a quota by what was done on other connections. `behind`:
+        what has come after it."""
         if self._exempt:
             return False
         payer, quotas, key, now = self._payer(frame), self._quotas, self._limit_of(frame), trio.current_time()
         if self._finishing:
             return False
-        if key is QuotaKey.PRODUCE and (wait := self._turn_to_write(payer, len(frame) + 4).at - now) >= LEAST_WAIT:
-            self._silence_for(wait, math.inf)
+        if (
+            key is QuotaKey.PRODUCE
+            and (turn := self._turn_to_write(payer, len(frame) + 4, behind)).at - now >= LEAST_WAIT
+        ):
+            self._silence_for(turn.at - now, math.inf)
             return True
         wait = min(quotas.wait(QuotaKey.REQUEST, payer), self._left_of_window(now)) if quotas.timed else 0.0
         if key is QuotaKey.CONSUME:
@@ -241,16 +250,27 @@ class Throttled(Entrance, Pace):
         """For how many seconds request_percentage may keep the next request from beginning."""
         return MOST_REQUEST if not self._throttled_since else self._throttled_since + MOST_REQUEST - now
 
-    def _turn_to_write(self, payer: Payer, size: int) -> WriteTurn:
+    def _turn_to_write(self, payer: Payer, size: int, behind: memoryview = NOTHING) -> WriteTurn:
         quotas, turn = self._quotas, self._write_turn
         if turn is None or turn.version != quotas.version:
-            now, place = trio.current_time(), quotas.place(QuotaKey.PRODUCE, payer, size, HELD)
+            now, together = trio.current_time(), size + self._fitting(payer, size, behind)
+            place = quotas.place(QuotaKey.PRODUCE, payer, together, HELD)
             if place is None:
-                turn = WriteTurn(now, HELD, quotas.version, True)
+                turn = WriteTurn(now, HELD, quotas.version, True, size)
             else:
-                turn = WriteTurn(now + place.wait, place.silence, quotas.version, False)
+                turn = WriteTurn(now + place.wait, place.silence, quotas.version, False, together)
             self._write_turn = turn
         return turn
+
+    def _fitting(self, payer: Payer, size: int, behind: memoryview) -> int:
+        """How many bytes of the writes that have come behind one of `size` bytes begin together with it."""
+        found, most = 0, self._quotas.turn(QuotaKey.PRODUCE, payer) - size
+        for frame in _whole_frames(behind) if most > 0 else ():
+            more = len(frame) + 4
+            if found + more > most or self._limit_of(frame) is not QuotaKey.PRODUCE or self._payer(frame) != payer:
+                break
+            found += more
+        return found
 
     def _metered(self, frame: memoryview, size: int, lent: bool) -> None:
         """Dispatches a request while there are quotas."""
@@ -259,9 +279,10 @@ class Throttled(Entrance, Pace):
             return
         payer, refused, self._throttled_since = self._payer(frame), False, 0.0
         if self._limit_of(frame) is QuotaKey.PRODUCE:
-            turn, self._write_turn = self._turn_to_write(payer, size), None
-            refused = turn.refused
-            if turn.silence:
+            turn = self._turn_to_write(payer, size)
+            refused, left = turn.refused, turn.left - size
+            self._write_turn = turn._replace(left=left) if left > 0 else None
+            if turn.silence and left <= 0:
                 self.throttle(turn.silence)
         self._paying, self._counted_at = payer, perf_counter()
         try:
@@ -299,6 +320,17 @@ class Throttled(Entrance, Pace):
         if payer is None or not self._quotas.timed:
             return work
         return timed(work, perf_counter, lambda seconds: self._took(payer, seconds))
+
+
+def _whole_frames(data: memoryview) -> Iterator[memoryview]:
+    """Without their size fields. What is no frame of a write ends them."""
+    position = 0
+    while len(data) - position >= 8:
+        end = position + 4 + SIZE.unpack_from(data, position)[0]
+        if not position + 8 <= end <= len(data):
+            return
+        yield data[position + 4 : end]
+        position = end
 
 
 def over_quota(key: QuotaKey, seconds: float) -> Overloaded:

@@ -42,8 +42,9 @@ def check_refused(answer: httpx.Response, quota: str, at_least: int) -> None:
 
 
 def test_writes_and_reads_beyond_the_quota_are_refused(
-    broker: RunningBroker, web: httpx.Client, quotas: Quotas
+    broker: RunningBroker, web: httpx.Client, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     with broker.connect() as client:
         client.create_topic("h-written")
     quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
@@ -160,6 +161,7 @@ def test_many_at_once_write_no_more_than_one_after_the_other(
     broker: RunningBroker, web: httpx.Client, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their bodies come slowly: each has begun before another one is whole."""
+    monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     check, begun = HttpPayer.check, []
 
     def checked(payer: HttpPayer) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from krappy.broker.client_quotas import ClientQuotas
+from krappy.core.security.quota import Payer, QuotaPlace
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.server import throttled
 from krappy.testing.running import RunningBroker, run_broker
-from krappy.wire.kafka import ApiKey, Code
+from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.batches import Row, encode_rows
 from tests.kafka.raw import Raw, fetch, produce
 from tests.quotas.quotas import Quotas
@@ -102,6 +105,29 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
 
 
 # --- what they do (KIP-219)
+
+
+def test_small_writes_have_one_place_beside_large_ones(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a producer of small batches would get little beside others of its user."""
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
+    places, place = [], ClientQuotas.place
+
+    def placed(its: ClientQuotas, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
+        places.append((payer.client_id, amount))
+        return place(its, key, payer, amount, most)
+
+    monkeypatch.setattr(ClientQuotas, "place", placed)
+    large, small = (produce("together", batch_of(bytes(size * KB))) for size in (400, 5))
+    with Raw(broker.kafka_address, client_id="large") as one, Raw(broker.kafka_address, client_id="small") as other:
+        one.make("together")
+        one.ask(ApiKey.PRODUCE, large, NAMED)
+        sent = [encode_request(ApiKey.PRODUCE, NAMED, id, "small", small) for id in range(5)]
+        other.send_bytes(b"".join(sent))
+        for id in range(5):
+            assert int.from_bytes(other.receive_frame()[:4], "big") == id
+    assert places[1:] == [("small", sum(map(len, sent)))]
 
 
 def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:

@@ -180,14 +180,15 @@ def test_views_are_sent_something_beside_who_asks_all_the_time() -> None:
     assert views.sent + answered * 3 * RATE <= RATE * SECONDS + PART + 10 * RATE
 
 
-def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time() -> None:
+@pytest.mark.parametrize(("writers", "seconds"), [(2, 0.25), (3, 2.5)])
+def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time(writers: int, seconds: float) -> None:
     views, wait = Views(), 0.0
     payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
 
     async def write() -> None:
         nonlocal wait
         while True:
-            place = views.quotas.place(QuotaKey.PRODUCE, Payer("ada"), RATE / 4, 10.0)
+            place = views.quotas.place(QuotaKey.PRODUCE, Payer("ada"), RATE * seconds, 10.0)
             assert place is not None
             wait = place.wait
             await trio.sleep(place.wait + place.silence)
@@ -195,7 +196,7 @@ def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time() -> None:
     async def main() -> None:
         views.allow(RATE, QuotaKey.PRODUCE)
         async with trio.open_nursery() as nursery:
-            for _ in range(2):
+            for _ in range(writers):
                 nursery.start_soon(write)
             await trio.sleep(9.5)
             assert wait > 0

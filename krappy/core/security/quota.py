@@ -12,7 +12,8 @@ Rules, kept here:
   within the rate again; for what others did who share the quota, at most `DEBT` seconds: of more Kafka's samples do not
   know either. Only partitions are owed for ever (KIP-599).
 - What comes while others are over the quota may take its place in line behind them (`place`): it counts at once, so who
-  comes later is behind it, by however many connections they come.
+  comes later is behind it, by however many connections they come. Who has several things to do may do them in one turn
+  (`turn`), up to about the largest one in line: else who asks for little at a time gets little beside the others.
 - When a quota changes, what was used of it before is forgotten.
 - However many names peers make up, memory is bounded, and nobody's debt is forgotten for it: what was used is forgotten
   only once it makes no difference. While that is not enough, new names share what one of them may use.
@@ -31,6 +32,7 @@ MOST_BUCKETS = 10_000
 LEAST_WAIT = 0.001  # s; less is none
 BURST: Mapping[QuotaKey, float] = {key: 11.0 if key is QuotaKey.MUTATION else 1.0 for key in QuotaKey}
 LENT = 2.0  # s: as much of something that is about to be used is counted ahead; all credit is gone for a second then
+FADES = 0.9  # what counts of the largest thing in line, with each one that comes
 WINDOW = 11.0  # s: Kafka's quota.window.num times quota.window.size.seconds
 DEBT: Mapping[QuotaKey, float] = {key: math.inf if key is QuotaKey.MUTATION else WINDOW for key in QuotaKey}
 
@@ -111,7 +113,7 @@ class Bucket:
     """What was used of one quota. `rate`: units a second; `burst`: seconds of credit at most; `debt`: seconds for
     which those who share it wait at most. `entity`: whom the quota is for."""
 
-    __slots__ = ("_paid", "burst", "debt", "entity", "rate")
+    __slots__ = ("_largest", "_paid", "burst", "debt", "entity", "rate")
 
     def __init__(
         self, rate: float, burst: float, now: float, debt: float = math.inf, entity: QuotaEntity | None = None
@@ -121,6 +123,7 @@ class Bucket:
         self.debt = debt
         self.entity = entity
         self._paid = now - burst  # when what was used is within the rate
+        self._largest = 0.0  # amount that somebody in line has asked for
 
     def spend(self, amount: float, now: float) -> float:
         """Notes that so much was used. Returns how many seconds its user is to wait now: for all that it has used
@@ -136,11 +139,16 @@ class Bucket:
         wait = self.wait(now)
         if wait > most:
             return None
+        self._largest = max(amount, self.turn(now))
         before = max(self._paid, now - self.burst)
         after = before + amount / self.rate
         self._paid = min(after, now + wait + self.debt)
         silence = after - now - wait
         return QuotaPlace(wait, silence if silence >= LEAST_WAIT else 0.0)
+
+    def turn(self, now: float) -> float:
+        """How much several things that are done in one turn may be together; 0: nobody is in line."""
+        return FADES * self._largest if self.wait(now) else 0.0
 
     def wait(self, now: float) -> float:
         left = self._paid - now
@@ -185,6 +193,11 @@ class QuotaUse:
         then."""
         bucket = self._of(key, payer, now)
         return AT_ONCE if bucket is None else bucket.place(amount, most, now)
+
+    def turn(self, key: QuotaKey, payer: Payer, now: float) -> float:
+        """How much he may do in one turn, by several things; 0: nobody is in line."""
+        bucket = self._of(key, payer, now)
+        return 0.0 if bucket is None else bucket.turn(now)
 
     def wait(self, key: QuotaKey, payer: Payer, now: float) -> float:
         """For how many seconds he is over his quota; 0: he is not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,6 +158,19 @@ def test_places_keep_to_the_rate_and_are_bounded(rate: float, asked: list[tuple[
             assert found.wait <= most
             assert done <= rate * (now + found.wait + BURST[PRODUCE]) * 1.0001 + rate * 0.002 * len(asked)
             done += min(seconds, WINDOW) * rate
+
+
+def test_a_turn_has_about_as_much_as_the_largest_in_line() -> None:
+    use = use_of((QuotaEntity("ada"), 10.0))
+    assert use.turn(PRODUCE, ADA, 0.0) == use.turn(PRODUCE, Payer("bob"), 0.0) == 0.0  # nobody waits
+    use.place(PRODUCE, ADA, 100, math.inf, 0.0)
+    turns = []
+    for _ in range(50):
+        turns.append(use.turn(PRODUCE, ADA, 0.0))
+        use.place(PRODUCE, ADA, 1, math.inf, 0.0)
+    assert turns[:2] == pytest.approx([90.0, 81.0])
+    assert turns[-1] == pytest.approx(0.9)  # of one that came long ago nothing is left
+    assert use.turn(PRODUCE, ADA, 1000.0) == 0.0
 
 
 def test_partitions_are_owed_for_as_long_as_it_takes() -> None:
