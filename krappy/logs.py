@@ -67,6 +67,7 @@ WARNING = {
     "group_forgotten",
     "housekeeping_failed",
     "leader_unreachable",
+    "log_damaged",
     "log_recovered",
     "no_users",
     "nobody_is_allowed",

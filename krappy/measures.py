@@ -64,5 +64,6 @@ class StoreMeasures:
         self.appended_bytes = 0
         self.appends_failed = 0
         self.rebuilt_replicas = 0  # in a cluster: replicas that were emptied, to be copied anew
+        self.scrubbed_bytes = 0  # of logs, read to find damage
         self.syncs = Histogram()  # fdatasync of logs, in seconds
         self.catalog_syncs = Histogram()  # syncs of the catalog and the groups, in seconds

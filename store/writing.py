@@ -18,7 +18,7 @@ from krappy.core import retention
 from krappy.core.epochs import Epochs, fall
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
-from krappy.records.batch import LENGTH_END, BatchHeader, read_stamp
+from krappy.records.batch import LENGTH_END, BatchHeader, read_stamp, split
 from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
@@ -34,6 +34,7 @@ from krappy.store.run import AppendRun
 from krappy.store.segment import Segment
 from krappy.store.unsynced import Unsynced
 from krappy.store.walk import lacking
+from krappy.types import Span
 
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 # Offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole.
@@ -99,6 +100,14 @@ class WritableLog(ReadableLog):
                 return
             self.damage = f"{self.folder}: the batch at offset {base} is damaged: {text}"
             raise CorruptBatch(self.damage)
+
+    def verify(self, offset: int, max_bytes: int) -> Span:
+        """As `read_span`; verifies the leader epochs of all its batches, too."""
+        cuts = self.cuts
+        span = self.read_span(offset, max_bytes)
+        for _, data in split(span.data):
+            self.verify_epoch(data, cuts)
+        return span
 
     def append(self, batches: Sequence[Batch], epoch: int, now_ms: int) -> int:
         """Gives the batches the next offsets and writes them; returns the first one's base offset. Blocks; one call at

@@ -33,7 +33,6 @@ FLUSH_S = 0.1  # for which lines are collected
 AGAIN_S = 1.0  # until it is tried again to write
 DUE_S = 5.0  # between two looks for repeats that are to be told
 READS = frozenset({Op.READ, Op.DESCRIBE, Op.DESCRIBE_CONFIGS})
-LOGGED = frozenset({"authentication_failed"})  # events that the broker's log has in any case
 BROKER = Principal(name="broker")
 TROUBLE = (ConnectionLost, RequestTimeout, ShuttingDown, StorageError)  # after which a change may have been made
 USUALLY, FAILURES = 0, 1  # the backlogs, and the partitions of a topic

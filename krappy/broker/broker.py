@@ -57,6 +57,7 @@ from krappy.broker.upkeep import backup, cluster_backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine, make_folders, report_unclaimed
 from krappy.broker.upkeep.room import Room
+from krappy.broker.upkeep.scrubbing import Scrubber
 from krappy.broker.users import Users
 from krappy.core.cluster.placement import Placement
 from krappy.core.security.principal import Principal
@@ -303,7 +304,7 @@ class LocalBroker(Runtime):
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
                     keeper = ViewKeeper(self, self.changes.locks, self.machine, self.snapshots)
-                    parts = (self.housekeeper, keeper, Ahead(self, self.latest), self._audit_topic)
+                    parts = (self.housekeeper, keeper, Scrubber(self), Ahead(self, self.latest), self._audit_topic)
                     for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
                         nursery.start_soon(self._guarded, run, ())  # if one fails, the others go on
         finally:

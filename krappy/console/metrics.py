@@ -187,6 +187,7 @@ class MetricsSnapshot:
             ("appended_events", "Events appended to logs", t.appended_events),
             ("appended_bytes", "Bytes appended to logs", t.appended_bytes),
             ("appends_failed", "Writes to logs that the disk refused; their producers try again", t.appends_failed),
+            ("scrubbed_bytes", "Bytes of logs read to find damage that no reader has met", t.scrubbed_bytes),
             ("connections_accepted", "Connections accepted", t.accepted),
             ("connections_refused", "Connections refused because there were too many", t.refused),
             ("tls_handshakes_failed", "Handshakes of TLS that came to nothing", t.handshakes_failed),

@@ -34,8 +34,8 @@ class RequestNumbers(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """Counters: accepted, refused, handshakes_failed, appended_…, appends_failed, received_…, sent_…, stalls, and the
-    latencies. The other numbers are those of now."""
+    """Counters: accepted, refused, handshakes_failed, appended_…, appends_failed, scrubbed_bytes, received_…, sent_…,
+    stalls, and the latencies. The other numbers are those of now."""
 
     now_ms: int
     started_ms: int
@@ -60,6 +60,7 @@ class Totals(msgspec.Struct):
     appended_events: int
     appended_bytes: int
     appends_failed: int
+    scrubbed_bytes: int
     received_bytes: dict[str, int]
     sent_bytes: dict[str, int]
     log_bytes: int
@@ -144,6 +145,7 @@ async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> 
         appended_events=broker.measures.appended_events,
         appended_bytes=broker.measures.appended_bytes,
         appends_failed=broker.measures.appends_failed,
+        scrubbed_bytes=broker.measures.scrubbed_bytes,
         received_bytes=told.received_bytes,
         sent_bytes=told.sent_bytes,
         log_bytes=sum(each.size for each in topics),

@@ -144,6 +144,9 @@ class ServerConfig(OauthSettings, SecuritySettings, InterBrokerSettings, ZooKeep
     cleaner_io_max_bytes_per_second: int = number(
         0, "most bytes a second that compaction reads and writes together; 0: no limit"
     )
+    scrub_interval_ms: int = number(
+        604_800_000, "ms in which all logs are read once, to find damage that no reader has met; 0: never"
+    )
     group_max_members: int = number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
     group_min_session_timeout_ms: int = number(6000, "shortest session timeout of a Kafka group member", 1, 2**31 - 1)

@@ -156,6 +156,26 @@ def test_a_damaged_follower_is_made_anew(cluster: ClusterProcesses, client: bloc
         assert bool(cluster.events(id, "replica_spoiled")) == (id == follower)
 
 
+@pytest.mark.parametrize("spoil", ["event", "epoch"])
+def test_damage_that_nobody_meets_is_found(tmp_path: Path, shared_zookeeper: ZooKeeperServer, spoil: str) -> None:
+    """By the broker itself, which reads all of its logs now and then: of an event, or of a leader epoch, which no
+    checksum covers, in the middle of a segment."""
+    with (
+        brokers(tmp_path, shared=SharedProcesses(shared_zookeeper, dying), scrub_interval_ms=500) as cluster,
+        blocking.connect(cluster.native, timeout=LONG_S) as client,
+    ):
+        leader = filled(cluster, client)
+        follower = leader % 3 + 1
+        if spoil == "event":
+            flip(cluster, follower, VALUES[5])
+        else:
+            set_epoch(segments(cluster, follower)[0], 5, 7)
+        until_anew(cluster, follower)
+        for id in cluster.brokers:
+            assert bool(cluster.events(id, "replica_spoiled")) == (id == follower)
+        check_the_same(cluster, client, VALUES)
+
+
 def test_everybody_is_shown_how_a_replica_is_healed(
     cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path
 ) -> None:

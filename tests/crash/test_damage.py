@@ -19,7 +19,7 @@ from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored
-from tests.process import BrokerProcess, Launcher, broker_process, launcher
+from tests.process import BrokerProcess, Launcher, broker_process, launcher, wait_until
 
 TOPIC = "t"
 
@@ -319,6 +319,23 @@ def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: P
             assert offline == (stopped or what == "*.log"), (
                 "a kill takes the view's memory, and the folder tells nothing"
             )
+
+
+def test_a_broker_finds_damage_before_anybody_reads(launch: Launcher, tmp_path: Path) -> None:
+    """It says where, and what can be read of the log is read."""
+    with broker_process(tmp_path / "data", launch=launch, scrub_interval_ms=100) as broker:
+        before = written(broker)
+        data = log_file(broker).read_bytes()
+        sizes = [header.size for header, _ in batch.split(data)]
+        at = sum(sizes[:3]) + 70  # in the records of the fourth batch
+        with log_file(broker).open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+        wait_until(lambda: bool(broker.events("log_damaged")), "the damage is told")
+        [told] = broker.events("log_damaged")
+        assert f"{log_file(broker)} at position {sum(sizes[:3])}" in str(told["why"])
+        with Peer(broker.address) as peer:
+            assert peer.get(TOPIC, before[-1].key or b"") is not None
 
 
 def test_a_second_broker_on_the_same_folder_is_refused(launch: Launcher, tmp_path: Path) -> None:

@@ -116,10 +116,6 @@ class Topic:
             raise not_led(self.image, index)
         return found
 
-    def all_held(self) -> list[Partition]:
-        """All partitions, by index, if this broker has replicas of them. Raises NotLeader."""
-        return [self.held(index) for index in range(self.count)]
-
     def is_offline(self, index: int) -> bool:
         """Whether this broker has the partition, and it is out of service."""
         found = self.local.get(index)
