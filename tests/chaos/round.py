@@ -36,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "leader_imbalance_check_interval_seconds": 20,
     "retention_check_ms": 5000,
     "cleaner_backoff_ms": 3000,
+    "scrub_interval_ms": 2000,
     "group_consumer_session_timeout_ms": 10_000,  # a member whose leaving was not heard is gone then
     "group_consumer_heartbeat_interval_ms": 1000,
 }
@@ -166,8 +167,9 @@ def _of_logs(made: World) -> list[Violation]:
     """Bugs that brokers have noticed themselves."""
     found = []
     for machine in made.machines.values():
-        for each in machine.process.events("internal_error"):
-            found.append(Violation("internal error", f"broker {machine.id}: {json.dumps(each)[-1500:]}"))
+        for event in ("internal_error", "log_damaged"):  # no fault damages what was synced
+            for each in machine.process.events(event):
+                found.append(Violation(event.replace("_", " "), f"broker {machine.id}: {json.dumps(each)[-1500:]}"))
     return checker.shortened(found)
 
 
