@@ -14,6 +14,7 @@ import trio
 
 from krappy.broker.partition.partition import Partition
 from krappy.errors import KrappyError
+from krappy.store.local_replicas import ReplicaId
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -25,7 +26,8 @@ PAUSE_S = 60.0  # before each round
 
 class Scrubber:
     """One round takes `scrub_interval_ms`, whatever the logs' sizes are. Each has another order of partitions, for a
-    broker that is started often begins many rounds, and ends few."""
+    broker that is started often begins many rounds, and ends few. Rounds are long, so between two reads nothing is held
+    of a partition: its topic may be deleted."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -35,28 +37,41 @@ class Scrubber:
         """Until cancelled; nothing if the interval is 0."""
         while interval := self._runtime.config.scrub_interval_ms / 1000:
             await trio.sleep(min(PAUSE_S, interval))
-            partitions = self._partitions()
-            self._random.shuffle(partitions)
-            for partition in partitions:
-                try:
-                    await self._scrub(partition, interval)
-                except KrappyError:
-                    if partition.log.damage:  # else it was cut or deleted
-                        partition.report("log_damaged", why=partition.log.damage)
+            keys = [(each.id, index) for each in self._runtime.topics.values() for index in each.local]
+            self._random.shuffle(keys)
+            for key in keys:
+                offset, end, rate = 0, self._end(key), self._rate(interval)
+                while offset < end:
+                    offset, size = await self._read(key, offset, end)
+                    await trio.sleep(size / rate)
 
-    async def _scrub(self, partition: Partition, interval: float) -> None:
-        """Raises KrappyError."""
-        log, offset = partition.log, 0
-        end = log.end_offset
-        rate = min(FASTEST, max(1, sum(each.size for each in self._partitions())) / interval)
-        while log is partition.log and not (partition.gone or partition.spoiled):
-            offset = max(offset, log.start_offset)
-            if offset >= min(end, log.end_offset):
-                return
-            span = await self._runtime.in_thread(partial(log.verify, offset, PORTION))
-            self._runtime.measures.scrubbed_bytes += len(span.data)
-            offset = span.next_offset
-            await trio.sleep(len(span.data) / rate)
+    def _found(self, key: ReplicaId) -> Partition | None:
+        """None: its topic is deleted, it is not here any more, or its damage is known."""
+        id, index = key
+        topic = self._runtime.topics.by_id.get(id)
+        found = None if topic is None else topic.local.get(index)
+        return None if found is None or found.gone or found.spoiled else found
 
-    def _partitions(self) -> list[Partition]:
-        return [each for topic in self._runtime.topics.values() for each in topic.local.values()]
+    def _end(self, key: ReplicaId) -> int:
+        found = self._found(key)
+        return 0 if found is None else found.log.end_offset
+
+    def _rate(self, interval: float) -> float:
+        """Bytes a second."""
+        size = sum(partition.size for topic in self._runtime.topics.values() for partition in topic.local.values())
+        return min(FASTEST, max(1, size) / interval)
+
+    async def _read(self, key: ReplicaId, offset: int, end: int) -> tuple[int, int]:
+        """(the offset from which to go on; how many bytes were read)."""
+        found = self._found(key)
+        if found is None:
+            return end, 0
+        log = found.log
+        try:
+            span = await self._runtime.in_thread(partial(log.verify, max(offset, log.start_offset), PORTION))
+        except KrappyError:
+            if log.damage:  # else it was cut or deleted
+                found.report("log_damaged", why=log.damage)
+            return end, 0
+        self._runtime.measures.scrubbed_bytes += len(span.data)
+        return (span.next_offset if len(span.data) else end), len(span.data)
