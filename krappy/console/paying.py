@@ -10,8 +10,6 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any, TypeVar
 
-import trio
-
 from krappy.console.problems import HttpError
 from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.security.quota import LENT, Payer
@@ -19,6 +17,7 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.steps import timed
+from krappy.waiting import wait_any
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
@@ -70,13 +69,14 @@ class HttpPayer:
     async def wrote(self, size: int) -> None:
         """Counts the bytes of a request, which takes its place in line behind other writes: beside one who always
         writes there is no moment without. Raises HttpError (429)."""
-        if not (self._writes and self._quotas.on):
+        quotas = self._quotas
+        if not (self._writes and quotas.on):
             return
-        place = self._quotas.place(QuotaKey.PRODUCE, self._payer, size, MOST_WRITE)
+        place, version = quotas.place(QuotaKey.PRODUCE, self._payer, size, MOST_WRITE), quotas.version
         if place is None:
-            raise _refusal(QuotaKey.PRODUCE, self._quotas.wait(QuotaKey.PRODUCE, self._payer))
+            raise _refusal(QuotaKey.PRODUCE, quotas.wait(QuotaKey.PRODUCE, self._payer))
         if place.wait:
-            await trio.sleep(place.wait)
+            await wait_any([quotas.changed], lambda: quotas.version != version, place.wait)
 
     def read(self, size: int) -> None:
         """Counts the bytes of an answer."""

@@ -206,3 +206,19 @@ def test_a_write_by_http_has_its_turn_beside_who_writes_all_the_time(writers: in
             nursery.cancel_scope.cancel()
 
     simulate(main)
+
+
+def test_a_write_by_http_waits_no_longer_than_there_is_a_quota() -> None:
+    views = Views()
+    payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
+
+    async def main() -> None:
+        views.allow(RATE, QuotaKey.PRODUCE)
+        await payer.wrote(int(9 * RATE))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(payer.wrote, 100)
+            await trio.sleep(1)
+            views.allow(RATE * 1000, QuotaKey.PRODUCE)
+        assert trio.current_time() < 2
+
+    simulate(main)
