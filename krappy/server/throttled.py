@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 48 << 20  # bytes of unanswered requests of one connection
 HELD = 10.0  # seconds for which a request waits because of other connections: its client waits 30 for the answer
+MOST_TOGETHER = 500  # writes that begin together: they are looked at without a pause
 AGAIN = 0.05  # seconds after which a read that is held is looked at again, at the earliest
 MOST_REQUEST = 1.0  # seconds for which request_percentage silences: others would take its members of groups for dead
 LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it had sent is still served
@@ -265,7 +267,7 @@ class Throttled(Entrance, Pace):
     def _fitting(self, payer: Payer, size: int, behind: memoryview) -> int:
         """How many bytes of the writes that have come behind one of `size` bytes begin together with it."""
         found, most = 0, self._quotas.turn(QuotaKey.PRODUCE, payer) - size
-        for frame in _whole_frames(behind) if most > 0 else ():
+        for frame in islice(_whole_frames(behind), MOST_TOGETHER if most > 0 else 0):
             more = len(frame) + 4
             if found + more > most or self._limit_of(frame) is not QuotaKey.PRODUCE or self._payer(frame) != payer:
                 break

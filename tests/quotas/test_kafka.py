@@ -107,10 +107,12 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
 # --- what they do (KIP-219)
 
 
+@pytest.mark.parametrize(("most", "turns"), [(500, [5]), (2, [3, 1, 1])])  # nobody else waits any more
 def test_small_writes_have_one_place_beside_large_ones(
-    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch, most: int, turns: list[int]
 ) -> None:
     """Else a producer of small batches would get little beside others of its user."""
+    monkeypatch.setattr(throttled, "MOST_TOGETHER", most)
     quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
     places, place = [], ClientQuotas.place
 
@@ -127,7 +129,7 @@ def test_small_writes_have_one_place_beside_large_ones(
         other.send_bytes(b"".join(sent))
         for id in range(5):
             assert int.from_bytes(other.receive_frame()[:4], "big") == id
-    assert places[1:] == [("small", sum(map(len, sent)))]
+    assert places[1:] == [("small", turn * len(sent[0])) for turn in turns]
 
 
 def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:
