@@ -147,16 +147,16 @@ class ClientQuotas:
                         await trio.sleep(ASIDE)
                     piece = min(amount, max(1.0, self.rate(key, payer)))
                     amount -= piece
-                    await self._its_place(key, payer, piece)
+                    await self.stand(key, payer, piece)
         finally:
             if not line.statistics().tasks_waiting and not line.locked():
                 self._lines.pop((key, payer), None)
 
-    async def _its_place(self, key: QuotaKey, payer: Payer, amount: float) -> None:
-        """Behind what others use by now, but before what they ask for later: they may always ask."""
-        place, version = self.place(key, payer, amount, math.inf), self.version
+    async def stand(self, key: QuotaKey, payer: Payer, amount: float, most: float = math.inf) -> bool:
+        place, version = self.place(key, payer, amount, most), self.version
         if place is not None and place.wait:
             await wait_any([self.changed], lambda: self.version != version, place.wait)
+        return place is not None
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:
         return self._use.lend(key, payer, most, trio.current_time())

@@ -17,7 +17,6 @@ from krappy.core.security.quota_entities import QuotaKey
 from krappy.errors import Overloaded
 from krappy.ports.quotas import UsePort
 from krappy.steps import timed
-from krappy.waiting import wait_any
 
 T = TypeVar("T")
 MOST_REQUEST = 1.0  # seconds that request_percentage lets somebody wait, as in Kafka
@@ -72,11 +71,8 @@ class HttpPayer:
         quotas = self._quotas
         if not (self._writes and quotas.on):
             return
-        place, version = quotas.place(QuotaKey.PRODUCE, self._payer, size, MOST_WRITE), quotas.version
-        if place is None:
+        if not await quotas.stand(QuotaKey.PRODUCE, self._payer, size, MOST_WRITE):
             raise _refusal(QuotaKey.PRODUCE, quotas.wait(QuotaKey.PRODUCE, self._payer))
-        if place.wait:
-            await wait_any([quotas.changed], lambda: quotas.version != version, place.wait)
 
     def read(self, size: int) -> None:
         """Counts the bytes of an answer."""

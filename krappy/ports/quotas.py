@@ -34,6 +34,10 @@ class UsePort(Protocol):
         """As `spend`, for what has to wait while others are over the quota. None: for more than `most` seconds; then
         nothing was noted."""
 
+    async def stand(self, key: QuotaKey, payer: Payer, amount: float, most: float = math.inf) -> bool:
+        """As `place`, and waits for it: behind what others use by now, but before what they ask for later, who may ask
+        all the time. No longer than this quota is in force. False: there is no place."""
+
     def turn(self, key: QuotaKey, payer: Payer) -> float:
         """How much the client may do by several things that have one place together; 0: nobody is in line."""
 
