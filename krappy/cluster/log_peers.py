@@ -108,14 +108,14 @@ class LogPeers(TransactionPeers, SharePeers):
             for at, row in found.items()
         }
 
-    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
-        asked = {"partition": at.partition, "current_leader_epoch": epoch, "leader_epoch": epoch - 1}
+    async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
+        asked = {"partition": at.partition, "current_leader_epoch": current, "leader_epoch": epoch}
         body = {"replica_id": CONSUMER, "topics": [{"topic": at.topic, "partitions": [asked]}]}
         answer = await self._reads.to(broker).ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, body, least=CURRENT_EPOCH_SINCE)
         [row] = (row for topic in answer["topics"] for row in topic["partitions"])
         if row["error_code"]:
             raise _refusal(broker, at, row["error_code"])
-        return row["end_offset"] if row["end_offset"] >= 0 else None
+        return (row["leader_epoch"], row["end_offset"]) if row["end_offset"] >= 0 else None
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)
