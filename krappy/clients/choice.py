@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from krappy.clients.values import StartAt, start
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, KrappyError
 
 Order = Literal["none", "key"]
 End = Literal["now"] | int
@@ -46,6 +46,10 @@ class Choice:
     dead_letter: str | None = None
     max_records: int | None = None
     max_bytes: int = 1 << 20
+
+    def topic_of(self, error: KrappyError) -> str:
+        """The topic that an error names, or another one."""
+        return str(error.details.get("topic", self.topics[0]))
 
     def check(self) -> None:
         """Raises InvalidRequest for bad values and combinations; the broker checks the rest."""

@@ -140,12 +140,12 @@ class Reading(Consuming):
                     raise missing
                 self._router.note(missing)
             elif all or not self._places:
-                await self._router.look_again(_topic_of(missing, self.choice), missing, backoff, until)
+                await self._router.look_again(self.choice.topic_of(missing), missing, backoff, until)
             else:
                 now = self._runtime.now()
                 self._missed = self._missed or now
                 end = self._missed + self._router.timeout
-                await self._router.look_again(_topic_of(missing, self.choice), missing, self._backoff, end)
+                await self._router.look_again(self.choice.topic_of(missing), missing, self._backoff, end)
                 return
 
     def _drop(self, place: Place) -> None:
@@ -276,7 +276,7 @@ class Reading(Consuming):
                     await self._placed(max(deadline, now), all=False)
             except KrappyError as error:
                 passing = isinstance(error, ConnectionLost | NotLeader)
-                if passing or self._router.may_hear(_topic_of(error, self.choice), error):
+                if passing or self._router.may_hear(self.choice.topic_of(error), error):
                     return False
                 raise
         # A registration may take longer than the deadline: else short waits would begin it again and again.
@@ -421,7 +421,3 @@ class Reading(Consuming):
         return await place.link.ask(
             request, messages.Sought, generation=place.generation, timeout=left, abandoned=abandoned
         )
-
-
-def _topic_of(error: KrappyError, choice: Choice) -> str:
-    return str(error.details.get("topic", choice.topics[0]))

@@ -298,6 +298,9 @@ class Sending:
                     self._deleted |= result.name == "UNKNOWN_TOPIC"
                 elif isinstance(result, NotLeader):
                     self._left(batch.partition, result)
+                elif self._router.may_hear(self.topic, result):  # it was told later that it leads a partition
+                    result = NotLeader(result.text)
+                    self._left(batch.partition, result)
                 if isinstance(result, RecordTooLarge):
                     result = too_large(result, self.topic, batch)
                 self.trouble = result.text
@@ -382,17 +385,15 @@ class Sending:
                     looks += 1
                     await self._router.look_again(self.topic, missing, backoff, deadline)
                     self._is_anew()
-                except ConnectionLost as error:
-                    self.trouble = error.text
-                    await self._runtime.sleep(backoff.pause())
                 except KrappyError as error:
                     self.trouble = error.text
-                    with suppress(KrappyError):  # the broker may be too busy to tell
-                        await self._router.refresh([self.topic], deadline)
-                    surprises += not (error.retriable or self._router.may_hear(self.topic, error))
-                    if surprises > SURPRISES:
-                        self._fail_all(error)
-                        return
+                    if not error.retriable:
+                        with suppress(KrappyError):  # the broker may be too busy to tell
+                            await self._router.refresh([self.topic], deadline)
+                        surprises += not self._router.may_hear(self.topic, error)
+                        if surprises > SURPRISES:
+                            self._fail_all(error)
+                            return
                     await self._runtime.sleep(backoff.pause())
         finally:
             with self._lock:

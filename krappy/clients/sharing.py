@@ -33,6 +33,7 @@ from krappy.errors import (
     NotCoordinator,
     RequestTimeout,
     UnknownHandle,
+    UnknownTopic,
 )
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
@@ -158,8 +159,6 @@ class Sharing(Consuming):
             if router.several:
                 await self._link.ready(min(deadline, self._runtime.now() + PATIENCE))
             await self._register(deadline)
-            self._hops = 0
-            self._backoff.reset()
         except NotCoordinator as error:
             self._hops += 1
             link: Link | None = None
@@ -218,6 +217,13 @@ class Sharing(Consuming):
             if self._link.closed:
                 raise
             return
+        except UnknownTopic as error:  # it may hear of a new one later than others
+            if not self._router.several:
+                raise
+            await self._router.look_again(self.choice.topic_of(error), error, self._backoff, deadline)
+            return
+        self._hops = 0
+        self._backoff.reset()
         ids = self._known_topics(answer, abandoned)
         with self._runtime.lock:
             if self._closed:  # in the meantime: `close` ended the registration before this one

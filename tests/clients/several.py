@@ -57,7 +57,18 @@ class Cluster:
         self._call(self._lead, topic, partition, broker)
 
     def add_partition(self, topic: str, leader: int) -> None:
-        self._call(self._add_partition, topic, leader)
+        self._call(self._add_partition, topic, leader, [*self.brokers])
+
+    @contextmanager
+    def late_partition(self, topic: str, leader: int, *, seconds: float) -> Iterator[None]:
+        """One is added, and for so long only its leader has not heard so."""
+        self._call(self._add_partition, topic, leader, [id for id in self.brokers if id != leader])
+        timer = threading.Timer(seconds, self._call, [self._add_partition, topic, leader, [leader]])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
 
     def create_no_topics(self) -> None:
         """From now on only `create` makes topics: who sends to another one is told that there is none."""
@@ -120,10 +131,12 @@ class Cluster:
         for index in range(partitions):
             await self._lead(topic, index, next(ids))
 
-    async def _add_partition(self, topic: str, leader: int) -> None:
-        for broker in self.brokers.values():
-            index = broker.engine.topics[topic].count
-            await broker.engine.alter_topic(topic, None, index + 1)
+    async def _add_partition(self, topic: str, leader: int, among: list[int]) -> None:
+        """Of the brokers, these hear of it."""
+        for id in among:
+            engine = self.brokers[id].engine
+            index = engine.topics[topic].count
+            await engine.alter_topic(topic, None, index + 1)
         await self._lead(topic, index, leader)
 
     async def _lead(self, topic: str, index: int, leader: int) -> None:
@@ -132,6 +145,8 @@ class Cluster:
         source = None if old == NOBODY else self.brokers[old].engine.topics[topic].local[index]
         for id in sorted(self.brokers, key=lambda id: id == leader):  # the old leader stops before the new one begins
             engine = self.brokers[id].engine
+            if index >= engine.topics[topic].count:
+                continue  # it has not heard of it
             path = paths.state(topic, index)
             state = PartitionState(leader, epoch + 1, 0, (leader,))
             there = engine.image.topics[topic].partitions[index].version

@@ -19,7 +19,7 @@ from krappy.clients import admin, sending
 from krappy.clients.cluster import HEARD, KnownCluster, KnownPlaces
 from krappy.clients.router import Router
 from krappy.clients.watching import Watching
-from krappy.errors import CoordinatorNotAvailable, Overloaded, PolicyViolation, UnknownProducer
+from krappy.errors import CoordinatorNotAvailable, NotCoordinator, Overloaded, PolicyViolation, UnknownProducer
 from krappy.partitioner import partition_for
 from krappy.types import TopicPartition
 from tests.clients.several import Cluster, cluster
@@ -101,6 +101,22 @@ async def test_leaders_that_hear_of_a_new_topic_later_are_waited_for(several: Cl
                 assert entry.value == b"v"
 
 
+async def test_a_coordinator_that_hears_of_a_new_topic_later_is_waited_for(
+    several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several.create("t", 3)
+
+    def elsewhere(name: str) -> None:
+        raise NotCoordinator("broker 2 coordinates it", coordinator=2)
+
+    for other in (1, 3):
+        monkeypatch.setattr(several.brokers[other].engine.groups.storage, "check_here", elsewhere)
+    async with krappy.connect(several.addresses, timeout=20) as client:
+        with several.late("t", 2, seconds=1.0), anyio.fail_after(20):
+            async with client.consumer("t", group="g") as member:
+                assert member.member
+
+
 def test_a_leader_may_be_late_for_so_long() -> None:
     """From its first such answer on; after a while without one it may be late for another topic of the name, or for
     partitions that were added."""
@@ -122,6 +138,36 @@ async def test_producers_wait_for_leaders_that_hear_of_a_new_topic_later(several
                     await producer.send(b"v", partition=partition)
         else:
             await anyio.to_thread.run_sync(send_to_each_of_three, several.addresses)
+
+
+async def test_a_leader_that_hears_of_an_added_partition_later_is_waited_for(several: Cluster) -> None:
+    several.create("t", 2)
+    async with krappy.connect(several.addresses, timeout=20) as client:
+
+        async def produce() -> None:
+            async with client.producer("t") as producer:
+                await producer.send(b"v", key=b"k", partition=2)
+
+        async def read() -> None:
+            async with client.consumer("t", partitions=[2], start="earliest") as reader:
+                assert [event.value for event in await reader.poll(20)] == [b"v"]
+
+        async def watch() -> None:
+            async with client.table("t").watch(partitions=[2]) as changes:
+                async for change in changes:
+                    if isinstance(change, krappy.Entry):
+                        assert change.value == b"v"
+                        break
+
+        async def look_up() -> None:
+            await client.table("t").get(b"k", partition=2)
+            async for entry in client.table("t").scan(partitions=[2]):
+                assert entry.value == b"v"
+
+        with several.late_partition("t", 3, seconds=1.0), anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                for work in (produce, read, watch, look_up):
+                    tasks.start_soon(work)
 
 
 async def test_a_producer_outlives_a_broker_that_is_too_busy_to_tell_of_leaders(
