@@ -140,7 +140,7 @@ class Waits:
                 self._scopes.discard(scope)
 
 
-async def while_standing(stands: Callable[[], bool], wait: Callable[[], Awaitable[None]]) -> None:
+async def while_standing(stands: Callable[[], bool], wait: Callable[[], Awaitable[object]]) -> None:
     """Awaits `wait()`, which raises nothing, and gives it up soon after `stands()` is false. That is asked now and
     then: for a wait that is long and seldom, where the signals that could tell fire often."""
 

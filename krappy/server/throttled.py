@@ -37,7 +37,7 @@ from krappy.ports.quotas import UsePort
 from krappy.server.authentication import Entrance
 from krappy.server.pace import OUTBOX, Pace
 from krappy.steps import timed
-from krappy.waiting import LOOK_S, Waits, wait_any
+from krappy.waiting import Waits, wait_any, while_standing
 from krappy.wire.frames import SIZE
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ class Throttled(Entrance, Pace):
     async def affordable(self, stands: Callable[[], bool] = lambda: True) -> None:
         await self.writable()
         quotas, payer = self._quotas, self._peer.payer
-        while quotas.on and not self._exempt and quotas.wait(QuotaKey.CONSUME, payer) and stands():
-            await quotas.within(QuotaKey.CONSUME, payer, LOOK_S)
+        if quotas.on and not self._exempt and quotas.wait(QuotaKey.CONSUME, payer):
+            await while_standing(stands, lambda: quotas.within(QuotaKey.CONSUME, payer))
             await self.writable()
 
     async def _in_line(self, size: int, stands: Callable[[], bool]) -> None:
