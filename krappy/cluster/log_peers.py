@@ -16,6 +16,7 @@ from krappy.core.stability import aborted_in, without
 from krappy.core.staging import PUBLISHER
 from krappy.errors import (
     BrokerError,
+    ConnectionLost,
     CorruptBatch,
     KrappyError,
     NotLeader,
@@ -74,8 +75,10 @@ class LogPeers(TransactionPeers, SharePeers):
             "topics": [{"topic_id": id, "partitions": partitions} for id, partitions in topics.items()],
             "forgotten_topics_data": [],
         }
-        links = self._news if wait_s else self._reads
-        answer = await links.to(broker).ask(ApiKey.FETCH, body, least=TOPIC_IDS_SINCE, held_s=wait_s)
+        if wait_s:
+            answer = await self._news.to(broker).ask(ApiKey.FETCH, body, least=TOPIC_IDS_SINCE, held_s=wait_s)
+        else:
+            answer = await self._read_from(broker, ApiKey.FETCH, body, TOPIC_IDS_SINCE)
         if answer["error_code"]:
             raise BrokerError(f"broker {broker} answers {named_code(answer['error_code'])}")
         found = {
@@ -97,7 +100,7 @@ class LogPeers(TransactionPeers, SharePeers):
             topics.setdefault(at.topic, []).append({"partition_index": at.partition, "timestamp": timestamp})
         asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
         body = {"replica_id": CONSUMER, "isolation_level": READ_COMMITTED, "topics": asked}
-        answer = await self._reads.to(broker).ask(ApiKey.LIST_OFFSETS, body, least=ISOLATION_SINCE)
+        answer = await self._read_from(broker, ApiKey.LIST_OFFSETS, body, ISOLATION_SINCE)
         found = {
             TopicPartition(topic["name"], row["partition_index"]): row
             for topic in answer["topics"]
@@ -111,11 +114,19 @@ class LogPeers(TransactionPeers, SharePeers):
     async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
         asked = {"partition": at.partition, "current_leader_epoch": current, "leader_epoch": epoch}
         body = {"replica_id": CONSUMER, "topics": [{"topic": at.topic, "partitions": [asked]}]}
-        answer = await self._reads.to(broker).ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, body, least=CURRENT_EPOCH_SINCE)
+        answer = await self._read_from(broker, ApiKey.OFFSET_FOR_LEADER_EPOCH, body, CURRENT_EPOCH_SINCE)
         [row] = (row for topic in answer["topics"] for row in topic["partitions"])
         if row["error_code"]:
             raise _refusal(broker, at, row["error_code"])
         return (row["leader_epoch"], row["end_offset"]) if row["end_offset"] >= 0 else None
+
+    async def _read_from(self, broker: int, api_key: ApiKey, body: Message, least: int) -> Message:
+        """Asks twice, if need be: the broker may have been started anew since this connection was used last."""
+        link = self._reads.to(broker)
+        try:
+            return await link.ask(api_key, body, least=least)
+        except ConnectionLost:
+            return await link.ask(api_key, body, least=least)
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         await _append(self._events.to(broker), broker, at, topic_id, batch, PATIENCE_S)
