@@ -79,6 +79,10 @@ ASYNC_ONLY = re.compile(r"# Async only\.$")
 RENAMED = re.compile(r"# Blocking: (\w+), (\w+)\.$")
 
 
+# Python 3.12 and later cut f-strings into tokens.
+WORDS = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+
+
 class Text:
     """The lines of a module, and what is to be put in place of parts of them."""
 
@@ -116,7 +120,7 @@ def mirrored(source: str, origin: str, head: str | None) -> str:
         replaced = token.string
         if token.type == tokenize.NAME:
             replaced = NAMES.get(token.string, token.string)
-        elif token.type in (tokenize.STRING, tokenize.COMMENT):
+        elif token.type in WORDS:
             replaced = said(token.string)
         if replaced != token.string:
             text.replace(token, replaced)

@@ -313,7 +313,7 @@ async def test_a_member_that_is_quick_leases_more_with_each_poll(
             async with client.consumer(topic, group=f"{topic}-{most}", max_records=most) as consumer:
                 while sum(isinstance(each, Poll) for each in asked) < 4:
                     await consumer.ack(await anext(consumer))
-            assert [each.max_records for each in asked if isinstance(each, Poll)] == expected
+            assert [each.max_records for each in asked if isinstance(each, Poll)][:4] == expected  # a next may be sent
 
 
 @pytest.mark.parametrize(
