@@ -92,7 +92,6 @@ def _row(state: ShareState | KrappyError) -> Message:
         "start_offset": state.start,
         "state_batches": batches,
         "version": state.version,
-        "epochs": state.epochs,
     }
 
 
@@ -127,7 +126,7 @@ def _state(row: Message) -> ShareState:
         (each["first_offset"], each["last_offset"], each["delivery_state"], each["delivery_count"])
         for each in row["state_batches"]
     ]
-    leases = leases_of(row["start_offset"], batches, row["epochs"])
+    leases = leases_of(row["start_offset"], batches)
     return ShareState(row["state_epoch"], row["leader_epoch"], row["version"], leases)
 
 

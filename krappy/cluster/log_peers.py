@@ -111,14 +111,14 @@ class LogPeers(TransactionPeers, SharePeers):
             for at, row in found.items()
         }
 
-    async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
-        asked = {"partition": at.partition, "current_leader_epoch": current, "leader_epoch": epoch}
+    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
+        asked = {"partition": at.partition, "current_leader_epoch": epoch, "leader_epoch": epoch - 1}
         body = {"replica_id": CONSUMER, "topics": [{"topic": at.topic, "partitions": [asked]}]}
         answer = await self._read_from(broker, ApiKey.OFFSET_FOR_LEADER_EPOCH, body, CURRENT_EPOCH_SINCE)
         [row] = (row for topic in answer["topics"] for row in topic["partitions"])
         if row["error_code"]:
             raise _refusal(broker, at, row["error_code"])
-        return (row["leader_epoch"], row["end_offset"]) if row["end_offset"] >= 0 else None
+        return row["end_offset"] if row["end_offset"] >= 0 else None
 
     async def _read_from(self, broker: int, api_key: ApiKey, body: Message, least: int) -> Message:
         """Asks twice, if need be: the broker may have been started anew since this connection was used last."""

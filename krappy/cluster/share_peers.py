@@ -126,7 +126,6 @@ def _row(state: ShareState) -> Message:
         "state_epoch": state.state_epoch,
         "leader_epoch": state.leader_epoch,
         "version": state.version,
-        "epochs": state.epochs,
         "start_offset": state.start,
         "delivery_complete_count": state.complete,
         "state_batches": [
@@ -142,8 +141,7 @@ def _state(leader_epoch: int, row: Message) -> ShareState | KrappyError:
         for each in row["state_batches"]
     ]
     try:
-        leases = leases_of(row["start_offset"], batches, row["epochs"])
-        return ShareState(row["state_epoch"], leader_epoch, row["version"], leases)
+        return ShareState(row["state_epoch"], leader_epoch, row["version"], leases_of(row["start_offset"], batches))
     except Refused as error:
         return error
 

@@ -29,25 +29,18 @@ class Epochs:
     """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile."""
 
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
-        self.known = tuple(known)
-
-    def last(self, most: int) -> Epochs:
-        """The last ones, `most` at most. What came before them counts as of the first of these: so whoever looks where
-        another log parts from this one finds an offset that is too low rather than too high."""
-        first = self.known[:1]
-        kept = self.known[-most:]
-        return Epochs((*((epoch, first[0][1]) for epoch, _ in kept[:1]), *kept[1:]))
+        self._known = tuple(known)
 
     def note(self, epoch: int, offset: int) -> None:
         """Notes the epoch of a batch at `offset`. An epoch below 0 is not known, and ignored."""
-        if epoch >= 0 and (not self.known or epoch > self.known[-1][0]):
+        if epoch >= 0 and (not self._known or epoch > self._known[-1][0]):
             self.lead(epoch, offset)
 
     def misfit(self, epoch: int) -> str:
         """Why a batch behind all that is known can't have this epoch; empty if it can."""
-        if not self.known:
+        if not self._known:
             return fall(epoch, -1)
-        last = self.known[-1][0]
+        last = self._known[-1][0]
         return fall(epoch, last) or (f"its leader epoch is {epoch}, far beyond {last}" if is_far(epoch, last) else "")
 
     def mismatch(self, epoch: int, offset: int) -> str:
@@ -59,15 +52,15 @@ class Epochs:
 
     def lead(self, epoch: int, offset: int) -> None:
         """Begins this epoch at `offset`, and removes epochs that are as high or higher, or begin there or later."""
-        self.known = (*(each for each in self.known if each[0] < epoch and each[1] < offset), (epoch, offset))
+        self._known = (*(each for each in self._known if each[0] < epoch and each[1] < offset), (epoch, offset))
 
     def cut(self, end: int) -> None:
         """To be called when the log ends at `end`: removes epochs that begin there or later."""
-        self.known = tuple(each for each in self.known if each[1] < end)
+        self._known = tuple(each for each in self._known if each[1] < end)
 
     def kept(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """The pairs for the offsets from `start` to before `end`."""
-        known = tuple(each for each in self.known if each[1] < end)
+        known = tuple(each for each in self._known if each[1] < end)
         first = bisect_right(known, start, key=lambda each: each[1]) - 1
         return known[max(0, first) :]
 
@@ -77,10 +70,10 @@ class Epochs:
 
         None: `epoch` is higher than all known ones (as in Kafka's OffsetsForLeaderEpoch).
         """
-        at = bisect_right(self.known, epoch, key=lambda each: each[0])
-        if at < len(self.known):
-            return (self.known[at - 1][0] if at else epoch), min(self.known[at][1], end)
-        return (epoch, end) if self.known and self.known[-1][0] == epoch else None
+        at = bisect_right(self._known, epoch, key=lambda each: each[0])
+        if at < len(self._known):
+            return (self._known[at - 1][0] if at else epoch), min(self._known[at][1], end)
+        return (epoch, end) if self._known and self._known[-1][0] == epoch else None
 
     def diverging(self, epoch: int, offset: int, end: int) -> tuple[int, int] | None:
         """For a leader whose follower has its last event, of this epoch, before `offset`: (the highest epoch up to
@@ -89,21 +82,21 @@ class Epochs:
         They differ, too, if this log has an event of an earlier epoch there: the highest epoch is that one then."""
         known = self.at(offset - 1)
         highest = epoch if known < 0 else min(epoch, known)
-        found = self.end_of(highest, end) or ((self.known[-1][0], end) if self.known else (-1, 0))
+        found = self.end_of(highest, end) or ((self._known[-1][0], end) if self._known else (-1, 0))
         return found if offset > 0 and (found[0] < epoch or found[1] < offset) else None
 
     def common(self, diverging: tuple[int, int], end: int) -> int:
         """For a follower: where to cut its log after its leader has told what `diverging` gave. `end`: of this log."""
         epoch, offset = diverging
-        after = bisect_right(self.known, epoch, key=lambda each: each[0])
-        return min(offset, self.known[after][1] if after < len(self.known) else end)
+        after = bisect_right(self._known, epoch, key=lambda each: each[0])
+        return min(offset, self._known[after][1] if after < len(self._known) else end)
 
     def start_of(self, epoch: int) -> int | None:
         """The first offset of this epoch; None if it is not known."""
-        at = bisect_right(self.known, epoch, key=lambda each: each[0])
-        return self.known[at - 1][1] if at and self.known[at - 1][0] == epoch else None
+        at = bisect_right(self._known, epoch, key=lambda each: each[0])
+        return self._known[at - 1][1] if at and self._known[at - 1][0] == epoch else None
 
     def at(self, offset: int) -> int:
         """The epoch of the event with this offset, or of the next one; -1 if it is not known."""
-        at = bisect_right(self.known, offset, key=lambda each: each[1])
-        return self.known[at - 1][0] if at else -1
+        at = bisect_right(self._known, offset, key=lambda each: each[1])
+        return self._known[at - 1][0] if at else -1

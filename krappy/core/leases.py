@@ -19,8 +19,6 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
   have been late, or have lost its connection, and still have done the work. An ack is refused only for events that
   another member holds, that are dead, or that were never leased.
 - Offsets that do not exist (removed by the cleaner or retention) are settled as soon as a read of the log shows it.
-- What is settled is so in one history of the log: `epochs` are those of the events before the frontier. Where a log has
-  another history (KIP-320), `cut` takes the state back.
 - Memory is bounded: beyond `window` unsettled events or about `MAX_RUNS` runs, no fresh events are leased.
 """
 
@@ -29,28 +27,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
-from krappy.core.epochs import Epochs
 from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Span
 
 WINDOW = 20_000  # unsettled events
 MAX_RUNS = 4_000
-MOST_EPOCHS = 4  # that are kept
 _VERSION = 1
-_WITH_EPOCHS = 3  # a version that has them, before all that version 1 has
 
 
 class LogSlice(NamedTuple):
     """The events of the log from offset `start` to before `end`: exactly those in `spans`, which ascend.
 
-    `keys`: with key order, a token for the key of each of these events, None for an event without a key. `epochs`: the
-    leader epochs of these events, and of later ones, each with the offset where it begins or goes on.
+    `keys`: with key order, a token for the key of each of these events, None for an event without a key.
     """
 
     start: int
     end: int
     spans: Sequence[Span]
     keys: Sequence[Hashable | None] | None = None
-    epochs: Sequence[tuple[int, int]] = ()
 
 
 class Lease(NamedTuple):
@@ -76,7 +69,6 @@ class Leases:
         self._counts = [0, 0, 0, 0]  # events by state
         self.due: int | None = None  # when the next lease or delay ends (ms), or earlier; None: there is none
         self.buried = 0  # events that went to the dead-letter topic
-        self.epochs = Epochs()  # of the events before `frontier`, as far as they are known
 
     # --- how it stands
 
@@ -158,9 +150,6 @@ class Leases:
         self.settle_missing(log)
         due = now + lease_ms
         got = self._lease(member, due, log, max_records, alone, set() if mine is None else mine)
-        for epoch, first in log.epochs:
-            if first < self.frontier:
-                self.epochs.note(epoch, first)
         if got:
             self._alarm(due)
         return got
@@ -406,16 +395,14 @@ class Leases:
         """To be called when the log begins at `start`: all events below are settled, leased or not."""
         if start > self.floor:
             self._settle_all(self.floor, start - 1)
-            if start > self.frontier:
-                self.frontier, self.epochs = start, Epochs()
+            self.frontier = max(self.frontier, start)
 
     def cut(self, end: int) -> None:
-        """To be called when the log has lost its events from `end` on, by an unclean election or a loss of power: those
-        that are there now, or will be, count as never leased."""
+        """To be called when the log ends at `end` because a loss of power took its tail: events from there on count as
+        never leased."""
         if end < self.frontier:
             self._settle_all(end, self.frontier)
             self.frontier = end
-            self.epochs.cut(end)
 
     def _settle_all(self, first: int, last: int) -> None:
         for run in self._runs.between(first, last):
@@ -423,7 +410,7 @@ class Leases:
 
     def reset(self, offset: int) -> None:
         """Settles everything below `offset`, and nothing from there on; leases and delivery counts are forgotten."""
-        self.frontier, self.epochs = offset, Epochs()
+        self.frontier = offset
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]
         self.due = None
@@ -434,7 +421,6 @@ class Leases:
     def dump(self, ahead_ms: int = 0) -> list[int]:
         """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
         run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once).
-        If leader epochs are known, these come first (`with_epochs`).
 
         Members are left out, so this is a few numbers, however many there are. `ahead_ms`: added to these times, for a
         clock that is ahead by so much.
@@ -450,17 +436,15 @@ class Leases:
                 flat += (run.first - end, len(run), run.deliveries, due)
                 last_run = run.deliveries, due
             end = run.last + 1
-        return with_epochs([number for pair in self.epochs.last(MOST_EPOCHS).known for number in pair], flat)
+        return flat
 
     @classmethod
     def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
         """The state that `dump` gave, after a restart. Raises ValueError for anything else."""
-        epochs, flat = split_epochs(flat)
         if len(flat) % 4 != 3 or flat[0] != _VERSION or min(flat) < 0:
             raise ValueError("not the state of a group's partition")
         leases = cls(flat[1], max_deliveries=max_deliveries, window=window)
         leases.buried = flat[2]
-        leases.epochs = Epochs(zip(epochs[::2], epochs[1::2], strict=True))
         end = 0
         for at in range(3, len(flat), 4):
             gap, length, deliveries, due = flat[at : at + 4]
@@ -473,19 +457,3 @@ class Leases:
             if not length or end > leases.frontier:
                 raise ValueError("not the state of a group's partition: a run beyond its frontier, or an empty one")
         return leases
-
-
-def with_epochs(epochs: Sequence[int], flat: list[int]) -> list[int]:
-    """What `dump` gives: `flat`, which has no epochs, behind these: epoch, first offset, the next epoch, …"""
-    return [_WITH_EPOCHS, len(epochs), *epochs, *flat] if epochs else flat
-
-
-def split_epochs(flat: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """(the epochs, the rest) of what `with_epochs` gave. Raises ValueError for what it did not give."""
-    if len(flat) < 2 or flat[0] != _WITH_EPOCHS:
-        return (), flat
-    count = flat[1]
-    epochs, rest = flat[2 : 2 + count], flat[2 + count :]
-    if not 0 < len(epochs) == count <= 2 * MOST_EPOCHS or count % 2 or min(epochs) < 0:
-        raise ValueError("not the state of a group's partition: its leader epochs")
-    return epochs, rest

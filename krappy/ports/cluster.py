@@ -109,9 +109,9 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
         """ListOffsets: in each of these the offset of the first event at or after a time (ms), -1 if there is none;
         for the time -1 the last stable offset."""
 
-    async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
-        """OffsetForLeaderEpoch, of who leads in epoch `current`: (the highest leader epoch up to `epoch` that it has,
-        where its events end); None: it does not know. Raises NotLeader, BrokerError."""
+    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
+        """OffsetForLeaderEpoch: where the events begin that this leader has taken in its epoch; None: it does not know.
+        Raises NotLeader, BrokerError."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""

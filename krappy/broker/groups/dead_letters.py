@@ -105,7 +105,6 @@ class Undertaker:
         """Publishes all events that are dead now. Those that the topic refuses stay dead. Raises the last error."""
         trouble: KrappyError | None = None
         shared.trim()
-        await shared.find()
         at = 0
         while not self._closing.is_set() and not shared.gone:
             graves = [grave for grave in shared.leases.graves() if grave.last >= at]

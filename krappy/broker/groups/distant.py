@@ -8,7 +8,6 @@ asked for by itself.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -16,7 +15,6 @@ import trio
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout, UnknownTopic
-from krappy.records import batch as batches
 from krappy.types import Span, TopicPartition
 from krappy.waiting import Signal
 
@@ -90,7 +88,7 @@ class DistantPartition:
         return self._topic.image.partitions[self.index].state.leader
 
     @property
-    def epoch(self) -> int:
+    def leader_epoch(self) -> int:
         return self._topic.image.partitions[self.index].state.leader_epoch
 
     @property
@@ -138,23 +136,10 @@ class DistantPartition:
         self.start_offset, self.last_stable_offset = found.start, found.last_stable
         self.readable_end = found.high_watermark
 
-    async def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int] | None:
-        """As of a partition. Raises NotLeader."""
-        lost = 0 <= self.readable_end < position
-        if epoch < 0 and not lost:
-            return None
-        asked = epoch if epoch >= 0 else self.epoch - 1
-        found = await self._owner.end_of_epoch(self, asked)
-        return (asked, self.readable_end) if found is None and lost else found
-
-    async def epoch_before(self, position: int) -> int:
-        """The leader epoch of the event before this offset; -1: it is not there. Raises NotLeader."""
-        with suppress(OffsetOutOfRange):
-            found = await self._owner.read(self, position - 1, 1)
-            header = batches.read_header(found.data) if found.data else None
-            if header is not None and header.base_offset < position:
-                return header.leader_epoch
-        return -1
+    async def start_of_epoch(self) -> int:
+        """Where the events begin that its leader has taken since it leads. Raises as `read`."""
+        start = await self._owner.start_of_epoch(self)
+        return self.readable_end if start is None else start
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """As of a partition."""
@@ -313,10 +298,10 @@ class DistantPartitions:
         answers = self._peers.fetch(_led(partition), {partition.place: offset}, max_bytes, 0)
         return _told(partition, (await _answered(partition, answers)).get(partition.place))
 
-    async def end_of_epoch(self, partition: DistantPartition, epoch: int) -> tuple[int, int] | None:
+    async def start_of_epoch(self, partition: DistantPartition) -> int | None:
         assert self._peers is not None
-        asked = self._peers.end_of_epoch(_led(partition), partition.at, partition.epoch, epoch)
-        return await _answered(partition, asked)
+        leader, epoch = _led(partition), partition.leader_epoch
+        return await _answered(partition, self._peers.start_of_epoch(leader, partition.at, epoch))
 
     async def offset_at(self, partition: DistantPartition, timestamp: int) -> int:
         assert self._peers is not None

@@ -92,16 +92,14 @@ class GroupPoll:
     async def gather_from(self, shared: SharedPartition, closed: Callable[[], bool]) -> None:
         """Leases from one partition, and waits for the disk. `closed()`: whether the member has left meanwhile."""
         async with shared.reading:
-            offset = None
+            offset = shared.wanted(self._now)
+            if offset is None:
+                return
             try:
-                await shared.find()
-                offset = shared.wanted(self._now)
-                if offset is None:
-                    return
                 span = await shared.read(offset, *self._limits(shared, offset))
             except OffsetOutOfRange:  # retention has deleted the events, or the log has lost its end
                 with suppress(NotLeader):
-                    await shared.find(anew=True)
+                    await shared.check_end(offset)
                 return
             except NotLeader:
                 return  # its leader is away, and it has nothing to read until that is back; others may have

@@ -98,13 +98,10 @@ class Read:
         too long there. If the batches unpack to very much, it has only the first of them. Raises CorruptBatch."""
         data = memoryview(read.data)
         self.pieces: list[LogPiece] = []
-        self._epochs: list[tuple[int, int]] = []  # of markers, too
         self.end = max(offset, read.next_offset)
         position, room = 0, INLINE if inline else ROOM
         while position < len(data):
             header = batches.read_header(data, position)
-            if not self._epochs or header.leader_epoch > self._epochs[-1][0]:
-                self._epochs.append((header.leader_epoch, header.base_offset))
             if header.count and not header.is_control:
                 piece = LogPiece(header, data, position)
                 self.pieces.append(piece)
@@ -153,7 +150,7 @@ class Read:
             stop += 1
         pieces = self.pieces[first:stop]
         start = min(offset, pieces[0].header.base_offset) if pieces else offset
-        return LogSlice(start, end, spans, tokens if self._keys else None, self._epochs), pieces
+        return LogSlice(start, end, spans, tokens if self._keys else None), pieces
 
 
 def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:

@@ -110,7 +110,9 @@ class GroupCoordinator(ShareKeeper):
                 self.storage.delete_states(name, lost)
 
     def _take_up_partition(self, group: Group, partition: GroupPartition) -> None:
-        group.add(partition, group.load_away(partition)).attend()
+        shared = group.add(partition, group.load_away(partition))
+        shared.trim()
+        shared.attend()
 
     def _give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
@@ -464,7 +466,6 @@ class GroupCoordinator(ShareKeeper):
                 shared = group.add(partition, group.new_leases(partition.topic, offset))
             else:
                 shared.leases.reset(offset)
-                shared.trim()
             shared.changed()
             moved.append(shared)
         self.note_use(group.name)

@@ -12,8 +12,7 @@ import trio
 
 from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
-from krappy.core.epochs import Epochs
-from krappy.core.leases import MOST_EPOCHS, Leases
+from krappy.core.leases import Leases
 from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError
 from krappy.ports import PositionFacts
@@ -108,20 +107,19 @@ class SharedPartition:
         self.burying = False
         self.gone = False
         self.reading = trio.Lock()  # one read from the disk at a time: the others would read the same
-        self._seen: object = None  # the leader epochs of the log in which the position was looked for last
 
     @property
     def cleaned(self) -> int:
         """What was read before this changed may have events that compaction has removed since, or the next leader lacks
         after an unclean election."""
         partition = self.partition
-        return partition.epoch if isinstance(partition, DistantPartition) else partition.log.clean_upto
+        return partition.leader_epoch if isinstance(partition, DistantPartition) else partition.log.clean_upto
 
     def move(self, partition: GroupPartition) -> None:
         """The same partition is elsewhere now: this broker has a replica of it, or has it no more."""
         heard = self.moved in self.partition.moved
         self.partition.moved.unsubscribe(self.moved)
-        self.partition, self._seen = partition, None
+        self.partition = partition
         if heard:
             partition.moved.subscribe(self.moved)
 
@@ -133,8 +131,6 @@ class SharedPartition:
     def read_now(self, offset: int, max_bytes: int, max_records: int) -> Span:
         """The events that may be leased, from `offset` on. Raises as `Partition.read_now`."""
         partition = self.partition
-        if not self._is_found:
-            raise BlockingIOError
         if self.committed or isinstance(partition, DistantPartition):
             return partition.read_now(offset, max_bytes, max_records=max_records)
         return read_uncommitted_now(partition, offset, max_bytes, max_records)
@@ -164,9 +160,8 @@ class SharedPartition:
         offset = leases.wanted(now, alone=alone)
         if offset is None or not self.is_sure:
             return None
-        # The leader of a distant partition is asked what became of what was before.
-        lost = not self._is_found or (isinstance(partition, DistantPartition) and self.end < offset)
-        return offset if offset < self.end or (lost and self.end >= 0) else None
+        behind = isinstance(partition, DistantPartition) and 0 <= partition.last_stable_offset < offset
+        return offset if offset < self.end or behind else None  # behind the end: its leader is asked why
 
     def trim(self) -> None:
         """Settles events that were deleted from the log's start, and forgets those that were lost at its end."""
@@ -174,55 +169,25 @@ class SharedPartition:
         if partition.start_offset > leases.floor:
             leases.trim(partition.start_offset)
             self.changed()
-        if isinstance(partition, DistantPartition):
+        if isinstance(partition, DistantPartition) or leases.frontier <= partition.end_offset:
             return
-        known = partition.epochs.known
-        if self._seen is known and leases.epochs.known and leases.frontier <= partition.end_offset:
+        if (end := partition.end_before(leases.frontier)) is not None:
+            self.cut(end)
+
+    async def check_end(self, offset: int) -> None:
+        """To be called when its leader said that this offset is outside the log. Raises as `read`."""
+        partition = self.partition
+        if not isinstance(partition, DistantPartition) or offset <= partition.readable_end:
             return
-        self._seen = known
-        while self._cut(partition.end_of_epoch(self._epoch, leases.frontier)):
-            pass
-        if self._epoch < 0 and leases.frontier <= partition.end_offset:
-            leases.epochs = Epochs(partition.epochs.kept(0, leases.frontier)).last(MOST_EPOCHS)
+        end = await partition.start_of_epoch()
+        if self.leases.frontier == offset and not self.gone and self.group.still_here:
+            self.cut(end)
 
-    async def find(self, *, anew: bool = False) -> None:
-        """Before the first read in a leader epoch, and `anew`: asks the leader of a distant partition whether the log
-        still has what was before the position, and else goes back to where it has other events. Raises NotLeader."""
-        self._seen = None if anew else self._seen
-        while not self._is_found and self.group.still_here and not self.gone:
-            partition, leases = self.partition, self.leases
-            assert isinstance(partition, DistantPartition)
-            epoch, position, known = partition.epoch, leases.frontier, self._epoch
-            try:
-                end = await partition.end_of_epoch(known, position)
-                before = await partition.epoch_before(position) if position and end is None else -1
-            except KrappyError:
-                partition.lose()
-                raise
-            if (self.partition, leases.frontier, self._epoch) == (partition, position, known) and not self._cut(end):
-                leases.epochs.note(before, position - 1)
-                self._seen = epoch
-
-    @property
-    def _is_found(self) -> bool:
-        """Whether the leader was asked, in this leader epoch, for what was before the position."""
-        return not isinstance(self.partition, DistantPartition) or self._seen == self.partition.epoch
-
-    @property
-    def _epoch(self) -> int:
-        """Of the event before the position; -1: it is not known."""
-        return self.leases.epochs.at(self.leases.frontier - 1)
-
-    def _cut(self, end: tuple[int, int] | None) -> bool:
-        """`end`: as `end_of_epoch` gave it. If the log has other events before the position, goes back to the first of
-        them, or before it, and gives True."""
-        leases = self.leases
-        if end is None or (end[0] >= self._epoch and end[1] >= leases.frontier):
-            return False
+    def cut(self, end: int) -> None:
+        """What was leased from this offset on was lost: others are there now, or will be."""
         self.group.tell_lost(self)
-        leases.cut(leases.epochs.common(end, leases.frontier))
+        self.leases.cut(end)
         self.changed()
-        return True
 
     def changed(self) -> None:
         """Call it after every change of the leases."""

@@ -77,14 +77,14 @@ class Partition(Viewed):
         self.state_version = -1  # of the cluster's state that it has taken last, as the leader
         self.shortened = Signal()  # replicas may have followed a deletion
 
-    def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int] | None:
-        """For a group that has come to `position`, behind an event of this leader epoch: (the highest epoch up to it
-        that the log has, where its events end), as in KIP-320. None: this broker can't tell. -1 for an epoch that is
-        not known: if the position is behind the log's end, the answer is for the epoch before the present one."""
-        end = self.log.end_offset if self.still_leads else max(position, self.log.end_offset)
-        if self.offline or (epoch < 0 and position <= end):
+    def end_before(self, position: int) -> int | None:
+        """If a group has come to a position behind the log's end, an unclean election or a loss of power has taken what
+        it had there: gives the offset from which on events may be others. None: it has not, or this broker can't tell.
+        """
+        if position <= self.log.end_offset or self.offline or not self.still_leads:
             return None
-        return self.epochs.end_of(epoch if epoch >= 0 else self.epoch - 1, end)
+        start = self.epochs.start_of(self.epoch)
+        return self.log.end_offset if start is None else start
 
     # --- publish
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.leases import MAX_RUNS, Leases, split_epochs, with_epochs
+from krappy.core.leases import MAX_RUNS, Leases
 
 NOT_BEGUN = -1  # the start offset, and the leader epoch, where no leader has begun to read
 _RUNS = 3  # where the runs begin in what `Leases.dump` gives
@@ -56,30 +56,19 @@ class ShareState(NamedTuple):
         return state
 
     @property
-    def epochs(self) -> Sequence[int]:
-        """As in `with_epochs`."""
-        return split_epochs(self.leases)[0]
-
-    @property
-    def _plain(self) -> Sequence[int]:
-        """The leases without epochs."""
-        return split_epochs(self.leases)[1]
-
-    @property
     def start(self) -> int:
         """Before this offset everything is settled."""
-        leases = self._plain
+        leases = self.leases
         return NOT_BEGUN if not leases else leases[_RUNS] if len(leases) > _RUNS else leases[1]
 
     @property
     def complete(self) -> int:
         """How many records behind the start are settled."""
-        leases = self._plain
-        return leases[1] - self.start - sum(leases[_RUNS + 1 :: 4]) if leases else 0
+        return self.leases[1] - self.start - sum(self.leases[_RUNS + 1 :: 4]) if self.leases else 0
 
     def batches(self) -> list[StateBatch]:
         """The state from the start on. What is settled counts as acknowledged."""
-        leases, found = self._plain, list[StateBatch]()
+        leases, found = self.leases, list[StateBatch]()
         end = self.start
         for index in range(_RUNS, len(leases), 4):
             at = leases[index] if index == _RUNS else end + leases[index]
@@ -105,7 +94,7 @@ class ShareState(NamedTuple):
         return self.leader_epoch == before.leader_epoch and self.version <= before.version
 
 
-def leases_of(start: int, batches: Sequence[StateBatch], epochs: Sequence[int] = ()) -> list[int]:
+def leases_of(start: int, batches: Sequence[StateBatch]) -> list[int]:
     """As `Leases.dump` gives it. Raises Refused, INVALID_REQUEST, for batches that are no state."""
     if start == NOT_BEGUN:
         return []
@@ -122,9 +111,4 @@ def leases_of(start: int, batches: Sequence[StateBatch], epochs: Sequence[int] =
         raise Refused(Fault.INVALID_REQUEST, "the batches of a state must follow each other from its start on")
     if frontier != start and flat[_RUNS : _RUNS + 1] != [start]:
         raise Refused(Fault.INVALID_REQUEST, "the first record of a state must be available")
-    flat = with_epochs(epochs, flat)
-    try:
-        split_epochs(flat)
-    except ValueError as error:
-        raise Refused(Fault.INVALID_REQUEST, str(error)) from error
     return flat

@@ -1,8 +1,7 @@
 """What brokers ask of the broker that keeps the states of a share group (KIP-932).
 
 The fields with tags from 10000 on, with which Krappy's brokers tell each other more, are not Kafka's: errors of the
-whole request; `version`, of a state, and `epochs`: the leader epochs of the records before its end, each with its first
-offset; `whole`: all of the group is meant.
+whole request; `version`, of a state; `whole`: all of the group is meant.
 """
 
 from krappy.wire.kafka.apis import ApiKey
@@ -58,7 +57,6 @@ TABLE: dict[ApiKey, Shape] = {
               delivery_state  int8
               delivery_count  int16
             version         int64    = 0  tag 10000
-            epochs          []int64  tag 10001
         error_code          int16    = 0  tag 10000
         error_message       string?  tag 10001
         """,
@@ -81,7 +79,6 @@ TABLE: dict[ApiKey, Shape] = {
               delivery_state  int8
               delivery_count  int16
             version         int64    = 0  tag 10000
-            epochs          []int64  tag 10001
         """,
         response=_REFUSED,
     ),
