@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PORTION = 1 << 20  # bytes read at a time
 FASTEST = 32 << 20  # bytes a second at most, however short the interval is
 PAUSE_S = 60.0  # before each round
+EACH_S = 0.001  # before each log: thousands of them may be empty
+MEASURE_S = 1.0  # between two times that all logs are measured
 
 
 class Scrubber:
@@ -32,6 +34,7 @@ class Scrubber:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._random = Random()
+        self._size, self._measured = 0, -MEASURE_S  # bytes of all logs, and when that was so
 
     async def run(self) -> None:
         """Until cancelled; nothing if the interval is 0."""
@@ -40,7 +43,8 @@ class Scrubber:
             keys = [(each.id, index) for each in self._runtime.topics.values() for index in each.local]
             self._random.shuffle(keys)
             for key in keys:
-                offset, end, rate = 0, self._end(key), self._rate(interval)
+                await trio.sleep(EACH_S)
+                offset, end, rate = 0, *self._extent(key, interval)
                 while offset < end:
                     offset, size = await self._read(key, offset, end)
                     await trio.sleep(size / rate)
@@ -52,14 +56,16 @@ class Scrubber:
         found = None if topic is None else topic.local.get(index)
         return None if found is None or found.gone or found.spoiled else found
 
-    def _end(self, key: ReplicaId) -> int:
+    def _extent(self, key: ReplicaId, interval: float) -> tuple[int, float]:
+        """(the end of its log; how many bytes of it to read a second)."""
         found = self._found(key)
-        return 0 if found is None else found.log.end_offset
-
-    def _rate(self, interval: float) -> float:
-        """Bytes a second."""
-        size = sum(partition.size for topic in self._runtime.topics.values() for partition in topic.local.values())
-        return min(FASTEST, max(1, size) / interval)
+        if found is None:
+            return 0, FASTEST
+        now = trio.current_time()
+        if now - self._measured >= MEASURE_S:
+            topics = self._runtime.topics.values()
+            self._size, self._measured = sum(each.size for topic in topics for each in topic.local.values()), now
+        return found.log.end_offset, min(FASTEST, max(1, self._size, found.size) / interval)
 
     async def _read(self, key: ReplicaId, offset: int, end: int) -> tuple[int, int]:
         """(the offset from which to go on; how many bytes were read)."""
