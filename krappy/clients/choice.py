@@ -48,7 +48,7 @@ class Choice:
     max_bytes: int = 1 << 20
 
     def topic_of(self, error: KrappyError) -> str:
-        """The topic that an error names, or another one."""
+        """The topic that an error names; the first one if it names none."""
         return str(error.details.get("topic", self.topics[0]))
 
     def check(self) -> None:

@@ -28,8 +28,8 @@ from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrou
 COOKIE = "krappy_login"
 LASTS_MS = 300_000
 TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
-MOST, MOST_OF_ONE = 32, 8  # requests that wait for the provider, of everybody and of one address; for whom it is never
-# more than is left for all others
+# Requests that wait for the provider, of everybody and of one address: of that, never more than is left for all others.
+MOST, MOST_OF_ONE = 32, 8
 
 
 class ProviderLogins:
