@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -51,12 +51,13 @@ def write_at_once(file: Path, text: str) -> None:
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time: a look
-    may keep brokers, and other tests, from what is waited for."""
+    may keep brokers, and other tests, from what is waited for. A file that is not there is one that comes."""
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
-        if condition():
-            return
+        with suppress(FileNotFoundError):  # it may be renamed at this moment
+            if condition():
+                return
         now = time.monotonic()
         assert now < end, f"still not so after {seconds:.0f} s: {what}"
         time.sleep(min(max(0.005, 9 * (now - began)), 0.25))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,7 +105,10 @@ async def read_all(partition: Partition) -> list[Got]:
 
 
 async def until(ready: Any) -> None:
-    """Waits for something that is bound to happen."""
+    """Waits for something that is bound to happen. A file that is gone while it is looked at: it looks again."""
     with trio.fail_after(60):
-        while not ready():
+        while True:
+            with suppress(FileNotFoundError):
+                if ready():
+                    return
             await trio.sleep(0.005)
