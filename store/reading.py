@@ -132,7 +132,8 @@ class ReadableLog:
                 if isinstance(error, BlockingIOError):
                     raise
                 if self._cuts == cuts and (not isinstance(error, FileNotFoundError) or self._segments is known):
-                    if error.errno in UNREADABLE:
+                    lost = isinstance(error, FileNotFoundError) and not self._closed  # the file of a segment
+                    if lost or error.errno in UNREADABLE:
                         self.damage = str(error)
                     raise StorageError(f"{self.folder}: {error}") from error
 

@@ -13,6 +13,7 @@ import pytest
 from krappy.errors import CorruptBatch, StorageError
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
+from krappy.store.pool import POOL
 from tests.store.faulty_disk import Everything, FaultyDisk
 from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, opened, rows
 
@@ -291,3 +292,19 @@ def test_closed_segments_of_a_log_without_a_checkpoint_are_read_from_the_disk() 
     disk.crash()
     log = opened(FOLDER, disk=disk)
     assert offsets(rows(log, lost)) == told == list(range(lost, 7))
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_segment_whose_file_is_gone_is_damage(deleted: bool) -> None:
+    """Unless the log itself was deleted meanwhile."""
+    disk = FaultyDisk()
+    filled(FOLDER, 12, disk=disk).close()
+    log = opened(FOLDER, disk=disk)
+    lost = log.segments[0].base_offset
+    disk.unlink(FOLDER / f"{lost:020}.log")
+    POOL.discard(next(iter(log._segments)))
+    if deleted:
+        log.abandon()
+    with pytest.raises(StorageError):
+        log.verify(lost, 1000)
+    assert (f"{lost:020}.log" in log.damage) == (not deleted)
