@@ -106,6 +106,9 @@ class ClientQuotas:
     def turn(self, key: QuotaKey, payer: Payer) -> float:
         return self._use.turn(key, payer, trio.current_time())
 
+    def account(self, key: QuotaKey, payer: Payer) -> object:
+        return self._use.account(key, payer, trio.current_time())
+
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         return self._use.wait(key, payer, trio.current_time())
 
@@ -153,9 +156,9 @@ class ClientQuotas:
                 self._lines.pop((key, payer), None)
 
     async def stand(self, key: QuotaKey, payer: Payer, amount: float, most: float = math.inf) -> bool:
-        place, version = self.place(key, payer, amount, most), self.version
+        place, account = self.place(key, payer, amount, most), self.account(key, payer)
         if place is not None and place.wait:
-            await wait_any([self.changed], lambda: self.version != version, place.wait)
+            await wait_any([self.changed], lambda: self.account(key, payer) is not account, place.wait)
         return place is not None
 
     def lend(self, key: QuotaKey, payer: Payer, most: float) -> float:

@@ -41,6 +41,9 @@ class UsePort(Protocol):
     def turn(self, key: QuotaKey, payer: Payer) -> float:
         """How much the client may do by several things that have one place together; 0: nobody is in line."""
 
+    def account(self, key: QuotaKey, payer: Payer) -> object:
+        """Where it is counted what the client uses; another one once its quota has changed."""
+
     def wait(self, key: QuotaKey, payer: Payer) -> float:
         """For how many seconds the client is over this quota."""
 

@@ -55,12 +55,12 @@ T = TypeVar("T")
 
 class WriteTurn(NamedTuple):
     """When the write at the head of a connection begins (on trio's clock), and for how long the connection is silent
-    then. `version`: of the quotas. `refused`: it is refused then. `left`: its bytes, and those of the writes behind it
-    that begin then, too."""
+    then. `account`: where it was counted. `refused`: it is refused then. `left`: its bytes, and those of the writes
+    behind it that begin then, too."""
 
     at: float
     silence: float
-    version: int
+    account: object
     refused: bool
     left: int
 
@@ -254,13 +254,14 @@ class Throttled(Entrance, Pace):
 
     def _turn_to_write(self, payer: Payer, size: int, behind: memoryview = NOTHING) -> WriteTurn:
         quotas, turn = self._quotas, self._write_turn
-        if turn is None or turn.version != quotas.version:
+        account = quotas.account(QuotaKey.PRODUCE, payer)
+        if turn is None or turn.account is not account:  # a quota that concerns others may have changed
             now, together = trio.current_time(), size + self._fitting(payer, size, behind)
             place = quotas.place(QuotaKey.PRODUCE, payer, together, HELD)
             if place is None:
-                turn = WriteTurn(now, HELD, quotas.version, True, size)
+                turn = WriteTurn(now, HELD, account, True, size)
             else:
-                turn = WriteTurn(now + place.wait, place.silence, quotas.version, False, together)
+                turn = WriteTurn(now + place.wait, place.silence, account, False, together)
             self._write_turn = turn
         return turn
 

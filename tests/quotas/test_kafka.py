@@ -17,6 +17,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.batches import Row, encode_rows
 from tests.kafka.raw import Raw, fetch, produce
+from tests.process import wait_until
 from tests.quotas.quotas import Quotas
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -130,6 +131,29 @@ def test_small_writes_have_one_place_beside_large_ones(
         for id in range(5):
             assert int.from_bytes(other.receive_frame()[:4], "big") == id
     assert places[1:] == [("small", turn * len(sent[0])) for turn in turns]
+
+
+def test_a_quota_of_others_that_changes_counts_no_write_twice(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
+    places, place = [], ClientQuotas.place
+
+    def placed(its: ClientQuotas, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
+        places.append(payer.client_id)
+        return place(its, key, payer, amount, most)
+
+    monkeypatch.setattr(ClientQuotas, "place", placed)
+    large, small = (produce("unmoved", batch_of(bytes(size * KB))) for size in (300, 5))
+    with Raw(broker.kafka_address, client_id="large") as one, Raw(broker.kafka_address, client_id="small") as other:
+        one.make("unmoved")
+        one.ask(ApiKey.PRODUCE, large, NAMED)
+        other.send_bytes(encode_request(ApiKey.PRODUCE, NAMED, 7, "small", small))
+        wait_until(lambda: len(places) == 2, "it is in line")
+        for rate in (1.0, 2.0, 3.0):
+            quotas.set({"user": "bob"}, producer_byte_rate=rate * KB)
+        assert int.from_bytes(other.receive_frame()[:4], "big") == 7
+    assert places == ["large", "small"]
 
 
 def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker, quotas: Quotas) -> None:

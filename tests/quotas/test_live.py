@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from krappy.console.paying import HttpPayer
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.core.security.quota import Payer, QuotaSet
-from krappy.core.security.quota_entities import QuotaEntity, QuotaKey
+from krappy.core.security.quota_entities import QuotaEntity, QuotaKey, Rates
 from krappy.errors import AuthorizationFailed, UnknownTopic
 from krappy.waiting import Signal
 
@@ -38,7 +38,10 @@ class Views:
         self.revoked: list[Any] = []
 
     def allow(self, rate: float, key: QuotaKey = QuotaKey.CONSUME) -> None:
-        self.quotas._use.take(QuotaSet({QuotaEntity("ada"): {key: rate}}))
+        self.force({QuotaEntity("ada"): {key: rate}})
+
+    def force(self, quotas: Mapping[QuotaEntity, Rates]) -> None:
+        self.quotas._use.take(QuotaSet(quotas))
         self.quotas.on = True
         self.quotas.version += 1
         self.quotas.changed.fire()
@@ -220,5 +223,22 @@ def test_a_write_by_http_waits_no_longer_than_there_is_a_quota() -> None:
             await trio.sleep(1)
             views.allow(RATE * 1000, QuotaKey.PRODUCE)
         assert trio.current_time() < 2
+
+    simulate(main)
+
+
+def test_a_write_by_http_keeps_its_place_when_a_quota_of_others_changes() -> None:
+    views = Views()
+    payer = HttpPayer(views.quotas, "ada", needs=needs.topic(Op.WRITE))
+    ada = {QuotaEntity("ada"): {QuotaKey.PRODUCE: RATE}}
+
+    async def main() -> None:
+        views.allow(RATE, QuotaKey.PRODUCE)
+        await payer.wrote(int(9 * RATE))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(payer.wrote, 100)
+            await trio.sleep(1)
+            views.force({**ada, QuotaEntity("bob"): {QuotaKey.PRODUCE: RATE}})
+        assert trio.current_time() == pytest.approx(8)
 
     simulate(main)

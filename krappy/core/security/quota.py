@@ -199,6 +199,10 @@ class QuotaUse:
         bucket = self._of(key, payer, now)
         return 0.0 if bucket is None else bucket.turn(now)
 
+    def account(self, key: QuotaKey, payer: Payer, now: float) -> object:
+        """Where it is counted what he uses; another one once his quota has changed."""
+        return self._of(key, payer, now)
+
     def wait(self, key: QuotaKey, payer: Payer, now: float) -> float:
         """For how many seconds he is over his quota; 0: he is not."""
         bucket = self._of(key, payer, now)
