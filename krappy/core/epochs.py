@@ -26,7 +26,8 @@ def fall(epoch: int, before: int) -> str:
 
 
 class Epochs:
-    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile."""
+    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile: so a
+    method that reads takes the pairs once."""
 
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
         self._known = tuple(known)
@@ -38,9 +39,10 @@ class Epochs:
 
     def misfit(self, epoch: int) -> str:
         """Why a batch behind all that is known can't have this epoch; empty if it can."""
-        if not self._known:
+        known = self._known
+        if not known:
             return fall(epoch, -1)
-        last = self._known[-1][0]
+        last = known[-1][0]
         return fall(epoch, last) or (f"its leader epoch is {epoch}, far beyond {last}" if is_far(epoch, last) else "")
 
     def mismatch(self, epoch: int, offset: int) -> str:
@@ -70,33 +72,38 @@ class Epochs:
 
         None: `epoch` is higher than all known ones (as in Kafka's OffsetsForLeaderEpoch).
         """
-        at = bisect_right(self._known, epoch, key=lambda each: each[0])
-        if at < len(self._known):
-            return (self._known[at - 1][0] if at else epoch), min(self._known[at][1], end)
-        return (epoch, end) if self._known and self._known[-1][0] == epoch else None
+        known = self._known
+        at = bisect_right(known, epoch, key=lambda each: each[0])
+        if at < len(known):
+            return (known[at - 1][0] if at else epoch), min(known[at][1], end)
+        return (epoch, end) if known and known[-1][0] == epoch else None
 
     def diverging(self, epoch: int, offset: int, end: int) -> tuple[int, int] | None:
         """For a leader whose follower has its last event, of this epoch, before `offset`: (the highest epoch up to
         that, the offset behind its last event) if the two logs differ, None if not (KIP-595). `end`: of this log.
 
         They differ, too, if this log has an event of an earlier epoch there: the highest epoch is that one then."""
-        known = self.at(offset - 1)
+        now = Epochs(self._known)
+        known = now.at(offset - 1)
         highest = epoch if known < 0 else min(epoch, known)
-        found = self.end_of(highest, end) or ((self._known[-1][0], end) if self._known else (-1, 0))
+        found = now.end_of(highest, end) or ((now._known[-1][0], end) if now._known else (-1, 0))
         return found if offset > 0 and (found[0] < epoch or found[1] < offset) else None
 
     def common(self, diverging: tuple[int, int], end: int) -> int:
         """For a follower: where to cut its log after its leader has told what `diverging` gave. `end`: of this log."""
         epoch, offset = diverging
-        after = bisect_right(self._known, epoch, key=lambda each: each[0])
-        return min(offset, self._known[after][1] if after < len(self._known) else end)
+        known = self._known
+        after = bisect_right(known, epoch, key=lambda each: each[0])
+        return min(offset, known[after][1] if after < len(known) else end)
 
     def start_of(self, epoch: int) -> int | None:
         """The first offset of this epoch; None if it is not known."""
-        at = bisect_right(self._known, epoch, key=lambda each: each[0])
-        return self._known[at - 1][1] if at and self._known[at - 1][0] == epoch else None
+        known = self._known
+        at = bisect_right(known, epoch, key=lambda each: each[0])
+        return known[at - 1][1] if at and known[at - 1][0] == epoch else None
 
     def at(self, offset: int) -> int:
         """The epoch of the event with this offset, or of the next one; -1 if it is not known."""
-        at = bisect_right(self._known, offset, key=lambda each: each[1])
-        return self._known[at - 1][0] if at else -1
+        known = self._known
+        at = bisect_right(known, offset, key=lambda each: each[1])
+        return known[at - 1][0] if at else -1

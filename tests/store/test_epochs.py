@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,27 @@ def test_an_epoch_without_events_is_followed_by_the_next() -> None:
     assert epochs.kept(0, 7) == ((0, 0),)  # what nothing was written in is not kept
     epochs.note(3, 8)
     assert epochs.at(8) == 99
+
+
+class Cut(Epochs):
+    """Another thread cuts the log after each look at the pairs."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "_known":
+            self._known = found[:-1]
+        return found
+
+
+def test_they_are_read_while_the_log_is_cut() -> None:
+    pairs = [(0, 0), (2, 5)]
+    assert Cut(pairs).at(7) == 2
+    assert Cut(pairs).misfit(3) == Cut(pairs).mismatch(2, 7) == ""
+    assert Cut(pairs).start_of(2) == 5
+    assert Cut(pairs).end_of(2, 9) == (2, 9)
+    assert Cut(pairs).end_of(1, 9) == (0, 5)
+    assert Cut(pairs).diverging(2, 9, 9) is None
+    assert Cut(pairs).common((1, 7), 9) == 5
 
 
 def test_a_cut_forgets_the_epochs_behind_it() -> None:
