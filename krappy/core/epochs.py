@@ -26,8 +26,8 @@ def fall(epoch: int, before: int) -> str:
 
 
 class Epochs:
-    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile: so a
-    method that reads takes the pairs once."""
+    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile,
+    so what reads takes the pairs once."""
 
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
         self._known = tuple(known)

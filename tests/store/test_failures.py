@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from krappy.errors import CorruptBatch, StorageError
+from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from krappy.store.pool import POOL
-from tests.store.faulty_disk import Everything, FaultyDisk
+from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile
 from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, opened, rows
 
 
@@ -308,3 +308,25 @@ def test_a_segment_whose_file_is_gone_is_damage(deleted: bool) -> None:
     with pytest.raises(StorageError):
         log.verify(lost, 1000)
     assert (f"{lost:020}.log" in log.damage) == (not deleted)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_segment_that_goes_while_it_is_opened_is_no_damage(cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By retention, or because the log is cut."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 48, disk=disk)
+    bases, open_file, opened_files = [segment.base_offset for segment in log.segments], disk.open, []
+
+    def opening(path: Path, **how: bool) -> FaultyFile:
+        opened_files.append(path)
+        if len(opened_files) == 1:
+            log.truncate(bases[1]) if cut else log.delete_before(bases[3])
+        return open_file(path, **how)
+
+    monkeypatch.setattr(disk, "open", opening)
+    for segment in log._segments.closed:
+        POOL.discard(segment)
+    with pytest.raises(OffsetOutOfRange):
+        log.verify(bases[2], 1000)
+    assert opened_files[0] == FOLDER / f"{bases[2]:020}.log"
+    assert not log.damage
