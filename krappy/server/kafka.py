@@ -39,7 +39,7 @@ from krappy.waiting import Later
 from krappy.wire import mistaken
 from krappy.wire.kafka import encode_request, encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
-from krappy.wire.kafka.codec import LONGEST_CLIENT_ID
+from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, wants_no_answer
 from krappy.wire.kafka.codes import Code
 
 if TYPE_CHECKING:
@@ -319,6 +319,9 @@ class KafkaConnection(Channel):
 
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
         return QuotaKey.PRODUCE if frame[:2] == PRODUCE else None
+
+    def _is_unanswered(self, frame: memoryview) -> bool:
+        return wants_no_answer(frame)
 
     def _refuse(self, frame: memoryview, size: int, lent: bool, error: KrappyError) -> None:
         # Not its own code: producers that do not know that for a Produce give up.

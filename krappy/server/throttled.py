@@ -7,8 +7,8 @@ Rules, kept here (KIP-219):
 - Requests that a quota counts wait as well while what other connections did is over it, for `HELD` seconds at most:
   nobody gains by having many connections, or new ones. A write takes its place in line when it comes, together with
   those that have come behind it, up to the size of others in line; one that would wait for longer is refused at once,
-  and its connection is silent for so long. A read is refused after so long. Clients ask again. A Fetch is not held, but
-  answered empty.
+  and its connection is silent for so long. One that gets no answer is not refused, for nobody would know: it looks for
+  a place again and again. A read is refused after so long. Clients ask again. A Fetch is not held, but answered empty.
 - What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
   ahead (`reading`).
 - For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
@@ -50,13 +50,14 @@ AGAIN = 0.05  # seconds after which a read that is held is looked at again, at t
 MOST_REQUEST = 1.0  # seconds for which request_percentage silences: others would take its members of groups for dead
 LEFT = 30.0  # seconds for which a peer that has left is kept, so that what it had sent is still served
 NOTHING = memoryview(b"")
+NOWHERE = object()
 T = TypeVar("T")
 
 
 class WriteTurn(NamedTuple):
     """When the write at the head of a connection begins (on trio's clock), and for how long the connection is silent
-    then. `account`: where it was counted. `refused`: it is refused then. `left`: its bytes, and those of the writes
-    behind it that begin then, too."""
+    then. `account`: where it was counted; NOWHERE: it has no place yet, and looks for one then. `refused`: it is
+    refused then. `left`: its bytes, and those of the writes behind it that begin then, too."""
 
     at: float
     silence: float
@@ -99,6 +100,10 @@ class Throttled(Entrance, Pace):
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
         """The quota that a request waits for, beside request_percentage: PRODUCE for a write, whose bytes count."""
         raise NotImplementedError
+
+    def _is_unanswered(self, frame: memoryview) -> bool:
+        """Whether a write gets no answer. Raises ProtocolError."""
+        return False
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
         raise NotImplementedError
@@ -230,10 +235,7 @@ class Throttled(Entrance, Pace):
         payer, quotas, key, now = self._payer(frame), self._quotas, self._limit_of(frame), trio.current_time()
         if self._finishing:
             return False
-        if (
-            key is QuotaKey.PRODUCE
-            and (turn := self._turn_to_write(payer, len(frame) + 4, behind)).at - now >= LEAST_WAIT
-        ):
+        if key is QuotaKey.PRODUCE and (turn := self._turn_to_write(payer, frame, behind)).at - now >= LEAST_WAIT:
             self._silence_for(turn.at - now, math.inf)
             return True
         wait = min(quotas.wait(QuotaKey.REQUEST, payer), self._left_of_window(now)) if quotas.timed else 0.0
@@ -252,18 +254,21 @@ class Throttled(Entrance, Pace):
         """For how many seconds request_percentage may keep the next request from beginning."""
         return MOST_REQUEST if not self._throttled_since else self._throttled_since + MOST_REQUEST - now
 
-    def _turn_to_write(self, payer: Payer, size: int, behind: memoryview = NOTHING) -> WriteTurn:
-        quotas, turn = self._quotas, self._write_turn
-        account = quotas.account(QuotaKey.PRODUCE, payer)
+    def _turn_to_write(self, payer: Payer, frame: memoryview, behind: memoryview = NOTHING) -> WriteTurn:
+        turn, account = self._write_turn, self._quotas.account(QuotaKey.PRODUCE, payer)
         if turn is None or turn.account is not account:  # a quota that concerns others may have changed
-            now, together = trio.current_time(), size + self._fitting(payer, size, behind)
-            place = quotas.place(QuotaKey.PRODUCE, payer, together, HELD)
-            if place is None:
-                turn = WriteTurn(now, HELD, account, True, size)
-            else:
-                turn = WriteTurn(now + place.wait, place.silence, account, False, together)
-            self._write_turn = turn
+            turn = self._write_turn = self._placed(payer, account, frame, behind)
         return turn
+
+    def _placed(self, payer: Payer, account: object, frame: memoryview, behind: memoryview) -> WriteTurn:
+        quotas, key, now, size = self._quotas, QuotaKey.PRODUCE, trio.current_time(), len(frame) + 4
+        if (wait := quotas.wait(key, payer)) > HELD and self._is_unanswered(frame):
+            return WriteTurn(now + wait / 4, 0.0, NOWHERE, False, size)
+        together = size + self._fitting(payer, size, behind)
+        place = quotas.place(key, payer, together, HELD)
+        if place is None:
+            return WriteTurn(now, HELD, account, True, size)
+        return WriteTurn(now + place.wait, place.silence, account, False, together)
 
     def _fitting(self, payer: Payer, size: int, behind: memoryview) -> int:
         """How many bytes of the writes that have come behind one of `size` bytes begin together with it."""
@@ -282,7 +287,7 @@ class Throttled(Entrance, Pace):
             return
         payer, refused, self._throttled_since = self._payer(frame), False, 0.0
         if self._limit_of(frame) is QuotaKey.PRODUCE:
-            turn = self._turn_to_write(payer, size)
+            turn = self._turn_to_write(payer, frame)
             refused, left = turn.refused, turn.left - size
             self._write_turn = turn._replace(left=left) if left > 0 else None
             if turn.silence and left <= 0:

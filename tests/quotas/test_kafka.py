@@ -347,10 +347,30 @@ def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, mo
             assert time.monotonic() - before < 2
         assert {each["error_code"] for each in topic["partition_responses"]} == {Code.REQUEST_TIMED_OUT}
         assert "producer_byte_rate" in topic["partition_responses"][0]["error_message"]
-    with Raw(broker.kafka_address) as raw:
-        raw.send(ApiKey.PRODUCE, produce("anew", batch_of(b"v"), acks=0), NAMED)
-        raw._asked.clear()
-        assert raw.closed()  # there is no answer to tell it
     quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
     with Raw(broker.kafka_address) as raw:
         assert len(raw.values("anew")) == 1
+
+
+def test_a_write_without_answer_waits_for_a_place(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could be told that it was refused. Its connection stays, also behind a peer that has left."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    with Raw(broker.kafka_address) as raw, Raw(broker.kafka_address) as left, Raw(broker.kafka_address) as other:
+        other.make("mute")
+        quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
+        other.ask(ApiKey.PRODUCE, produce("mute", batch_of(bytes(50 * KB))), NAMED)
+        for each in (raw, left):
+            for value in (b"1", b"2"):
+                each.send(ApiKey.PRODUCE, produce("mute", batch_of(value), acks=0), NAMED)
+            each._asked.clear()
+        left.close()
+        raw.send(ApiKey.DESCRIBE_CLUSTER)
+        raw.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            raw.socket.recv(1)
+        raw.socket.settimeout(30)
+        quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
+        raw.receive()
+        wait_until(lambda: len(raw.values("mute")) == 5, "all are written")

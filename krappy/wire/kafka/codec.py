@@ -72,6 +72,15 @@ def parse_header(frame: memoryview) -> Header:
     return Header(key, version, correlation_id, client_id, pos)
 
 
+def wants_no_answer(frame: memoryview) -> bool:
+    """Whether a Produce request (the bytes after its size) has acks=0. Not if it has a transactional id: transactions
+    have answers. Raises ProtocolError."""
+    header = parse_header(frame)
+    no_id = b"\0" if header.version >= FIRST_FLEXIBLE[ApiKey.PRODUCE] else b"\xff\xff"
+    wanted = no_id + b"\0\0"
+    return frame[header.body_at : header.body_at + len(wanted)] == wanted
+
+
 def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str, Any]:
     """The body of a request. Raises ProtocolError."""
     return read_request(api_key, version, body)[0]

@@ -14,11 +14,12 @@ from krappy.wire.kafka import (
     ApiKey,
     decode_request,
     decode_response,
+    encode_request,
     encode_response,
     parse_header,
     read_request,
 )
-from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, MOST_ELEMENTS, MOST_TAGS
+from krappy.wire.kafka.codec import LONGEST_CLIENT_ID, MOST_ELEMENTS, MOST_TAGS, wants_no_answer
 from krappy.wire.kafka.notation import at, read
 from krappy.wire.kafka.reading import MOST, compile_reader
 from tests.wire.kafka.samples import KINDS, Kind
@@ -191,6 +192,14 @@ def test_headers() -> None:
     header = parse_header(memoryview(flexible))
     assert flexible[header.body_at :] == b"body"
     assert tuple(header) == (ApiKey.METADATA, 9, 0, "c", 17)
+
+
+@pytest.mark.parametrize("version", range(RANGES[ApiKey.PRODUCE][0], RANGES[ApiKey.PRODUCE][1] + 1))
+def test_a_produce_that_wants_no_answer(version: int) -> None:
+    for acks, id in ((0, None), (1, None), (-1, None), (0, "id"), (0, "")):
+        body: dict[str, object] = {"transactional_id": id, "acks": acks, "timeout_ms": 0, "topic_data": []}
+        frame = encode_request(ApiKey.PRODUCE, version, 1, "client", body)[4:]
+        assert wants_no_answer(memoryview(frame)) == (acks == 0 and id is None)
 
 
 def test_of_a_long_client_id_only_the_beginning_is_read() -> None:
