@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -98,8 +99,16 @@ class RdkafkaWriter(Writer):
         self._logger.addHandler(handler)
         self._settings = {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "acks": "all", **QUIET}
         self._settings |= {"linger.ms": 5, "delivery.timeout.ms": 300_000, "request.timeout.ms": 10_000}
-        self._settings |= {"log_level": 7, "debug": "eos"}
+        self._settings |= {"log_level": 7, "debug": "eos", "statistics.interval.ms": 5000}
         self._broken: list[Producer] = []
+        self._statistics = ""  # librdkafka's last
+
+    def state(self) -> str:
+        told = json.loads(self._statistics or "{}")
+        brokers = {name: (each["state"], each["waitresp_cnt"]) for name, each in told.get("brokers", {}).items()}
+        partitions = told.get("topics", {}).get(self._topic, {}).get("partitions", {})
+        waiting = {name: (each["leader"], each["msgq_cnt"], each["xmit_msgq_cnt"]) for name, each in partitions.items()}
+        return f"brokers' states and open requests {brokers}, partitions' leaders and waiting events {waiting}"
 
     def _write(self, writer: str) -> None:
         fatal: list[KafkaError] = []
@@ -108,15 +117,19 @@ class RdkafkaWriter(Writer):
             if error.fatal():
                 fatal.append(error)
 
-        producer = Producer({**self._settings, "error_cb": on_error, "logger": self._logger})
+        def on_statistics(text: str) -> None:
+            self._statistics = text
+
+        told = {"error_cb": on_error, "stats_cb": on_statistics, "logger": self._logger}
+        producer = Producer({**self._settings, **told})
         number = 0
         try:
             while not self._stopped.is_set() and not fatal:
                 with contextlib.suppress(BufferError):  # its queue is full: nobody leads
                     event = self._history.send(writer, number, number % self._partitions)
                     number += 1
-                    told = lambda error, message, event=event: self._told(error, message, event)  # noqa: E731
-                    producer.produce(self._topic, event.value, b"%d" % (number % 50), event.partition, on_delivery=told)
+                    done = lambda error, message, event=event: self._told(error, message, event)  # noqa: E731
+                    producer.produce(self._topic, event.value, b"%d" % (number % 50), event.partition, on_delivery=done)
                 producer.poll(0)
                 time.sleep(self._pause)
         except SystemError:

@@ -164,6 +164,30 @@ def test_partitions_that_the_coordinator_has_not(
     assert {each.new for each in moves} == {0}
 
 
+def test_a_member_joins_while_nobody_tells_where_a_partition_ends(
+    cluster: ClusterProcesses, client: blocking.Client
+) -> None:
+    topic, group, assigned = "thirds", "early", [[1], [2], [3]]
+    [made] = cluster.admin.create_topics([NewTopic(topic, 3, replica_assignment=assigned)]).values()
+    made.result(LONG_S)
+    with client.producer(topic) as producer:
+        for partition in range(3):
+            producer.send(b"before", partition=partition)
+    first = Worker(cluster, topic, group)
+    wait_until(lambda: len(first.taken) == 3, "all events", LONG_S)
+    first.stop()
+    mine = coordinator(cluster, group)
+    away = mine % 3 + 1
+    cluster.brokers[away].kill()
+    wait_until(lambda: client.group(group).partitions[away - 1].end == -1, "nobody tells of it", LONG_S)
+    with client.producer(topic) as producer:
+        producer.send(b"after", partition=mine - 1)
+    second = Worker(cluster, topic, group)
+    wait_until(lambda: bool(second.taken) or second.error is not None, "an event of one that is led", LONG_S)
+    cluster.brokers[away].start()
+    assert [event.value for event in second.stop()] == [b"after"]
+
+
 @long
 def test_a_durable_ack_is_not_forgotten(cluster: ClusterProcesses, client: blocking.Client) -> None:
     fill(client, "acked", 60)

@@ -369,9 +369,9 @@ class GroupCoordinator(ShareKeeper):
         return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
 
     def ends(self, name: str, topics: Collection[str]) -> list[Position]:
-        """Where each partition of these topics in which the group has a position ends now."""
+        """Where each partition of these topics in which the group has a position ends, if its leader tells it."""
         shared = self._groups[name].shared if name in self._groups else {}
-        return [(*at, each.end) for at, each in sorted(shared.items()) if at[0] in topics]
+        return [(*at, each.end) for at, each in sorted(shared.items()) if at[0] in topics and each.end >= 0]
 
     async def commit(self, name: str, offsets: Sequence[Position]) -> None:
         """Sets floors by hand, all or none, durably; a group that is not there is made. Raises UnknownTopic,

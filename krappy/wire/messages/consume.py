@@ -50,7 +50,9 @@ class ConsumerRegistered(Answer, kind=2):
     handle: U32  # names this registration in later messages
     member: str | None  # the name in the group: the first free of `<group>_0` to `<group>_999`; nil for a reader
     positions: PositionList  # for each partition the offset to read next; for a member the group's floor
-    ends: PositionList  # each partition's last stable offset now: a reader of all that is there now stops here
+    # each partition's last stable offset now: a reader of all that is there now stops here. Members: not of partitions
+    # that another broker leads, while it does not tell of them
+    ends: PositionList
     # [[topic, id], …]: the `id` of each topic, as in DescribeTopics
     topic_ids: list[tuple[str, str]] | None = None
 
