@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -153,6 +154,23 @@ def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = (
     return HttpPayer(console.broker.client_quotas, user, host, needs)
 
 
+class BodyRoom:
+    """Memory for the bodies of all requests in progress, MAX_BODIES. One user may have as much of it as is free: half,
+    if there is no other. So nobody who sends large bodies slowly keeps others out."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._of: Counter[str] = Counter()  # by user, or by the address of one who has not logged in
+
+    def take(self, who: str, size: int) -> bool:
+        """Counts these bytes, which are negative when they are not needed any more; whether there is room for them."""
+        self._taken += size
+        self._of[who] += size
+        if not self._of[who]:
+            del self._of[who]
+        return self._of[who] <= MAX_BODIES - self._taken
+
+
 class Call:
     """One request, as its handler sees it."""
 
@@ -218,14 +236,13 @@ class Call:
         return {} if self._cookie is None else {"set-cookie": self._cookie}
 
     def take(self, size: int) -> None:
-        """Counts bytes of the body. Raises HttpError (503) if all bodies together have more than MAX_BODIES."""
+        """Counts bytes of the body. Raises HttpError (503) if there is no room for them (`BodyRoom`)."""
         self._taken += size
-        self.console.body_bytes += size
-        if self.console.body_bytes > MAX_BODIES:
+        if not self.console.bodies.take(self.payer.who, size):
             raise HttpError(
                 503,
                 "THROTTLING_QUOTA_EXCEEDED",
-                "other requests' bodies take all the memory that is for bodies; ask again later",
+                "bodies of other requests in progress take the memory that is for yours; ask again later",
                 connection="close",
                 Retry_After="1",
             )
@@ -236,7 +253,7 @@ class Call:
 
     def release(self) -> None:
         """The body is not needed any more."""
-        self.console.body_bytes -= self._taken
+        self.console.bodies.take(self.payer.who, -self._taken)
         self._taken = 0
 
     async def pause(self) -> None:

@@ -37,7 +37,7 @@ from krappy.console import (
     topics,
     watch,
 )
-from krappy.console.api import SLASH, ApiOperation, Call, payer_of, read_arguments, respond, wants_binary
+from krappy.console.api import SLASH, ApiOperation, BodyRoom, Call, payer_of, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, TooManyAttempts, WrongToken
 from krappy.console.history import FigureHistory
 from krappy.console.live import OVER, EventStream
@@ -112,7 +112,7 @@ class Console:
         self.pacer = Pacer()
         self.live = 0
         self.live_of: Counter[str] = Counter()  # by user
-        self.body_bytes = 0  # of requests in progress
+        self.bodies = BodyRoom()
         self.turns = trio.Semaphore(TOGETHER)
         self.wide = trio.Lock()  # held while a page reads many partitions: only one does so at a time
         self._listening = listening

@@ -35,6 +35,11 @@ class HttpPayer:
         self._writes = Need(Resource.TOPIC, Op.WRITE) in needs
         self._lent = 0.0  # bytes that count already for the answer, which is not made yet
 
+    @property
+    def who(self) -> str:
+        """The user, or the address of one who has not logged in."""
+        return self._payer.user or self._payer.host
+
     def check(self) -> None:
         """Raises HttpError (429) for one who is over a quota that the request counts for."""
         quotas, payer = self._quotas, self._payer

@@ -91,12 +91,24 @@ def test_slow_bodies_keep_nobody_waiting(web: Web, console: RunningBroker) -> No
 def test_bodies_have_their_share_of_memory(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     path = web.topic("bounded")
     with monkeypatch.context() as patch:
-        patch.setattr(api_module, "MAX_BODIES", 1000)
+        patch.setattr(api_module, "MAX_BODIES", 2000)
         refused = web.post(f"{path}/events", {"value": "x" * 2000}, status=503)
         assert refused["code"] == "THROTTLING_QUOTA_EXCEEDED"
         for _ in range(5):  # what a request took is free again with its answer, whatever that is
             web.publish(path, None, "x" * 500)
             web.post(f"{path}/events", {"nothing": "x" * 500}, status=400)
+
+
+def test_nobody_takes_all_the_memory_for_bodies() -> None:
+    room, half = api_module.BodyRoom(), api_module.MAX_BODIES // 2
+    assert room.take("slow", half)
+    assert not room.take("slow", 1)
+    room.take("slow", -1)
+    for number in range(10):  # each has half of what those before left
+        assert room.take(f"user-{number}", half >> number + 1)
+    assert not room.take("user-0", 1 << 10)
+    room.take("slow", -half)
+    assert room.take("late", half // 2)
 
 
 def test_a_live_view_has_no_head(web: Web) -> None:
