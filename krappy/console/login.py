@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from krappy.console import oidc
 from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
 from krappy.console.oidc import LASTS_MS
@@ -83,8 +82,9 @@ async def ways(call: Call) -> LoginWays:
 
 @routes.post("/login/provider", needs=needs.NOTHING, summary="Begin a login at the identity provider")
 async def begin(call: Call) -> ProviderBegun:
-    location, cookie = await call.console.provider_logins.begin(call.broker.clock.steady_ms(), call.principal.host)
-    call.set_cookie(_cookie(cookie, LASTS_MS // 1000, call.request.url.scheme, oidc.COOKIE))
+    logins, now = call.console.provider_logins, call.broker.clock.steady_ms()
+    location, name, value = await logins.begin(call.cookies, now, call.principal.host)
+    call.set_cookie(_cookie(value, LASTS_MS // 1000, call.request.url.scheme, name))
     return ProviderBegun(location)
 
 
@@ -101,8 +101,8 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     now = call.broker.clock.steady_ms()
     lasts = SESSION_MS
     if body.code:
-        cookie = call.cookies.get(oidc.COOKIE, "")
-        principal = await call.console.provider_logins.finish(body.code, body.state, cookie, now, call.principal.host)
+        logins, host = call.console.provider_logins, call.principal.host
+        principal = await logins.finish(body.code, body.state, call.cookies, now, host)
         lasts = min(lasts, (principal.expires_ms or 0) - call.broker.now_ms())
         if lasts <= 0:
             raise WrongToken("the identity provider's token is over already: do the clocks differ?")

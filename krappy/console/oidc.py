@@ -1,7 +1,9 @@
 """Logins of browsers at the identity provider, from the page to there and back.
 
 What an attempt is known by when its browser comes back is in a cookie, signed and for `LASTS_MS`: nobody can make a
-browser finish a login that it has not begun (`state`), nor one that another browser has begun (`verifier`).
+browser finish a login that it has not begun (`state`), nor one that another browser has begun (`verifier`). Tabs of a
+browser may do so at the same time: there is a cookie for each of a few attempts, and a further one takes the place of
+the oldest.
 
 Anybody may begin a login, and the provider may be slow: who waits for it takes nobody else's turn, and few may.
 """
@@ -11,9 +13,10 @@ from __future__ import annotations
 import hmac
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from random import random
 
 import trio
 
@@ -25,7 +28,7 @@ from krappy.core.security.principal import Principal
 from krappy.hosts import network
 from krappy.ports.tokens import ProviderAttempt, ProviderLoginPort, ProviderTrouble
 
-COOKIE = "krappy_login"
+COOKIES = tuple(f"krappy_login_{number}" for number in range(4))
 LASTS_MS = 300_000
 TELL_SECONDS = 60.0  # between two lines of the log about the same trouble
 # Requests that wait for the provider, of everybody and of one address: of that, never more than is left for all others.
@@ -46,22 +49,27 @@ class ProviderLogins:
     def offered(self) -> bool:
         return self._provider is not None
 
-    async def begin(self, now: int, host: str) -> tuple[str, str]:
-        """(where the browser goes, the cookie's value). `now`: ms by the steady clock. `host`: the browser's address.
-        Raises HttpError."""
+    async def begin(self, cookies: Mapping[str, str], now: int, host: str) -> tuple[str, str, str]:
+        """(where the browser goes, a cookie's name and value). `cookies`: which it has. `now`: ms by the steady clock.
+        `host`: the browser's address. Raises HttpError."""
         if self._provider is None:
             raise HttpError(404, "NOT_FOUND", "there is no identity provider to log in at")
         with self._asking(host):
             where, attempt = await self._provider.begin()
         told = ".".join((str(now + LASTS_MS), *attempt))
-        return where, f"{told}.{self._sign(told)}"
+        under_way = self._under_way(cookies, now)
+        # Two tabs that begin at the same moment know nothing of each other.
+        name = min(COOKIES, key=lambda each: (under_way[each][0] if each in under_way else 0, random()))
+        return where, name, f"{told}.{self._sign(told)}"
 
-    async def finish(self, code: str, state: str, cookie: str, now: int, host: str) -> Principal:
+    async def finish(self, code: str, state: str, cookies: Mapping[str, str], now: int, host: str) -> Principal:
         """Who has logged in. Raises WrongToken, HttpError."""
-        attempt = self._read(cookie, now)
-        if self._provider is None or attempt is None:
+        attempts = [attempt for _, attempt in self._under_way(cookies, now).values()]
+        if self._provider is None or not attempts:
             raise WrongToken("this browser has begun no login at the identity provider, or too long ago: try it again")
-        if not hmac.compare_digest(state.encode(errors="replace"), attempt.state.encode()):
+        given = state.encode(errors="replace")
+        attempt = next((each for each in attempts if hmac.compare_digest(given, each.state.encode())), None)
+        if attempt is None:
             raise WrongToken("this is the end of another login at the identity provider: try it again")
         try:
             with self._asking(host):
@@ -94,12 +102,16 @@ class ProviderLogins:
         finally:
             self._waiting -= Counter((host,))
 
-    def _read(self, cookie: str, now: int) -> ProviderAttempt | None:
-        told, _, proof = cookie.rpartition(".")
-        if not hmac.compare_digest(proof.encode(errors="replace"), self._sign(told).encode()):
-            return None
-        until, *attempt = told.split(".")  # it is signed, so it has these
-        return ProviderAttempt(*attempt) if now < int(until) else None
+    def _under_way(self, cookies: Mapping[str, str], now: int) -> dict[str, tuple[int, ProviderAttempt]]:
+        """Attempts that may still be finished, and until when, by the cookie's name."""
+        found = {}
+        for name in COOKIES:
+            told, _, proof = cookies.get(name, "").rpartition(".")
+            if hmac.compare_digest(proof.encode(errors="replace"), self._sign(told).encode()):
+                until, *attempt = told.split(".")  # it is signed, so it has these
+                if now < int(until):
+                    found[name] = int(until), ProviderAttempt(*attempt)
+        return found
 
     def _sign(self, told: str) -> str:
         return hmac.new(self._key, told.encode(errors="replace"), sha256).hexdigest()

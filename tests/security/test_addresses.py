@@ -159,11 +159,11 @@ def test_who_waits_for_the_provider_is_bounded_by_network() -> None:
         logins = ProviderLogins(Silent(), b"", lambda event, **facts: None)
         async with trio.open_nursery() as nursery:
             for number in range(MOST_OF_ONE):
-                nursery.start_soon(logins.begin, 0, (ONE, NEXT)[number % 2])
-            nursery.start_soon(logins.begin, 0, OTHER)
+                nursery.start_soon(logins.begin, {}, 0, (ONE, NEXT)[number % 2])
+            nursery.start_soon(logins.begin, {}, 0, OTHER)
             await wait_all_tasks_blocked()
             with pytest.raises(HttpError, match="too many logins wait"):
-                await logins.begin(0, ONE)
+                await logins.begin({}, 0, ONE)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -185,7 +185,7 @@ def test_few_networks_leave_room_for_another_one_at_the_provider() -> None:
 
         async def come(host: str) -> None:
             with suppress(HttpError):
-                await logins.begin(0, host)
+                await logins.begin({}, 0, host)
 
         async with trio.open_nursery() as nursery:
             for number in range(2 * oidc.MOST):

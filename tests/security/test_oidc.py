@@ -140,10 +140,14 @@ def come_back(provider: IdentityProvider, asked: dict[str, str]) -> dict[str, st
     return {"code": query["code"][0], "state": query["state"][0]}
 
 
+def login_cookies(http: httpx.Client) -> dict[str, str]:
+    return {name: value for name, value in http.cookies.items() if name.startswith(f"{HOST_ONLY}krappy_login_")}
+
+
 def test_a_login(http: httpx.Client, provider: IdentityProvider, broker: RunningBroker) -> None:
     assert http.get("/api/v1/login").json() == {"token": False, "password": True, "provider": True}
     answer = http.post("/api/v1/login/provider", headers=CHANGES)
-    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=300", f"{HOST_ONLY}{oidc.COOKIE}="):
+    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Max-Age=300", f"{HOST_ONLY}krappy_login_"):
         assert part in answer.headers["set-cookie"]
     asked = {name: values[0] for name, values in parse_qs(urlsplit(answer.json()["location"]).query).items()}
     assert asked["redirect_uri"] == f"https://{broker.http_address}/"
@@ -157,6 +161,12 @@ def test_a_login(http: httpx.Client, provider: IdentityProvider, broker: Running
     assert http.post("/api/v1/topics", json={"name": "by-cookie"}, headers=CHANGES).status_code == 201
     assert http.post("/api/v1/logout", headers=CHANGES).json()["ended"] == 1
     assert http.get("/api/v1/topics").status_code == 401
+
+
+def test_logins_of_two_tabs_at_the_same_time(http: httpx.Client, provider: IdentityProvider) -> None:
+    one, other = begin(http), begin(http)
+    for asked in (other, one):
+        assert http.post("/api/v1/login", json=come_back(provider, asked)).status_code == 200
 
 
 def test_a_session_ends_with_its_token(http: httpx.Client, provider: IdentityProvider) -> None:
@@ -177,21 +187,21 @@ def test_logins_that_are_none(http: httpx.Client, provider: IdentityProvider, mo
         return http.post("/api/v1/login", json=body).status_code == 401
 
     back = come_back(provider, begin(http))
-    cookie = http.cookies[HOST_ONLY + oidc.COOKIE]
+    [(name, cookie)] = login_cookies(http).items()
     assert refused(code=back["code"], state=back["state"] + "x")
     assert refused(code=back["code"], state="")
     http.cookies.clear()
     assert refused(**back)  # another browser
     for wrong in ("x", cookie + "0", "1" + cookie, cookie.replace(".", "", 1), "." + cookie):
-        http.cookies.set(HOST_ONLY + oidc.COOKIE, wrong, domain="127.0.0.1")
+        http.cookies.set(name, wrong, domain="127.0.0.1")
         assert refused(**back)
         http.cookies.clear()
     monkeypatch.setattr(oidc, "LASTS_MS", -1)
     assert refused(**come_back(provider, begin(http)))  # too late
     monkeypatch.undo()
     monkeypatch.setattr(attempts, "SECONDS", 0.01)
-    other, own = begin(http), begin(http)  # the cookie is of the second one
-    assert refused(**come_back(provider, other))
+    first, *_, own = (begin(http) for _ in range(len(oidc.COOKIES) + 1))  # the last one takes the first one's place
+    assert refused(**come_back(provider, first))
     mine = come_back(provider, own)
     for _, nonce in enumerate(("another", None)):
         monkeypatch.setattr(
@@ -392,7 +402,7 @@ def test_no_secret_is_told(
     http.post("/api/v1/login", json=back)
     token = provider.token(seconds=-60)
     http.get("/api/v1/topics", headers={"Authorization": f"Bearer {token}"})
-    cookie = http.cookies[HOST_ONLY + oidc.COOKIE]
+    [cookie] = login_cookies(http).values()
     said = "".join(reported) + http.get("/api/v1/cluster").text
     for secret in (CLIENT_SECRET, back["code"], back["state"], token, token.split(".")[2], *cookie.split(".")[1:]):
         assert secret not in said
