@@ -165,14 +165,15 @@ class PathOperations:
             raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
         if operation.path not in EARLY:
-            call.payer.check()
+            call.payer.check(live=operation.live)
         if self._console.broker.audit.on:
             ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
         try:
             try:
                 arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
-                await call.payer.begin()
+                if not operation.live:
+                    await call.payer.begin()
                 if operation.path not in SMALL:
                     await call.room()
                 async with nullcontext() if operation.path in SMALL else self._console.turns:

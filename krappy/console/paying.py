@@ -40,13 +40,14 @@ class HttpPayer:
         """The user, or the address of one who has not logged in."""
         return self._payer.user or self._payer.host
 
-    def check(self) -> None:
-        """Raises HttpError (429) for one who is over a quota that the request counts for."""
+    def check(self, *, live: bool = False) -> None:
+        """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view,
+        whose parts wait."""
         quotas, payer = self._quotas, self._payer
         if not quotas.on:
             return
         waits = {QuotaKey.REQUEST: min(quotas.wait(QuotaKey.REQUEST, payer), MOST_REQUEST)}
-        if self._reads and (wait := quotas.wait(QuotaKey.CONSUME, payer)) > LENT:
+        if self._reads and not live and (wait := quotas.wait(QuotaKey.CONSUME, payer)) > LENT:
             waits[QuotaKey.CONSUME] = wait
         if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > MOST_WRITE:
             waits[QuotaKey.PRODUCE] = wait

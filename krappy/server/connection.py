@@ -79,6 +79,8 @@ class Native:
             for op in (Op.READ, Op.WRITE)
         )  # types of messages that count for consumer_byte_rate and for producer_byte_rate
         self.reads, self.writes = reads - NO_EVENTS, writes - NO_EVENTS
+        # What waits for consumer_byte_rate before it begins. A stream begins: each part of it waits.
+        self.held = self.reads - {cls.kind for cls, each in registry.served.items() if each.streams}
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connection:
         return Connection(server, sock, client, self)
@@ -236,7 +238,7 @@ class Connection(Channel):
 
     def _limit_of(self, frame: memoryview) -> QuotaKey | None:
         kind = KIND.unpack_from(frame)[0]
-        if kind in self._speech.reads:
+        if kind in self._speech.held:
             return QuotaKey.CONSUME
         return QuotaKey.PRODUCE if kind in self._speech.writes else None
 

@@ -97,6 +97,21 @@ def test_a_live_view_is_slowed_down(broker: RunningBroker, web: httpx.Client, qu
     assert time.monotonic() - before > 0.6  # of 70 KB 40 KB may come at once
 
 
+def test_a_live_view_of_one_who_is_over_his_quota_begins(
+    broker: RunningBroker, web: httpx.Client, quotas: Quotas
+) -> None:
+    """A browser whose EventSource is refused once does not try again."""
+    with broker.connect() as client:
+        client.create_topic("h-owed")
+    assert write(web, "h-owed", 20 * KB).status_code == 201
+    quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=1.0 * KB)
+    assert web.get("/topics/h-owed/events?start=earliest").status_code == 200
+    with web.stream("GET", "/topics/h-owed/watch") as answer:
+        assert answer.status_code == 200
+        quotas.alter({"user": "ANONYMOUS"}, consumer_byte_rate=None)
+        assert next(answer.iter_raw())
+
+
 @pytest.mark.parametrize(
     "path",
     ["/topics/h-time/watch?snapshot=false", "/topics/h-time/tail?text=wanted"],  # the second shows only some
@@ -164,8 +179,8 @@ def test_many_at_once_write_no_more_than_one_after_the_other(
     monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     check, begun = HttpPayer.check, []
 
-    def checked(payer: HttpPayer) -> None:
-        check(payer)
+    def checked(payer: HttpPayer, *, live: bool = False) -> None:
+        check(payer, live=live)
         begun.append(payer)
 
     monkeypatch.setattr(HttpPayer, "check", checked)

@@ -17,6 +17,7 @@ from krappy.cli.main import run
 from krappy.clients.acls import AclInfo
 from krappy.core.security.quota import DEBT
 from krappy.core.security.quota_entities import QuotaKey
+from krappy.server import throttled
 from krappy.server.connection import Connection
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
@@ -218,6 +219,26 @@ def test_a_watch_that_waits_for_its_quota_ends_with_its_topic(broker: RunningBro
         assert {id for id, _ in answers} == set(watches)
         assert all(isinstance(error, errors.UnknownTopic) for _, error in answers)
         assert time.monotonic() - begun < 60  # a part would come in minutes
+
+
+def test_a_watch_of_one_who_is_over_his_quota_waits(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not refused, and what is behind it on its connection does not wait."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    with broker.connect() as client, Peer(broker.address) as other, Peer(broker.address) as peer:
+        client.create_topic("n-owed")
+        with client.producer("n-owed") as producer:
+            producer.send(bytes(20 * KB), key="k").result()
+        quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=1.0 * KB)
+        other.ask(m.Get("n-owed", b"k"), m.Got)
+        watch, ping = peer.send(m.Watch("n-owed"), m.Ping())
+        assert peer.receive()[0] == ping
+        quotas.alter({"user": "ANONYMOUS"}, consumer_byte_rate=None)
+        id, part = peer.receive()
+        assert id == watch
+        assert isinstance(part, m.Watched)
+        assert part.entries
 
 
 def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quotas) -> None:

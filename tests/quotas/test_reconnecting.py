@@ -72,7 +72,6 @@ READS: dict[str, Callable[[Native], object]] = {
     "Scan": lambda raw: raw.call(m.Scan(TOPIC)),
     "History": lambda raw: raw.call(m.History(TOPIC, b"k")),
     "ReadLog": lambda raw: raw.call(m.ReadLog(TOPIC, 0, 0, 1)),
-    "Watch": lambda raw: raw.call(m.Watch(TOPIC)),
 }
 
 
