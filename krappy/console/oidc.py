@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from random import random
 
 import trio
 
@@ -58,8 +57,8 @@ class ProviderLogins:
             where, attempt = await self._provider.begin()
         told = ".".join((str(now + LASTS_MS), *attempt))
         under_way = self._under_way(cookies, now)
-        # Two tabs that begin at the same moment know nothing of each other.
-        name = min(COOKIES, key=lambda each: (under_way[each][0] if each in under_way else 0, random()))
+        # Two tabs that begin at the same moment know nothing of each other: each takes any of those that are free.
+        name = min(COOKIES, key=lambda each: (under_way[each][0] if each in under_way else 0, self._sign(each + told)))
         return where, name, f"{told}.{self._sign(told)}"
 
     async def finish(self, code: str, state: str, cookies: Mapping[str, str], now: int, host: str) -> Principal:
