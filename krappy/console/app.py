@@ -65,6 +65,7 @@ EARLY = ("/healthz", "/readyz")  # answered while the store is still being recov
 # They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
 # long for the identity provider, and anybody may begin one.
 SMALL = (*EARLY, LOGIN, "/api/v1/login/provider")
+MUTATE = ("create_topic", "delete_topic")  # operations that stand in line for controller_mutation_rate
 
 
 class Listening(Protocol):
@@ -165,7 +166,7 @@ class PathOperations:
             raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
         if operation.path not in EARLY:
-            call.payer.check(live=operation.live)
+            call.payer.check(live=operation.live, mutates=operation.name in MUTATE)
         if self._console.broker.audit.on:
             ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
@@ -173,7 +174,7 @@ class PathOperations:
             try:
                 arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
                 if not operation.live:
-                    await call.payer.begin()
+                    await call.payer.begin(mutates=operation.name in MUTATE)
                 if operation.path not in SMALL:
                     await call.room()
                 async with nullcontext() if operation.path in SMALL else self._console.turns:

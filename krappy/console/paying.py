@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any, TypeVar
 
+import trio
+
 from krappy.console.problems import HttpError
 from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.security.quota import LENT, Payer
@@ -33,6 +35,7 @@ class HttpPayer:
         self._payer = Payer(user, host=host)
         self._reads = Need(Resource.TOPIC, Op.READ) in needs
         self._writes = Need(Resource.TOPIC, Op.WRITE) in needs
+        self._placed = 0.0  # partitions that count already for the change, which is not made yet
         self._lent = 0.0  # bytes that count already for the answer, which is not made yet
 
     @property
@@ -40,9 +43,9 @@ class HttpPayer:
         """The user, or the address of one who has not logged in."""
         return self._payer.user or self._payer.host
 
-    def check(self, *, live: bool = False) -> None:
+    def check(self, *, live: bool = False, mutates: bool = False) -> None:
         """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view,
-        whose parts wait."""
+        whose parts wait. `mutates`: it creates or deletes a topic."""
         quotas, payer = self._quotas, self._payer
         if not quotas.on:
             return
@@ -51,13 +54,22 @@ class HttpPayer:
             waits[QuotaKey.CONSUME] = wait
         if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > MOST_WRITE:
             waits[QuotaKey.PRODUCE] = wait
+        if mutates and (wait := quotas.wait(QuotaKey.MUTATION, payer)) > MOST_WRITE:
+            waits[QuotaKey.MUTATION] = wait
         key = max(waits, key=lambda each: waits[each])
         if waits[key]:
             raise _refusal(key, waits[key])
 
-    async def begin(self) -> None:
+    async def begin(self, *, mutates: bool = False) -> None:
         """Called before a request is handled; then `end` is called, too. What it may read is counted ahead, so many
-        at once get no more than one after the other: they wait for each other for a moment. Raises HttpError (429)."""
+        at once get no more than one after the other: they wait for each other for a moment. What `mutates` stands
+        in line for its first partition, as a write does. Raises HttpError (429)."""
+        if mutates and self._quotas.on:
+            with trio.move_on_after(MOST_WRITE) as scope:
+                await self._quotas.in_line(QuotaKey.MUTATION, self._payer, 1.0, lambda: True)
+            if scope.cancelled_caught:
+                raise _refusal(QuotaKey.MUTATION, self._quotas.wait(QuotaKey.MUTATION, self._payer))
+            self._placed = 1.0
         if not (self._reads and self._quotas.on):
             return
         key = QuotaKey.CONSUME
@@ -67,6 +79,9 @@ class HttpPayer:
         self._lent = self._quotas.lend(key, self._payer, ANSWER)
 
     def end(self) -> None:
+        if self._placed:
+            self._quotas.repay(QuotaKey.MUTATION, self._payer, self._placed)
+            self._placed = 0.0
         if self._lent:
             self._quotas.repay(QuotaKey.CONSUME, self._payer, self._lent)
             self._lent = 0.0
@@ -88,6 +103,10 @@ class HttpPayer:
 
     def mutate(self, partitions: int) -> None:
         """See PayerPort. Raises HttpError (429)."""
+        if self._placed:
+            self._quotas.spend(QuotaKey.MUTATION, self._payer, partitions - self._placed)
+            self._placed = 0.0
+            return
         try:
             self._quotas.mutate(self._payer, partitions, strict=True)
         except Overloaded as error:

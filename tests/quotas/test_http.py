@@ -58,7 +58,10 @@ def test_writes_and_reads_beyond_the_quota_are_refused(
     assert web.get("/topics").status_code == 200
 
 
-def test_topics_are_refused_beyond_their_rate(web: httpx.Client, quotas: Quotas) -> None:
+def test_topics_are_refused_beyond_their_rate(
+    web: httpx.Client, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.2)
 
     def make(name: str) -> httpx.Response:
@@ -179,8 +182,8 @@ def test_many_at_once_write_no_more_than_one_after_the_other(
     monkeypatch.setattr(paying, "MOST_WRITE", 2.0)
     check, begun = HttpPayer.check, []
 
-    def checked(payer: HttpPayer, *, live: bool = False) -> None:
-        check(payer, live=live)
+    def checked(payer: HttpPayer, **how: bool) -> None:
+        check(payer, **how)
         begun.append(payer)
 
     monkeypatch.setattr(HttpPayer, "check", checked)

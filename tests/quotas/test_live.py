@@ -15,6 +15,7 @@ from krappy.broker.client_quotas import ClientQuotas
 from krappy.console.live import EventStream
 from krappy.console.pacer import Pacer, PaidPacer
 from krappy.console.paying import HttpPayer
+from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.core.security.quota import Payer, QuotaSet
@@ -240,5 +241,53 @@ def test_a_write_by_http_keeps_its_place_when_a_quota_of_others_changes() -> Non
             await trio.sleep(1)
             views.force({**ada, QuotaEntity("bob"): {QuotaKey.PRODUCE: RATE}})
         assert trio.current_time() == pytest.approx(8)
+
+    simulate(main)
+
+
+def test_topics_are_made_by_http_beside_clients_that_ask_again_at_once() -> None:
+    views, made = Views(), 0
+
+    async def ask_again() -> None:
+        while True:
+            while wait := views.quotas.wait(QuotaKey.MUTATION, Payer("ada")):
+                await trio.sleep(wait)
+            views.quotas.mutate(Payer("ada"), 1, strict=False)
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        nonlocal made
+        views.allow(1.0, QuotaKey.MUTATION)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask_again)
+            await trio.sleep(20)  # the burst is used up
+            while made < 5:
+                payer = HttpPayer(views.quotas, "ada")
+                payer.check(mutates=True)
+                await payer.begin(mutates=True)
+                payer.mutate(1)
+                payer.end()
+                made += 1
+            assert trio.current_time() < 20 + 5 * 6
+            nursery.cancel_scope.cancel()
+
+    simulate(main)
+
+
+def test_a_change_by_http_that_fails_gives_its_place_back() -> None:
+    views = Views()
+
+    async def main() -> None:
+        views.allow(1.0, QuotaKey.MUTATION)
+        for _ in range(100):
+            payer = HttpPayer(views.quotas, "ada")
+            await payer.begin(mutates=True)
+            payer.end()
+        assert trio.current_time() < 1
+        views.quotas.mutate(Payer("ada"), 30, strict=True)
+        payer = HttpPayer(views.quotas, "ada")
+        with pytest.raises(HttpError, match="controller_mutation_rate"):
+            payer.check(mutates=True)
 
     simulate(main)
