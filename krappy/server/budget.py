@@ -46,7 +46,9 @@ class Budget:
     @property
     def short(self) -> bool:
         """Somebody waits for bytes that others hold."""
-        return bool(self.waiting and self.spent) or any(count <= self.total for count in self._wanted)
+        # A reservation that has room by now does not wait for others any more: it goes on in the next round.
+        waits = any(count <= self.total < self.used + count for count in self._wanted)
+        return waits or bool(self.waiting and self.spent)
 
     @property
     def answer_bytes(self) -> int:

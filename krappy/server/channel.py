@@ -461,6 +461,8 @@ class Channel(DescribedConnection, Throttled):
         if self._outbox.charged and self._stuck_since and now - self._stuck_since > GRACE:
             return True
         if self._held_back or (self._large is not None and self._blocked_since < now):  # behind a request that waits
+            if self._is_without_place:
+                return now - self._throttled_since > GRACE
             return self._keeping_back and now - self._blocked_since > GRACE
         if self._large is not None:
             return now - self._frame_since > GRACE + self._wanted / SLOWEST

@@ -8,7 +8,8 @@ Rules, kept here (KIP-219):
   nobody gains by having many connections, or new ones. A write takes its place in line when it comes, together with
   those that have come behind it, up to the size of others in line; one that would wait for longer is refused at once,
   and its connection is silent for so long. One that gets no answer is not refused, for nobody would know: it looks for
-  a place again and again. A read is refused after so long. Clients ask again. A Fetch is not held, but answered empty.
+  a place again and again, as long as others need not wait for the memory that it keeps (`overdue`). A read is refused
+  after so long. Clients ask again. A Fetch is not held, but answered empty.
 - What a read brings is known once its answer is made. While others could begin meanwhile, what it may bring is counted
   ahead (`reading`).
 - For its time on the event loop (request_percentage) a connection is silent for `MOST_REQUEST` at most between two of
@@ -269,6 +270,11 @@ class Throttled(Entrance, Pace):
         if place is None:
             return WriteTurn(now, HELD, account, True, size)
         return WriteTurn(now + place.wait, place.silence, account, False, together)
+
+    @property
+    def _is_without_place(self) -> bool:
+        """Whether the next request is a write that has no place in line yet: it may be long until then."""
+        return self._write_turn is not None and self._write_turn.account is NOWHERE
 
     def _fitting(self, payer: Payer, size: int, behind: memoryview) -> int:
         """How many bytes of the writes that have come behind one of `size` bytes begin together with it."""

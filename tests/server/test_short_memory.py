@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
 import krappy
 from krappy import errors
+from krappy.core.security.quota import DEBT
+from krappy.core.security.quota_entities import QuotaKey
 from krappy.records import batch
+from krappy.server import channel
 from krappy.wire import messages as m
 from krappy.wire.frames import FrameReader
 from krappy.wire.kafka import ApiKey, encode_request
@@ -134,5 +139,39 @@ def test_the_end_of_a_large_frame_comes_while_memory_is_spent(tmp_path: Path) ->
                 values = unpack(frames[0][1])
                 assert take_id(values) == 7
                 assert isinstance(read_error(values), errors.UnknownHandle)
+
+    trio.run(main)
+
+
+def test_writes_without_answer_over_their_quota_do_not_keep_it_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for a place in line, however long that takes; but as many as others need the memory of are ended."""
+    monkeypatch.setattr(channel, "GRACE", 0.1)
+    monkeypatch.setitem(cast("dict[QuotaKey, float]", DEBT), QuotaKey.PRODUCE, math.inf)  # there is no place for days
+
+    def write(size: int, acks: int = 1) -> bytes:
+        one = batch.encode([b"k"], [bytes(size)], timestamps=1)
+        return encode_request(ApiKey.PRODUCE, 9, 1, "greedy" if acks == 0 else "other", produce("t", one, acks=acks))
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=MEMORY) as broker:
+            budget = broker.server.budget
+            async with krappy.connect(broker.address) as client:
+                await client.security.alter_quotas({"producer_byte_rate": 1.0}, client_id="greedy")
+            await until(lambda: not broker.server.connections, "the one who set the quota has left")
+            peers = [await opened(broker, broker.kafka_address) for _ in range(3)]
+            for number, (stream, connection) in enumerate(peers):
+                data = write(400_000 if number else 100, acks=0)
+                await stream.send_all(data)
+                await until(lambda: connection.received == len(data), "it is there")  # noqa: B023
+            assert [each.requests for _, each in peers] == [1, 0, 0]
+            other, _ = await opened(broker, broker.kafka_address)
+            await other.send_all(write(300_000))
+            await answered(other)
+            await until(lambda: len(broker.server.connections) == 3, "one has ended")
+            assert 400_000 < budget.used < 500_000, "one was enough"
+            for stream in (other, *(each for each, _ in peers)):
+                leave(stream, "FIN")
 
     trio.run(main)
