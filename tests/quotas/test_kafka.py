@@ -161,14 +161,12 @@ def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker,
     with Raw(broker.kafka_address, client_id="writer") as raw:
         raw.make("written")
         before = time.monotonic()
-        answer = raw.ask(ApiKey.PRODUCE, produce("written", batch_of(bytes(150 * KB))), NAMED)
+        answer = raw.ask(ApiKey.PRODUCE, produce("written", batch_of(bytes(350 * KB))), NAMED)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-        assert time.monotonic() - before < 0.4
-        assert 300 < answer["throttle_time_ms"] < 600  # 150 KB, of which 100 KB may come at once
-        asked = time.monotonic()
+        assert time.monotonic() - before < 2
+        assert 2300 < answer["throttle_time_ms"] < 2600  # 350 KB, of which 100 KB may come at once
         assert raw.ask(ApiKey.DESCRIBE_CLUSTER)["error_code"] == 0
-        assert time.monotonic() - before >= 0.4
-        assert time.monotonic() - asked < 0.7
+        assert 2.3 <= time.monotonic() - before < 5
 
 
 def test_one_who_has_no_quota_is_not_throttled(broker: RunningBroker, quotas: Quotas) -> None:
@@ -210,18 +208,18 @@ def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas:
     with Raw(broker.kafka_address, client_id="reader") as raw, Raw(broker.kafka_address, client_id="reader") as other:
         id = raw.make("read")
         for _ in range(4):
-            raw.produce("read", batch_of(bytes(50 * KB)))
+            raw.produce("read", batch_of(bytes(120 * KB)))
         quotas.set({"client-id": "reader"}, consumer_byte_rate=40.0 * KB)
         wanted = fetch([(id, 0, 0)])
         first = raw.ask(ApiKey.FETCH, wanted)
         [records] = [each["records"] for topic in first["responses"] for each in topic["partitions"]]
-        assert 50 * KB <= len(records) < 100 * KB  # one batch, although it is more than that of a second
+        assert 120 * KB <= len(records) < 240 * KB  # one batch, although it is more than that of a second
         assert first["throttle_time_ms"] > 100
         before = time.monotonic()
         second = other.ask(ApiKey.FETCH, wanted)
         assert (second["responses"], second["error_code"]) == ([], 0)
         assert second["throttle_time_ms"] > 50
-        assert time.monotonic() - before < 0.2
+        assert time.monotonic() - before < 1.5  # it is told to wait for 2 s
         third = raw.ask(ApiKey.FETCH, wanted)  # once it is read again
         assert third["responses"]
 

@@ -78,11 +78,11 @@ def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quota
         assert raw.ask(m.Ping(), m.Pong).throttled == 0
         quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
         before = time.monotonic()
-        raw.ask(m.Message(handle, bytes(150 * KB)), m.MessageStored)
-        assert time.monotonic() - before < 0.4
+        raw.ask(m.Message(handle, bytes(350 * KB)), m.MessageStored)
+        assert time.monotonic() - before < 2
         pong = raw.ask(m.Ping(), m.Pong)
-        assert 0.4 < time.monotonic() - before < 1.5
-        assert 300 < pong.throttled < 700
+        assert 2.3 < time.monotonic() - before < 5
+        assert 2300 < pong.throttled < 2700
 
 
 def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas) -> None:
@@ -90,14 +90,14 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
         raw.ask(m.CreateTopic("n-read"), m.TopicCreated)
         producer = raw.ask(m.ProducerRegistration("n-read"), m.ProducerRegistered).handle
         for _ in range(2):
-            raw.ask(m.Message(producer, bytes(150 * KB)), m.MessageStored)
+            raw.ask(m.Message(producer, bytes(350 * KB)), m.MessageStored)
         reader = raw.ask(m.ConsumerRegistration(["n-read"], start="earliest"), m.ConsumerRegistered).handle
         quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0 * KB)
         before = time.monotonic()
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
-        assert time.monotonic() - before < 0.4
+        assert time.monotonic() - before < 2
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
-        assert 0.4 < time.monotonic() - before < 1.5
+        assert 2.3 < time.monotonic() - before < 5
 
 
 LONG_S = 8.0  # seconds: much more than the second for which request_percentage may silence
