@@ -130,6 +130,11 @@ class PartitionLedger:
             lanes[number] = Lane(number, [event.as_of(moment) for event in lane.events])
         return replace(self, lanes=lanes, seen=seen, end=max(seen, default=-1) + 1, start=0)
 
+    @property
+    def acknowledged(self) -> set[int | None]:
+        """The offsets of events that writers or readers were told."""
+        return {*self.seen, *(event.offset for lane in self.lanes.values() for event in lane.events)}
+
     def check(self, log: Sequence[Stored], start: int, end: int) -> None:
         """Raises AssertionError if a rule is broken. `log`: all events from `start` to `end`, as polls returned
         them."""

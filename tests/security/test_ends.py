@@ -203,11 +203,11 @@ def test_a_request_that_takes_its_time_needs_the_login_of_now(
     """A body may take half a minute, and a turn or a quota some seconds."""
     begun, may_go_on, begin = threading.Event(), threading.Event(), paying.HttpPayer.begin
 
-    async def begin_later(self: paying.HttpPayer) -> None:
+    async def begin_later(self: paying.HttpPayer, *, mutates: bool) -> None:
         begun.set()
         while not may_go_on.is_set():
             await trio.sleep(0.01)
-        await begin(self)
+        await begin(self, mutates=mutates)
 
     with broker_of(tmp_path) as (broker, client), browser(broker) as http, ThreadPoolExecutor(1) as pool:
         client.security.set_password("carl", "c")
