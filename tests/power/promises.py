@@ -67,12 +67,12 @@ def _unexpected(workload: Workload, window: Window, found: checkup.CheckedPartit
         return [each for each in found.problems if f"/{TROUBLE}: lost" not in each]
     ledger = workload.book.partitions.get((found.topic, found.index))
     promised = set[int | None]() if ledger is None else ledger.as_of(window.first).acknowledged
-    return [each for each in found.problems if not (lost := LOST.search(each)) or promised & set(range(*_ints(lost)))]
 
+    def is_expected(problem: str) -> bool:
+        lost = LOST.search(problem)
+        return lost is not None and promised.isdisjoint(range(int(lost[1]), int(lost[2]) + 1))
 
-def _ints(found: re.Match[str]) -> tuple[int, int]:
-    first, last = map(int, found.groups())
-    return first, last + 1
+    return [each for each in found.problems if not is_expected(each)]
 
 
 def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
