@@ -232,10 +232,17 @@ class World:
             return False
         state = self.zookeeper.partition.state
         others = [self.brokers[each] for each in {*state.isr, *state.elr} - {broker.id}]
+        if least > 1 and self._fewest() < least:
+            return False  # the others may be taken away
         return self._least() >= least and any(each.disk.is_whole for each in others)
 
     def _least(self) -> int:
         return min(self.min_isr, self.zookeeper.partition.state.min_isr)
+
+    def _fewest(self) -> int:
+        """How many replicas there may be once all is done that was asked."""
+        under_way = [count for at, count in self._asked_replicas if self.now - at < UNDER_WAY_MS]
+        return min([len(wanted(self.zookeeper.partition)), *under_way])
 
     def _is_whole(self, broker: Broker) -> bool:
         return broker.disk.is_whole and broker.id in self.zookeeper.partition.state.isr
@@ -305,9 +312,7 @@ class World:
     def _may_lose(self, broker: Broker) -> bool:
         """min.insync.replicas - 1 disks at a time: the next only when the one before is in the ISR again."""
         state = self.zookeeper.partition.state
-        under_way = [count for at, count in self._asked_replicas if self.now - at < UNDER_WAY_MS]
-        least = min(self.min_isr, state.min_isr, len(wanted(self.zookeeper.partition)), *under_way)
-        if least < 2 or not broker.is_up:
+        if min(self._least(), self._fewest()) < 2 or not broker.is_up:
             return False
         if not {*state.isr, *state.elr} - {broker.id}:
             return False  # nobody else was in sync yet
@@ -347,14 +352,24 @@ class World:
 
     def _is_well(self) -> bool:
         state = self.zookeeper.partition.state
+        if self.moves and state.leader != NOBODY and self._has_lost(self.brokers[state.leader]):
+            return True  # who had the damaged event was taken away: nobody can copy it
         if state.leader == NOBODY or {*state.isr} != {*self.replicas} or is_moving(self.zookeeper.partition):
             return False
         if self.moves and any(each.disk.damaged for each in self.members()):
-            return True  # who had the damaged events may have been taken away
+            return True
         if any(each.disk.spoiled or each.disk.refuses for each in self.members()):
             return False
         end = len(self.brokers[state.leader].log)
         return all(each.high_watermark == len(each.log) == end for each in self.members())
+
+    def _has_lost(self, leader: Broker) -> bool:
+        """Whether it has a damaged event that no other replica has whole."""
+        others = [each for each in self.members() if each is not leader]
+        return any(
+            all(each.log[at : at + 1] != [leader.log[at]] or at in each.disk.damaged for each in others)
+            for at in leader.disk.damaged
+        )
 
     # --- what must hold
 
