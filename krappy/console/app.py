@@ -65,7 +65,6 @@ EARLY = ("/healthz", "/readyz")  # answered while the store is still being recov
 # They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
 # long for the identity provider, and anybody may begin one.
 SMALL = (*EARLY, LOGIN, "/api/v1/login/provider")
-MUTATE = ("create_topic", "delete_topic")  # operations that stand in line for controller_mutation_rate
 
 
 class Listening(Protocol):
@@ -166,7 +165,7 @@ class PathOperations:
             raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")), operation.needs)
         if operation.path not in EARLY:
-            call.payer.check(live=operation.live, mutates=operation.name in MUTATE)
+            call.payer.check(live=operation.live)
         if self._console.broker.audit.on:
             ASKED.set(AskedFor(call, operation.name))
         began = perf_counter()
@@ -174,7 +173,7 @@ class PathOperations:
             try:
                 arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
                 if not operation.live:
-                    await call.payer.begin(mutates=operation.name in MUTATE)
+                    await call.payer.begin(mutates=_mutates(operation, arguments))
                 if operation.path not in SMALL:
                     await call.room()
                 async with nullcontext() if operation.path in SMALL else self._console.turns:
@@ -233,6 +232,13 @@ def _check_reads(call: Call, operation: ApiOperation, arguments: Mapping[str, An
     for grant in _grants(operation, arguments):
         if grant.op is Op.READ:
             call.access.check(*grant)
+
+
+def _mutates(operation: ApiOperation, arguments: Mapping[str, Any]) -> bool:
+    """Whether it stands in line for controller_mutation_rate. A change of a topic may be one of its settings alone."""
+    if operation.name == "alter_topic":
+        return arguments["body"].partitions is not None
+    return operation.name in ("create_topic", "delete_topic")
 
 
 class App:

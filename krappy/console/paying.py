@@ -43,9 +43,9 @@ class HttpPayer:
         """The user, or the address of one who has not logged in."""
         return self._payer.user or self._payer.host
 
-    def check(self, *, live: bool = False, mutates: bool = False) -> None:
+    def check(self, *, live: bool = False) -> None:
         """Raises HttpError (429) for one who is over a quota that the request counts for. `live`: it is a live view,
-        whose parts wait. `mutates`: it creates or deletes a topic."""
+        whose parts wait."""
         quotas, payer = self._quotas, self._payer
         if not quotas.on:
             return
@@ -54,8 +54,6 @@ class HttpPayer:
             waits[QuotaKey.CONSUME] = wait
         if self._writes and (wait := quotas.wait(QuotaKey.PRODUCE, payer)) > MOST_WRITE:
             waits[QuotaKey.PRODUCE] = wait
-        if mutates and (wait := quotas.wait(QuotaKey.MUTATION, payer)) > MOST_WRITE:
-            waits[QuotaKey.MUTATION] = wait
         key = max(waits, key=lambda each: waits[each])
         if waits[key]:
             raise _refusal(key, waits[key])
@@ -65,6 +63,8 @@ class HttpPayer:
         at once get no more than one after the other: they wait for each other for a moment. What `mutates` stands
         in line for its first partition, as a write does. Raises HttpError (429)."""
         if mutates and self._quotas.on:
+            if (wait := self._quotas.wait(QuotaKey.MUTATION, self._payer)) > MOST_WRITE:
+                raise _refusal(QuotaKey.MUTATION, wait)
             with trio.move_on_after(MOST_WRITE) as scope:
                 await self._quotas.in_line(QuotaKey.MUTATION, self._payer, 1.0, lambda: True)
             if scope.cancelled_caught:

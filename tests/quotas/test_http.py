@@ -71,6 +71,22 @@ def test_topics_are_refused_beyond_their_rate(
     check_refused(make("h-made-1"), "controller_mutation_rate", 3)
 
 
+def test_partitions_are_added_in_line(web: httpx.Client, quotas: Quotas) -> None:
+    """Settings are changed at once."""
+    quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=1.0)
+    headers = {"Krappy-Request": "1"}
+    assert web.post("/topics", json={"name": "h-more", "partitions": 14}, headers=headers).status_code == 201
+
+    def change(**what: object) -> httpx.Response:
+        return web.patch("/topics/h-more", json=what, headers=headers)
+
+    added = change(partitions=44)  # in 3 seconds
+    assert added.status_code == 200, added.text
+    assert len(added.json()["partitions"]) == 44
+    check_refused(change(partitions=45), "controller_mutation_rate", 11)
+    assert change(config={"retention.ms": "1d"}).status_code == 200
+
+
 def test_time_is_counted(web: httpx.Client, quotas: Quotas) -> None:
     quotas.set({"user": "ANONYMOUS"}, request_percentage=1.0)
     began = time.monotonic()

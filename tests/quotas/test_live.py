@@ -264,7 +264,6 @@ def test_topics_are_made_by_http_beside_clients_that_ask_again_at_once() -> None
             await trio.sleep(20)  # the burst is used up
             while made < 5:
                 payer = HttpPayer(views.quotas, "ada")
-                payer.check(mutates=True)
                 await payer.begin(mutates=True)
                 payer.mutate(1)
                 payer.end()
@@ -288,6 +287,6 @@ def test_a_change_by_http_that_fails_gives_its_place_back() -> None:
         views.quotas.mutate(Payer("ada"), 30, strict=True)
         payer = HttpPayer(views.quotas, "ada")
         with pytest.raises(HttpError, match="controller_mutation_rate"):
-            payer.check(mutates=True)
+            await payer.begin(mutates=True)
 
     simulate(main)
