@@ -93,14 +93,14 @@ class ClientQuotas:
     def spend(self, key: QuotaKey, payer: Payer, amount: float) -> float:
         wait = self._use.spend(key, payer, amount, trio.current_time())
         if wait:
-            self._note(key, wait, payer)
+            self.note(key, payer, wait)
         return wait
 
     def place(self, key: QuotaKey, payer: Payer, amount: float, most: float) -> QuotaPlace | None:
         found = self._use.place(key, payer, amount, most, trio.current_time())
         seconds = most if found is None else found.wait + found.silence
         if seconds or found is None:
-            self._note(key, seconds, payer)
+            self.note(key, payer, seconds)
         return found
 
     def turn(self, key: QuotaKey, payer: Payer) -> float:
@@ -171,24 +171,24 @@ class ClientQuotas:
 
     def mutate(self, payer: Payer, partitions: int, *, strict: bool) -> float:
         if strict and (wait := self.wait(QuotaKey.MUTATION, payer)):
-            self._note(QuotaKey.MUTATION, wait, payer)
+            self.note(QuotaKey.MUTATION, payer, wait)
             text = "The throttling quota has been exceeded: controller_mutation_rate"
             raise Overloaded(f"{text}; try again in {wait:.1f} s", seconds=wait)
         # The burst is part of the quota: who has begun within it is told to wait only when he comes again.
         found = self._use.spend(QuotaKey.MUTATION, payer, partitions, trio.current_time())
         if strict or not found:
             return 0.0
-        self._note(QuotaKey.MUTATION, found, payer)
+        self.note(QuotaKey.MUTATION, payer, found)
         return found
 
     def connect(self, host: str, *, local: bool) -> bool:
         most = self._runtime.config.max_connection_rate_per_ip or None
         may = self._use.connect(host, most, trio.current_time(), exempt=local)
         if not may:
-            self._note(QuotaKey.CONNECTION, 0.0, Payer(host=host))
+            self.note(QuotaKey.CONNECTION, Payer(host=host), 0.0)
         return may
 
-    def _note(self, key: QuotaKey, seconds: float, payer: Payer) -> None:
+    def note(self, key: QuotaKey, payer: Payer, seconds: float) -> None:
         times, before = self._throttled.get(key, (0, 0.0))
         self._throttled[key] = times + 1, before + seconds
         if self._runtime.audit.on:

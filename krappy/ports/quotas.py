@@ -75,6 +75,9 @@ class UsePort(Protocol):
         """Whether one more connection may come from this address now. `local`: it is this machine's own, for which
         only quotas of just this address count."""
 
+    def note(self, key: QuotaKey, payer: Payer, seconds: float) -> None:
+        """Counts that the client is silenced for so long, where `spend` or `place` did not."""
+
     def throttled(self) -> Mapping[QuotaKey, tuple[int, float]]:
         """How often clients were told to be silent since the start, and for how many seconds together."""
 

@@ -264,6 +264,7 @@ class Throttled(Entrance, Pace):
     def _placed(self, payer: Payer, account: object, frame: memoryview, behind: memoryview) -> WriteTurn:
         quotas, key, now, size = self._quotas, QuotaKey.PRODUCE, trio.current_time(), len(frame) + 4
         if (wait := quotas.wait(key, payer)) > HELD and self._is_unanswered(frame):
+            quotas.note(key, payer, wait / 4)
             return WriteTurn(now + wait / 4, 0.0, NOWHERE, False, size)
         together = size + self._fitting(payer, size, behind)
         place = quotas.place(key, payer, together, HELD)

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
 from tests.compat import tools
 from tests.compat.kafka_tools import KafkaTools
+from tests.quotas.quotas import throttled_seconds
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,6 @@ def test_kafka_configs_sets_shows_and_deletes_quotas(kafka: KafkaTools) -> None:
     assert "Quota configs for user-principal 'ada' are" not in kafka("configs", "--describe", *ada)
     wrong = kafka("configs", "--alter", *ada, "--add-config", "producer_byte_rate=-1", fails=True)
     assert "must be greater than 0" in wrong
-
-
-def throttled_seconds(broker: RunningBroker) -> float:
-    """How long producers were told to be silent, by the broker's own metric."""
-    text = httpx.get(f"http://{broker.http_address}/metrics", trust_env=False).text
-    [found] = re.findall(r'^krappy_throttled_seconds_total\{quota="producer_byte_rate"\} (\S+)$', text, re.MULTILINE)
-    return float(found)
 
 
 def test_a_producer_keeps_to_its_rate_and_its_metric_tells_the_throttling(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import httpx
+
+from krappy.testing.running import RunningBroker
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
 
@@ -50,3 +54,10 @@ class Quotas:
             )
             for entry in answer["entries"]
         ]
+
+
+def throttled_seconds(broker: RunningBroker, quota: str = "producer_byte_rate") -> float:
+    """For how long clients were silenced, by the broker's own metric."""
+    text = httpx.get(f"http://{broker.http_address}/metrics", trust_env=False).text
+    [found] = re.findall(rf'^krappy_throttled_seconds_total\{{quota="{quota}"\}} (\S+)$', text, re.MULTILINE)
+    return float(found)

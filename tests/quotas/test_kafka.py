@@ -18,7 +18,7 @@ from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.batches import Row, encode_rows
 from tests.kafka.raw import Raw, fetch, produce
 from tests.process import wait_until
-from tests.quotas.quotas import Quotas
+from tests.quotas.quotas import Quotas, throttled_seconds
 
 EXACT, DEFAULT, ANY = 0, 1, 2
 KB = 1000
@@ -372,3 +372,18 @@ def test_a_write_without_answer_waits_for_a_place(
         quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
         raw.receive()
         wait_until(lambda: len(raw.values("mute")) == 5, "all are written")
+
+
+def test_the_metric_tells_how_long_a_write_waits_for_a_place(
+    broker: RunningBroker, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks for one when a quarter of the time is over that it would wait for."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    with Raw(broker.kafka_address) as raw, Raw(broker.kafka_address) as other:
+        other.make("muted")
+        quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=1.0 * KB)
+        other.ask(ApiKey.PRODUCE, produce("muted", batch_of(bytes(13 * KB))), NAMED)  # others wait for 11 seconds
+        before, began = throttled_seconds(broker), time.monotonic()
+        raw.send(ApiKey.PRODUCE, produce("muted", batch_of(b"1"), acks=0), NAMED)
+        wait_until(lambda: throttled_seconds(broker) - before > 4, "it looks again")
+        assert throttled_seconds(broker) - before < time.monotonic() - began + 3
