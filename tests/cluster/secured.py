@@ -71,8 +71,8 @@ class SecuredProcesses(ClusterProcesses):
     def kafka(self) -> str:
         return ",".join(self.address(id) for id in self.running)
 
-    def asked(self, id: int, user: str = "admin") -> Raw:
-        raw = Raw(self.address(id))
+    def asked(self, id: int, user: str = "admin", client_id: str = "raw") -> Raw:
+        raw = Raw(self.address(id), client_id)
         raw.socket = self.authority.context().wrap_socket(raw.socket, server_hostname=HOST)
         log_in(raw, user, PASSWORDS[user])
         return raw

@@ -22,8 +22,9 @@ from krappy.wire.kafka import ApiKey, Code
 from krappy.wire.mistaken import TLS_ALERT
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
 from tests.cluster.secured import HOST, PASSWORDS, SecuredProcesses
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Raw, fetch, produce
 from tests.process import free_ports, wait_until
+from tests.quotas.quotas import Parts, Quotas
 from tests.security.authority import Authority
 from tests.security.identity import AUDIENCE, IdentityProvider, identity_provider
 
@@ -109,6 +110,36 @@ def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses)
         assert row["error_code"] == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     with secured.connect(leader, "eve") as client, pytest.raises(AuthorizationFailed), client.hold_backup():
         pass
+
+
+def test_quotas_of_one_who_is_logged_in_are_in_force_at_each_broker(secured: SecuredProcesses) -> None:
+    """One is set natively at one broker, one in Kafka's protocol at another. Each broker counts by itself."""
+    secured.until_in_sync(TOPIC)
+    secured.spread(TOPIC)
+    user: Parts = {"user": "eve"}
+    both: Parts = {"user": "eve", "client-id": "etl"}
+    topic = secured.topic(TOPIC)
+    assert topic is not None
+    kinds, value = ("producer_byte_rate", "consumer_byte_rate"), batch.encode([None], [bytes(60_000)], timestamps=[1])
+    with secured.connect(1) as admin, Quotas(secured.asked(2)) as quotas:
+        admin.security.alter_quotas(dict.fromkeys(kinds, 10_000.0), user="eve")
+        quotas.set(both, **dict.fromkeys(kinds, 20_000.0))
+        everything = [each for each in quotas.found() if each[0] in (user, both)]
+        assert len(everything) == 2
+        for id in secured.brokers:
+            index = next(index for index, each in topic.partitions.items() if each.leader == id)
+            with Quotas(secured.asked(id)) as there:
+                found = there.found
+                wait_until(lambda found=found: found() == everything, f"broker {id} knows them")  # type: ignore[misc]
+            for name, client_id, seconds in (("eve", "etl", 2.0), ("eve", "another", 5.0), ("admin", "etl", 0.0)):
+                with secured.asked(id, name, client_id) as raw:
+                    written = raw.ask(ApiKey.PRODUCE, produce(TOPIC, value, index), 12)
+                offset = written["responses"][0]["partition_responses"][0]["base_offset"]
+                with secured.asked(id, name, client_id) as raw:
+                    read = raw.ask(ApiKey.FETCH, fetch([(topic.id, index, offset)]))
+                told = [each["throttle_time_ms"] / 1000 for each in (written, read)]
+                assert told == pytest.approx([seconds, seconds], rel=0.1)
+        admin.security.alter_quotas(dict.fromkeys(kinds), user="eve")
 
 
 def test_who_has_no_tls_is_told_so(secured: SecuredProcesses) -> None:

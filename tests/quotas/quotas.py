@@ -15,8 +15,9 @@ Parts = dict[str, str | None]  # by Kafka's names; None: the default
 
 
 class Quotas:
-    def __init__(self, address: str) -> None:
-        self.raw = Raw(address, client_id="admin")
+    def __init__(self, broker: str | Raw) -> None:
+        """`broker`: its address, or a connection to it, which is closed at the end."""
+        self.raw = Raw(broker, client_id="admin") if isinstance(broker, str) else broker
         self._set: list[tuple[Parts, list[str]]] = []
 
     def __enter__(self) -> Quotas:
