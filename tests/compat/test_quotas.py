@@ -1,17 +1,22 @@
-"""Quotas with Kafka's own tools and the Java clients, unmodified."""
+"""Quotas with Kafka's own tools and clients, unmodified."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from krappy.server import throttled
 from krappy.testing.running import RunningBroker, run_broker
 from tests.compat import tools
+from tests.compat.clients.base import Acks, Message, Sending, by_partition
+from tests.compat.conftest import GetClient
 from tests.compat.kafka_tools import KafkaTools
-from tests.quotas.quotas import throttled_seconds
+from tests.process import wait_until
+from tests.quotas.quotas import Quotas, throttled_seconds
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +113,26 @@ def test_topics_are_refused_beyond_their_rate(kafka: KafkaTools) -> None:
     kafka("configs", "--alter", *who, "--delete-config", "controller_mutation_rate")
     kafka("topics", "--create", "--topic", "more")
     assert {"many", "more"} <= set(kafka("topics", "--list").split())
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+@pytest.mark.parametrize("name", ["aiokafka", "kcat"])
+def test_several_that_share_a_quota_lose_nothing(
+    broker: RunningBroker, get_client: GetClient, monkeypatch: pytest.MonkeyPatch, name: str, acks: Acks
+) -> None:
+    """Four writers, and then a reader, whose connections are silenced; writes with an answer are refused, too."""
+    monkeypatch.setattr(throttled, "HELD", 0.2)
+    client, topic, kinds = get_client(name), f"shared-{name}-{acks}", ("producer_byte_rate", "consumer_byte_rate")
+    written = {part: [Message(b"k", b"%d-" % n + b"x" * 1200, (), None, part) for n in range(50)] for part in range(4)}
+    with broker.connect() as native, Quotas(broker.kafka_address) as quotas, ThreadPoolExecutor(4) as pool:
+        native.create_topic(topic, partitions=4)
+        quotas.set({"user": "ANONYMOUS"}, **dict.fromkeys(kinds, 100_000.0))
+        before = {kind: throttled_seconds(broker, kind) for kind in kinds}
+        list(pool.map(lambda some: client.produce(broker.kafka_address, topic, some, Sending(acks)), written.values()))
+        wait_until(lambda: sum(native.offsets(topic).values()) == 200, "all is written")
+        read = by_partition(client.consume(broker.kafka_address, topic, 200))
+        assert {part: [each.value for each in read[part]] for part in read} == {
+            part: [each.value for each in written[part]] for part in written
+        }
+        for kind in kinds:
+            assert throttled_seconds(broker, kind) - before[kind] > 0.5
