@@ -227,8 +227,7 @@ class World:
         failed sync may be a part."""
         if self._is_disk_lost() or not broker.is_up:
             return False
-        last = self.brokers.get(self.harmed or 0)
-        if last is not None and (last is not broker or not itself) and not self._is_whole(last):
+        if self._is_harmed() and (self.harmed != broker.id or not itself):
             return False
         state = self.zookeeper.partition.state
         others = [self.brokers[each] for each in {*state.isr, *state.elr} - {broker.id}]
@@ -244,8 +243,13 @@ class World:
         under_way = [count for at, count in self._asked_replicas if self.now - at < UNDER_WAY_MS]
         return min([len(wanted(self.zookeeper.partition)), *under_way])
 
-    def _is_whole(self, broker: Broker) -> bool:
-        return broker.disk.is_whole and broker.id in self.zookeeper.partition.state.isr
+    def _is_harmed(self) -> bool:
+        """Whether the replica that was harmed last is not whole, and in the ISR, again."""
+        last = self.brokers.get(self.harmed or 0)
+        return last is not None and not (last.disk.is_whole and last.id in self.zookeeper.partition.state.isr)
+
+    def _is_one_ill(self) -> bool:
+        return self._is_disk_lost() or self._is_harmed()
 
     def _kill(self, broker: Broker) -> None:
         if broker.is_up:
@@ -286,14 +290,14 @@ class World:
         self.after(chance.uniform(1000, 3 * self.calm_ms), self._move)
         what, broker = chance.random(), self.brokers[chance.choice(list(self.brokers))]
         if what < 0.15:
-            least = 2 if self._is_disk_lost() else 1
+            least = 2 if self._is_one_ill() else 1
             self.min_isr = chance.randint(least, 3)
             self.zookeeper.configure(self.min_isr)
         elif broker.works:
             others = list(self.brokers)
             chance.shuffle(others)
             to = others[: chance.choice([1, 2, 3, 3, 3])]
-            if what > 0.35 and self._is_disk_lost() and len(to) < 2:
+            if what > 0.35 and self._is_one_ill() and len(to) < 2:
                 to = others[:2]
             if what > 0.35:
                 self._asked_replicas.append((self.now, len(to)))
@@ -316,8 +320,7 @@ class World:
             return False
         if not {*state.isr, *state.elr} - {broker.id}:
             return False  # nobody else was in sync yet
-        harmed = self.brokers.get(self.harmed or 0)
-        if harmed is not None and not self._is_whole(harmed):
+        if self._is_harmed():
             return False
         if self.lost_disk is None:
             return True
@@ -364,9 +367,9 @@ class World:
         return all(each.high_watermark == len(each.log) == end for each in self.members())
 
     def _has_lost(self, leader: Broker) -> bool:
-        """Whether it has a damaged event that no other replica has whole."""
+        """Whether it has a damaged event that no other replica has whole, or may have one, and there is no other."""
         others = [each for each in self.members() if each is not leader]
-        return any(
+        return (leader.disk.spoiled and not others) or any(
             all(each.log[at : at + 1] != [leader.log[at]] or at in each.disk.damaged for each in others)
             for at in leader.disk.damaged
         )
