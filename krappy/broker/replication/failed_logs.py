@@ -13,8 +13,8 @@ not be opened, or if it has lost events that were acknowledged. `healing.next_st
    often than once in ANEW_S, and not from a leader that is damaged, too. A kill between two of these steps leaves a
    replica that is no candidate, and empty, or noted as damaged.
 4. One that takes no more events is opened anew after RETRY_S, and then ever more seldom (up to ANEW_S), once the disk
-   takes a sync again. If it has lost events then, it goes on with 3, and never leads. One that still leads, for nobody
-   else can, begins a new leader epoch before.
+   takes a sync again. If it has lost events then, it is no candidate any more, in a new leader epoch, and goes on with
+   3; it never leads. One that still leads, for nobody else can, begins a new leader epoch before.
 5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
    election, people may look for them there.
 """

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from krappy.core.cluster import registration
 from krappy.core.cluster.elections import moved, successor
-from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.isr import leave_isr
-from krappy.core.cluster.state import excluded, normalise
+from krappy.core.cluster.state import PartitionState, excluded, normalise
 from krappy.core.cluster.tree import Operation
 
 
@@ -52,12 +51,15 @@ def next_step(
     whether a damaged one stays in sync where the others are too few to acknowledge events: it has all that is new.
     `again`: whether it may give the lead to one that is in trouble, too.
 
-    Whoever empties its log is out of the candidates by the same write. It begins a new leader epoch of the same leader:
-    what that heard from the replica in the epoch before can't bring it back into the ISR."""
+    Whoever empties its log, or has lost events, is out of the candidates by the same write. It begins a new leader
+    epoch of the same leader: what that heard from the replica in the epoch before, or hears late, can't bring it back
+    into the ISR."""
     partition = topic.partitions[index]
     state = partition.state
+    if partition.version < 0:
+        return None
     if trouble is LogTrouble.LOST and broker in (*state.isr, *state.elr, state.leader):
-        return Step(Deed.LEAVE, registration.exclude(topic, index, broker, emptied=False))
+        return Step(Deed.LEAVE, topic.put_state(index, _out(partition, broker, emptied=False)))
     if state.leader == broker:
         whole = [each for each in image.brokers if not image.trouble(each, topic.name, index)]
         to = successor(image, state, partition.replicas, whole)
@@ -66,10 +68,10 @@ def next_step(
         if to is not None:
             return Step(Deed.HAND_OVER, moved(image, topic, index, to))
         if again and trouble is LogTrouble.DAMAGED and state.isr == (broker,) and _may_lead(image, state.elr):
-            return Step(Deed.HAND_OVER, registration.exclude(topic, index, broker, emptied=False))
+            return Step(Deed.HAND_OVER, topic.put_state(index, _out(partition, broker, emptied=False)))
         return None
     leader = image.brokers.get(state.leader)
-    if partition.version < 0 or leader is None or leader.epoch != state.leader_inc or broker not in partition.replicas:
+    if leader is None or leader.epoch != state.leader_inc or broker not in partition.replicas:
         return None
     if trouble is LogTrouble.REFUSES:
         operations = leave_isr(topic, index, broker)
@@ -78,13 +80,19 @@ def next_step(
         return None
     if trouble is LogTrouble.DAMAGED and image.trouble(state.leader, topic.name, index) == LogTrouble.DAMAGED:
         return None
-    empties &= broker not in partition.removing
-    after = normalise(excluded(state, broker, emptied=empties), partition.replicas, state.min_isr)
-    if empties:
-        after = after._replace(leader_epoch=state.leader_epoch + 1)
-    elif broker not in (*state.isr, *state.elr):
+    if empties and broker not in partition.removing:
+        return Step(Deed.BEGIN_ANEW, topic.put_state(index, _out(partition, broker, emptied=True)))
+    if broker not in (*state.isr, *state.elr):
         return None
-    return Step(Deed.BEGIN_ANEW if empties else Deed.LEAVE, topic.put_state(index, after))
+    after = normalise(excluded(state, broker, emptied=False), partition.replicas, state.min_isr)
+    return Step(Deed.LEAVE, topic.put_state(index, after))
+
+
+def _out(partition: PartitionImage, broker: int, *, emptied: bool) -> PartitionState:
+    """The state without this candidate, in a new leader epoch."""
+    after = excluded(partition.state, broker, emptied=emptied)
+    after = normalise(after, partition.replicas, after.min_isr)
+    return after._replace(leader_epoch=partition.state.leader_epoch + 1)
 
 
 def _may_lead(image: Image, elr: Iterable[int]) -> bool:

@@ -112,6 +112,7 @@ def test_who_has_lost_events_is_no_candidate_whoever_else_is(state: PartitionSta
     assert found is not None
     assert found[0] is Deed.LEAVE
     assert 1 not in (*found[1].isr, *found[1].elr, found[1].leader)
+    assert found[1].leader_epoch == state.leader_epoch + 1  # what its leader hears late does not bring it back
 
 
 def test_a_leader_that_opens_its_log_anew_leads_in_a_new_epoch() -> None:

@@ -22,7 +22,7 @@ takes first: whoever allows one allows the loss.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any, NamedTuple
@@ -144,16 +144,21 @@ def ready_with_too_few(image: Image, topic: TopicImage, partition: PartitionImag
     return partition.state.leader != states.NOBODY and bool(isr)
 
 
-def anew_in_the_same_epoch(
-    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
-) -> Step | None:
-    step = next_step(image, topic, index, broker, trouble, **how)
-    if step is None or step.deed is not Deed.BEGIN_ANEW:
-        return step
-    *_, put = step.operations
-    assert isinstance(put, Put)
-    after = states.read_state(put.data)
-    return Step(step.deed, topic.put_state(index, after._replace(leader_epoch=after.leader_epoch - 1)))
+def _in_the_same_epoch(deed: Deed) -> Callable[..., Step | None]:
+    def step_of(
+        image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
+    ) -> Step | None:
+        step, before = next_step(image, topic, index, broker, trouble, **how), topic.partitions[index].state
+        if step is None or step.deed is not deed:
+            return step
+        *_, put = step.operations
+        assert isinstance(put, Put)
+        after = states.read_state(put.data)
+        if after.leader == before.leader:
+            after = after._replace(leader_epoch=before.leader_epoch)
+        return Step(step.deed, topic.put_state(index, after))
+
+    return step_of
 
 
 def anew_while_a_candidate(
@@ -227,7 +232,10 @@ MUTANTS = {
     "takes a leader that lives out of the ISR as another replaces it": Mutant(47, patches={"moved": moved_out}),
     "deletes its log before the reassignment has ended": Mutant(0, Rules(keeps_until_certain=False), moves=True),
     "empties a replica in the leader epoch in which it was fetched": Mutant(
-        7, Rules(next_step=anew_in_the_same_epoch, copies_when_whole=False), damages=True
+        7, Rules(next_step=_in_the_same_epoch(Deed.BEGIN_ANEW), copies_when_whole=False), damages=True
+    ),
+    "has lost events, and leaves in the leader epoch in which it was fetched": Mutant(
+        23001441, Rules(next_step=_in_the_same_epoch(Deed.LEAVE)), min_isr=1, moves=True, damages=True
     ),
     "empties a replica that is a candidate": Mutant(4, Rules(next_step=anew_while_a_candidate), damages=True),
     "empties a replica before that is written": Mutant(5, Rules(empties_when_written=False), damages=True),
