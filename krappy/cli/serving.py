@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -45,9 +46,14 @@ def settings_options(command: F) -> F:
             row.flag,
             row.name,
             metavar=row.kind if "|" in row.kind else row.kind.upper(),
-            help=f"{row.doc[0].upper()}{row.doc[1:]}.  [default: {row.default}; env: {row.variable}]",
+            help=f"{_sentence(row.doc)}.  [default: {row.default}; env: {row.variable}]",
         )(command)
     return command
+
+
+def _sentence(doc: str) -> str:
+    """It begins with a capital, unless with a name, such as `cleanup.policy` or `https:`."""
+    return doc if re.match(r"[a-z]+[.:]", doc) else doc[0].upper() + doc[1:]
 
 
 class SettingsCommand(click.Command):

@@ -82,6 +82,9 @@ def test_the_settings_of_a_broker_stand_in_groups(run: Krappy) -> None:
     assert "--listen-kafka" not in groups
     for row in describe():
         assert f"  {row.flag} " in out
+    assert "  segment.bytes of topics: " in out  # a name, as it has to be written
+    assert "  HOST:PORT of the native protocol" in out
+    assert "  Bytes of the view's block cache" in out
 
 
 def test_without_a_command_there_is_help(run: Krappy) -> None:

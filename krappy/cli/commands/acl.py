@@ -29,8 +29,8 @@ DEAD_LETTERS = ("write", "create")
 def acl() -> None:
     """Show, add and remove ACLs: who may do what.
 
-    A broker asks them if it is started with --authorizer acl. What no ACL allows is refused then; an ACL that denies
-    wins. They are Kafka's: kafka-acls.sh shows and changes the same ones.
+    A broker asks them once one of its listeners has users, or with --authorizer acl. What no ACL allows is refused
+    then; an ACL that denies wins. They are Kafka's: kafka-acls.sh shows and changes the same ones.
 
     \b
     Examples:

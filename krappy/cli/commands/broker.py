@@ -32,8 +32,9 @@ def broker(
     ZOOKEEPER is where the brokers of the cluster meet: the PORT of a ZooKeeper on HOST, or HOST:PORT,HOST:PORT/PATH.
     Without a path it is /krappy.
 
-    The native protocol gets PORT - 2000, the console gets PORT - 1000, and the data is in ./krappy-ID. A flag for one
-    of these goes before. All other settings are those of `krappy serve`.
+    The native protocol gets PORT - 2000, the console gets PORT - 1000, and the data is in ./krappy-ID, unless a flag
+    says otherwise; variables, --config and the defaults below do not count for these. All other settings are those of
+    `krappy serve`.
 
     \b
     Examples:

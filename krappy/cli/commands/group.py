@@ -36,8 +36,8 @@ def group() -> None:
 def list_groups(address: str, as_json: bool) -> None:
     """Show every group: its kind, its topics and its lag.
 
-    The kind is `shared` for native groups (`positions` if they have only committed offsets), and `classic` or
-    `consumer` for Kafka's groups, by the protocol of their members.
+    The kind is `shared` for native groups (`positions` if they have only committed offsets), and `classic`, `consumer`
+    or `share` for Kafka's groups, by the protocol of their members.
 
     \b
     Examples:

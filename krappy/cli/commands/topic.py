@@ -77,13 +77,13 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: 1]")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: the broker's: 1]")
 @click.option(
     "-r",
     "--replication-factor",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many brokers have each partition.  [default: 3, or all if there are fewer]",
+    help="How many brokers have each partition.  [default: the broker's: 3, or all if there are fewer]",
 )
 @RETENTION
 @CONFIG
