@@ -24,8 +24,8 @@ ELSEWHERE = NotCoordinator, UnknownGroup
 
 
 class GroupSummary(msgspec.Struct):
-    """`kind`: shared (native; members lease events), positions (native; readers commit offsets), classic or consumer
-    (both of Kafka's clients)."""
+    """`kind`: shared (native; members lease events), positions (native; readers commit offsets), classic, consumer
+    or share (of Kafka's clients)."""
 
     group: str
     kind: str
