@@ -390,8 +390,8 @@ class Client(AclMethods):
         replication_factor: int | None = None,
     ) -> bool:
         """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
-        It has one partition unless `partitions` says how many. `replication_factor`: how many brokers have each
-        partition; by default three, or all if there are fewer, unless the broker is configured otherwise.
+        `partitions`: how many; by default one. `replication_factor`: how many brokers have each partition; by default
+        three, or all if there are fewer. The broker may be configured otherwise for both.
 
         With `if_absent`, a topic that exists is left as it is. If it has another number of partitions, or other values
         of the given settings, a TopicDiffers tells: a warning, which Python prints.

@@ -16,10 +16,11 @@ from krappy.wire import messages
 @serves(messages.CreateTopic, needs=needs.topic(Op.CREATE, Op.DESCRIBE) + needs.cluster(Op.CREATE))
 async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
     access, factor, replicas = session.access, request.replication_factor, None
+    partitions = request.partitions or session.broker.config.default_partitions
     if factor is not None and not (request.if_absent and access.find_topic(request.topic, Op.CREATE)):
-        replicas = access.creating(request.topic).place(request.partitions, factor)
+        replicas = access.creating(request.topic).place(partitions, factor)
     topic, created = await access.create_topic(
-        request.topic, request.partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas
+        request.topic, partitions, request.config or {}, if_absent=request.if_absent, replicas=replicas
     )
     told = created or access.may(Resource.TOPIC, request.topic, Op.DESCRIBE)
     return messages.TopicCreated(created, topic.count if told else 0)

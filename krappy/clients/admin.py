@@ -91,7 +91,7 @@ class GroupPartition(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
-    """`kind`: shared or positions (native groups), classic or consumer (Kafka's). `order`: none or key."""
+    """`kind`: shared or positions (native groups), classic, consumer or share (Kafka's). `order`: none or key."""
 
     group: str
     kind: str
@@ -125,7 +125,7 @@ async def create_topic(
     """Returns whether the topic was created. False: it exists (`if_absent`); then also in what it differs. Raises
     TopicExists, InvalidConfig."""
     settings = None if config is None else dict(config)
-    request = messages.CreateTopic(topic, partitions or 1, settings, if_absent, replication_factor)
+    request = messages.CreateTopic(topic, partitions, settings, if_absent, replication_factor)
     answer = await router.home.ask(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:

@@ -37,6 +37,16 @@ def test_a_topic_is_created_described_altered_and_deleted(raw: Raw) -> None:
     assert raw.call(m.CreateTopic("t")).partitions == 1
 
 
+def test_a_topic_whose_creator_gives_no_number_has_as_many_partitions_as_the_broker_says(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os", default_partitions=4) as broker, broker.connect() as client:
+        with Raw(broker.address) as raw:
+            assert raw.call(m.CreateTopic("t")).partitions == 4
+            assert raw.call(m.CreateTopic("placed", replication_factor=1)).partitions == 4
+        client.create_topic("u")
+        client.create_topic("one", 1)
+        assert {found.name: len(found.partitions) for found in client.topics()} == {"t": 4, "placed": 4, "u": 4, "one": 1}
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250])
 def test_a_topic_with_an_impossible_name_is_refused(raw: Raw, name: str) -> None:
     with pytest.raises(errors.InvalidTopic):

@@ -14,7 +14,7 @@ class CreateTopic(Request, kind=16):
     """
 
     topic: str  # the name
-    partitions: Positive = 1  # how many
+    partitions: Positive | None = None  # how many; nil: the broker's default
     config: dict[str, Any] | None = None  # settings
     if_absent: bool = False  # an existing topic is no error
     replication_factor: Positive | None = None  # replicas of each partition; nil: the broker's default
