@@ -64,6 +64,9 @@ class HttpExchange:
         return None
 
     async def _accepted(self, request: h11.Request) -> h11.Request | None:
+        if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > http.MAX_HEAD:
+            await self.refuse(431, "the head of the request is too large")  # h11 looks only at one that is incomplete
+            return None
         named = {bytes(name) for name, _ in request.headers}
         if {b"content-length", b"transfer-encoding"} <= named:  # RFC 9112, section 6.3: request smuggling
             await self.refuse(400, "a request has Content-Length or Transfer-Encoding, and not both")

@@ -100,6 +100,7 @@ def test_requests_may_follow_each_other_without_waiting(broker: RunningBroker) -
 
 REFUSED: dict[str, tuple[bytes, tuple[int, str]]] = {
     "large head": (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * http.MAX_HEAD, (431, "HEAD_TOO_LARGE")),
+    "large whole head": (GET[:-2] + b"X: " + b"y" * http.MAX_HEAD + b"\r\n\r\n", (431, "HEAD_TOO_LARGE")),
     "many headers": (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 10_000, (431, "HEAD_TOO_LARGE")),
     "no http": (b"\x00\x01\x02\r\n\r\n", (400, "INVALID_REQUEST")),
     "http 2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (505, "UNSUPPORTED_VERSION")),
