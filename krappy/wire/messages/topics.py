@@ -10,7 +10,8 @@ from krappy.wire.schema import U32, Answer, Expect, Names, OffsetList, Once, Pos
 class CreateTopic(Request, kind=16):
     """Creates a topic. Names have up to 249 of the characters a-z A-Z 0-9 . _ -. `config` has Kafka's settings
     (`cleanup.policy`, `retention.ms`, …) and `view.enable`; values are strings, numbers or booleans. Defaults are
-    Kafka's, but `retention.ms` is -1 (nothing expires). The broker can be given other defaults for all topics.
+    Kafka's, but `retention.ms` is -1 (nothing expires), and `min.insync.replicas` 2 if there are three replicas or
+    more. The broker can be given other defaults for all topics.
     """
 
     topic: str  # the name
