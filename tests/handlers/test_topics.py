@@ -44,7 +44,12 @@ def test_a_topic_whose_creator_gives_no_number_has_as_many_partitions_as_the_bro
             assert raw.call(m.CreateTopic("placed", replication_factor=1)).partitions == 4
         client.create_topic("u")
         client.create_topic("one", 1)
-        assert {found.name: len(found.partitions) for found in client.topics()} == {"t": 4, "placed": 4, "u": 4, "one": 1}
+        assert {found.name: len(found.partitions) for found in client.topics()} == {
+            "t": 4,
+            "placed": 4,
+            "u": 4,
+            "one": 1,
+        }
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250])

@@ -77,7 +77,9 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: the broker's: 1]")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="How many.  [default: the broker's: 1]"
+)
 @click.option(
     "-r",
     "--replication-factor",
