@@ -41,6 +41,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return _line(error.text), click.UsageError.exit_code  # of a setting: a flag, a variable or the file
     if isinstance(error, errors.KrappyError):
         hint = next((HINTS[kind] for kind in type(error).__mro__ if kind in HINTS), None)
+        if isinstance(error, errors.RecordTooLarge) and "max.message.bytes" not in error.text:
+            hint = None  # it is another limit, such as that of a frame
         if near := error.details.get("near"):
             hint = f"did you mean '{near}'?"
         return _line(error.text) + (f"; {hint}" if hint else ""), 1

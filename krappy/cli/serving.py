@@ -185,6 +185,8 @@ def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
         return
     lines = [f"krappy {VERSION}, process {os.getpid()}, data in {config.data.absolute()}"]
     shown = {**listening, "http": listening["http"] and f"http://{listening['http']}/"}
+    if any(name.startswith("kafka ") and address == shown["kafka"] for name, address in shown.items()):
+        del shown["kafka"]  # the first one has a name
     where = ", ".join(address if name == "http" else f"{name} {address}" for name, address in shown.items() if address)
     if where:
         lines.append(f"listening: {where}")

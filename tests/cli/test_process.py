@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -159,6 +160,16 @@ def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
     assert str(process.pid) in first
     assert second.startswith("listening: native 127.0.0.1:")
     assert ", http://127.0.0.1:" in second
+
+
+def test_serve_names_each_listener_once(tmp_path: Path) -> None:
+    arguments = ["serve", "--data", str(tmp_path), *FREE, "--listen-kafka", "IN://127.0.0.1:0,OUT://127.0.0.1:0"]
+    with started(*arguments, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        second = process.stdout.readline()
+        assert end(process, signal.SIGTERM) == 0
+    assert re.findall(r"kafka( \w+)? 127", second) == [" IN", " OUT"]
 
 
 def test_serve_with_a_console_for_others(tmp_path: Path) -> None:

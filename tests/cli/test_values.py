@@ -147,6 +147,12 @@ def test_what_tasks_raise_together_is_told_by_its_cause() -> None:
     assert explain(group)[0] == "full"
 
 
+def test_advice_about_a_size_is_about_the_limit_that_it_was() -> None:
+    of_the_topic = explain(errors.RecordTooLarge("a batch of 9 bytes; max.message.bytes is 5"))[0]
+    assert of_the_topic.endswith("`krappy topic alter --config max.message.bytes=…` raises the limit")
+    assert explain(errors.RecordTooLarge("the broker takes 5"))[0] == "the broker takes 5"
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
