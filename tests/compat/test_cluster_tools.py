@@ -238,18 +238,11 @@ def test_settings(cluster: ClusterProcesses, tool: KafkaTools) -> None:
 
 
 def test_what_a_tool_asks_for_that_is_refused(tool: KafkaTools) -> None:
-    """With a reason that a person can read: there are no quotas of clients, no users with passwords, and log levels
-    are set when a broker is started."""
+    """With a reason that a person can read."""
     fixed = ("--entity-type", "brokers", "--entity-name", "1", "--add-config")
     assert "read when the broker starts" in tool("configs", "--alter", *fixed, "node.id=9", fails=True)
     loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
     assert "log level" in tool("configs", "--alter", *loggers, "--add-config", "kafka=DEBUG", fails=True)
-    quotas = ("--entity-type", "clients", "--entity-name", "c", "--add-config", "producer_byte_rate=1")
-    assert "no quotas" in tool("configs", "--alter", *quotas, fails=True)
-    assert "SCRAM" in tool(
-        "configs", "--alter", "--entity-type", "users", "--entity-name", "u", "--add-config",
-        "SCRAM-SHA-256=[password=secret]", fails=True,
-    )  # fmt: skip
 
 
 # --- kafka-reassign-partitions.sh
