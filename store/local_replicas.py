@@ -5,6 +5,7 @@ must not count as one that has them.
 
     f/directory   the folder's id, as text
     f/cluster     the id of the cluster that it has joined, as text
+    f/broker      the id of the broker that it is there, as text
     f/joining     the id of the cluster that it is giving its topics to, as text; behind a space "users" if users, too
     f/start/      + an id under which it has registered, or was about to. All are kept: ZooKeeper may be given any
                   older data, and without its id there this folder would count as an old copy
@@ -23,7 +24,8 @@ from krappy.store.meta import Meta
 from krappy.store.refusals import reading
 from krappy.types import text_id
 
-DIRECTORY, CLUSTER, JOINING, REPLICAS = b"f/directory", b"f/cluster", b"f/joining", b"f/replica/"
+DIRECTORY, CLUSTER, BROKER = b"f/directory", b"f/cluster", b"f/broker"
+JOINING, REPLICAS = b"f/joining", b"f/replica/"
 START, STARTS = b"f/start/", b"f/starts"
 _INDEX = struct.Struct(">I")
 ReplicaId = tuple[bytes, int]  # topic id, partition
@@ -66,6 +68,19 @@ class LocalReplicas:
     def cluster(self) -> str:
         """The id of the cluster that it has joined; empty: none yet."""
         return (self._meta.get(CLUSTER) or b"").decode()
+
+    @property
+    def broker(self) -> int | None:
+        """Which broker of a cluster it is; None: none yet. Raises StorageError."""
+        found = self._meta.get(BROKER)
+        if found is None:
+            return None
+        with reading(BROKER):
+            return int(found)
+
+    def be(self, broker: int) -> None:
+        """Notes which broker it is from now on."""
+        self._meta.change_durably({BROKER: str(broker).encode()}, [])
 
     def begin_joining(self, cluster: str, *, users: bool) -> None:
         """Notes that from now on the cluster may have topics of this folder; `users`: its users and ACLs, too."""

@@ -1,4 +1,4 @@
-"""Brokers whose ZooKeeper was emptied, or whose path in it is wrong: they do not start, and lose nothing."""
+"""Brokers whose ZooKeeper was emptied, or whose path in it or id is wrong: they do not start, and lose nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.brokers import brokers
+from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, read, until_acked
 from tests.cluster.zookeeper import Missing
 
@@ -59,3 +59,33 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
                         assert found[offset] == str(number).encode()
     except Missing as reason:
         pytest.skip(str(reason))
+
+
+def test_the_folder_of_another_broker_is_not_taken(cluster: ClusterProcesses) -> None:
+    """Its replicas are not those of the wrong broker, which would remove them."""
+    make_topic(cluster, "ids")
+    with Writer(cluster, "ids") as writer:
+        until_acked(writer, 600)
+    cluster.until_in_sync("ids")
+    for each in cluster.brokers.values():
+        each.kill()
+    third = cluster.brokers[3]
+    third.settings["broker_id"] = 4
+    third.begin()
+    assert third.ended() != 0
+    assert "the folder of broker 3, and this is broker 4" in third.last_words()
+    third.settings["broker_id"] = 3
+    third.begin()
+    third.ready()
+    for id in (1, 2):
+        cluster.brokers[id].begin()
+        cluster.brokers[id].ready()
+    cluster.until_in_sync("ids")
+    for each in cluster.brokers.values():
+        assert each.stop() == 0
+    for partition in range(PARTITIONS):
+        for each in cluster.brokers.values():
+            found = read(each.data, "ids", partition)
+            assert {offset: found.get(offset) for _, offset in writer.acked[partition]} == {
+                offset: str(number).encode() for number, offset in writer.acked[partition]
+            }

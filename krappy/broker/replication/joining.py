@@ -1,8 +1,9 @@
 """How a data folder joins a cluster: the cluster's id is checked, and topics that the folder has from its time alone
 are given to the cluster.
 
-A folder belongs to one cluster for ever. If ZooKeeper was emptied, or the path in it is a wrong one, the broker does
-not start, and nothing is changed.
+A folder belongs to one cluster, and to one broker of it, for ever. If ZooKeeper was emptied, or the path in it or the
+broker's id is a wrong one, the broker does not start, and nothing is changed: another broker would take the replicas in
+the folder for some that have left it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> str:
-    """The cluster's id. Raises StorageError when this folder is another cluster's, ConnectionLost."""
+    """The cluster's id. Raises StorageError when this folder is another cluster's or broker's, ConnectionLost."""
+    if replicas.broker not in (None, runtime.id):
+        raise StorageError(
+            f"{runtime.config.data} is the folder of broker {replicas.broker}, and this is broker {runtime.id}: give it "
+            "that id, or another folder. Nothing is changed"
+        )
     if await cluster.read(paths.CLUSTER_ID) is None:
         if replicas.cluster:
             raise StorageError(
@@ -59,6 +65,8 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
             f"{runtime.config.data} belongs to the cluster {replicas.cluster}, and zookeeper_connect names the cluster "
             f"{id}. Nothing is changed"
         )
+    if replicas.broker is None:
+        await runtime.in_thread(lambda: replicas.be(runtime.id))
     if not replicas.cluster:
         await _give(runtime, cluster, local, replicas, id)
         await runtime.in_thread(lambda: replicas.join(id))
