@@ -145,6 +145,32 @@ async def test_a_retry_is_answered_as_it_asks(tmp_path: Path) -> None:
 
 
 @trio_test
+async def test_too_few_replicas_are_told_before_a_gap_that_they_make(tmp_path: Path) -> None:
+    """Batches that an idempotent producer sends without waiting: were the later ones told of a gap, librdkafka would
+    write again, in a new epoch, what it is not sure of."""
+    async with led(tmp_path) as it:
+        producer = await it.partition._lent.new_producer_id()  # type: ignore[attr-defined]
+
+        def batches(*sequences: int) -> list[Later[object]]:
+            own = {"producer_id": producer, "producer_epoch": 0}
+            return [it.publish(b"x", alone=False, base_sequence=each, **own) for each in sequences]
+
+        [first] = batches(0)
+        assert await waits(first)
+        await it.take((0,))
+        for later in (first, *batches(1, 2, 3), *batches(3), *batches(0)):
+            with pytest.raises((NotEnoughReplicas, NotEnoughReplicasAfterAppend)):
+                await later.wait()
+        await it.take((0, OTHER))
+        again = batches(0, 1, 2, 3)
+        assert await waits(again[-1])
+        it.other_has(4)
+        for later in again:
+            await later.wait()
+        assert it.partition.end_offset == 4
+
+
+@trio_test
 async def test_the_end_of_the_role_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with led(tmp_path) as it:
         go_on, begun, sync = threading.Event(), trio.Event(), it.partition.log.sync

@@ -352,10 +352,12 @@ class Appender:
                 if item.epoch is not None and item.epoch != partition.epoch:
                     raise partition.deposed()
                 item.make(config.codec or 0)
-                if self._is_retry(item, follows):
-                    continue
+                # Before its sequence: else only the first of its producer's batches would be told of too few replicas,
+                # and the next ones of a gap.
                 if not item.alone:
                     partition.replicas.check_enough(partition)
+                if self._is_retry(item, follows):
+                    continue
                 if judge is not None:
                     judge.check(item, offset)
                 if config.log_append_time and not item.header.is_control:
