@@ -118,7 +118,7 @@ class ConsoleFigures:
                 else getattr(error, "reason", error)
             )
             raise Failure(
-                f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is "
+                f"no console answers at {self._url} ({why}): is a broker running? It has one when krappy[console] is "
                 "installed; if it is elsewhere, give --url"
             ) from None
 
