@@ -108,7 +108,7 @@ def test_the_broker_says_where_its_console_is(
     assert "shown" in capfd.readouterr().out
     monkeypatch.setenv("KRAPPY_ADDRESS", "127.0.0.2:7091")  # nobody to ask
     assert run(asked) == 1
-    assert "no console at http://127.0.0.2:8091" in capfd.readouterr().err
+    assert "no console answers at http://127.0.0.2:8091" in capfd.readouterr().err
     assert run([*asked, "--url", console.http_address]) == 0
 
 

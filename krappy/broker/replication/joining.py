@@ -46,8 +46,8 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
     """The cluster's id. Raises StorageError when this folder is another cluster's or broker's, ConnectionLost."""
     if replicas.broker not in (None, runtime.id):
         raise StorageError(
-            f"{runtime.config.data} is the folder of broker {replicas.broker}, and this is broker {runtime.id}: give it "
-            "that id, or another folder. Nothing is changed"
+            f"{runtime.config.data} is the folder of broker {replicas.broker}, and this is broker {runtime.id}: give "
+            "it that id, or another folder. Nothing is changed"
         )
     if await cluster.read(paths.CLUSTER_ID) is None:
         if replicas.cluster:
