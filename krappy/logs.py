@@ -42,6 +42,7 @@ ERROR = {
     "groups_not_written",
     "coordinator_reloaded",
     "catalog_lost",
+    "data_folder_away",
 }
 WARNING = {
     "accept_failed",

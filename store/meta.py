@@ -66,6 +66,8 @@ class Meta:
 
     def _open(self) -> rocks.Rdict:
         try:
+            if self._begun:  # else a new one would take the place of what is on a disk that is away
+                os.stat(self.folder / "CURRENT")
             lost = self._check()
             db = rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
         except rocks.Damaged as error:

@@ -132,10 +132,20 @@ class ReadableLog:
                 if isinstance(error, BlockingIOError):
                     raise
                 if self._cuts == cuts and (not isinstance(error, FileNotFoundError) or self._segments is known):
-                    lost = isinstance(error, FileNotFoundError) and not self._closed  # the file of a segment
-                    if lost or error.errno in UNREADABLE:
+                    if error.errno in UNREADABLE or (isinstance(error, FileNotFoundError) and self._is_lost()):
                         self.damage = str(error)
                     raise StorageError(f"{self.folder}: {error}") from error
+
+    def _is_lost(self) -> bool:
+        """Whether a segment's file that is not there is damage. Not if nothing is where the logs are: then the disk is
+        away, and may come back as it was."""
+        if self._closed:
+            return False
+        try:
+            self._disk.names(self.folder.parent)
+        except OSError:
+            return False
+        return True
 
     @contextmanager
     def _finding(self) -> Iterator[None]:

@@ -191,6 +191,7 @@ class LocalBroker(Runtime):
         check_whole(data)
         await self.room.look()
         self.reached = await self.in_thread(partial(make_folders, data))
+        await self.room.look()  # at the folder of the logs, which there was not before the first start
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)

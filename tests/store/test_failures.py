@@ -330,3 +330,17 @@ def test_a_segment_that_goes_while_it_is_opened_is_no_damage(cut: bool, monkeypa
         log.verify(bases[2], 1000)
     assert opened_files[0] == FOLDER / f"{bases[2]:020}.log"
     assert not log.damage
+
+
+def test_segments_are_not_damaged_while_the_folder_of_all_logs_is_away(tmp_path: Path) -> None:
+    """It was unmounted, say, and may come back as it was."""
+    topics, away = tmp_path / "topics", tmp_path / "away"
+    log = filled(topics / "t-0", 12)
+    topics.rename(away)
+    POOL.discard(next(iter(log._segments)))
+    with pytest.raises(StorageError):
+        log.verify(0, 1000)
+    assert not log.damage
+    away.rename(topics)
+    assert log.verify(0, 1000).data
+    log.close()

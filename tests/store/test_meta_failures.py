@@ -260,3 +260,17 @@ def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Fa
             trio.run(partial(store.save, "", {"a": "1"}, settings))
         meta.reopen()
         assert store.load() == {"": {"a": "1"}}
+
+
+def test_no_new_one_is_made_while_its_folder_is_away(tmp_path: Path, meta: Meta) -> None:
+    """Else what is taken meanwhile would be lost once it is back."""
+    meta.put(b"a", b"1")
+    meta.sync()
+    meta.put(b"b", b"1")
+    meta.folder.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="No such file"):
+        meta.reopen()
+    assert not meta.folder.exists()
+    (tmp_path / "away").rename(meta.folder)
+    meta.reopen()
+    assert contents(meta) == {b"a": b"1", b"b": b"1"}

@@ -106,6 +106,7 @@ class TopicChanges:
 
     async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
         runtime = self._runtime
+        await self._room.look()  # folders must not be made in another one's place
         await self._unmake(name)
         for dead in [dead for dead in runtime.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
@@ -156,6 +157,8 @@ class TopicChanges:
             topic = runtime.topics.find(name)
             config = changes_of(wanted or {}, topic.given, topic.settings)
             given = merge(topic.given, config)
+            if partitions not in (None, topic.count):
+                await self._room.look()
             if partitions not in (None, topic.count) or topic.switches_view(given, topic.inherited):
                 runtime.views.check()
             if topic.outlives(given, topic.inherited) and not still:

@@ -8,11 +8,16 @@ A file, the ballast, reserves a part of the disk (store/ballast.py). Let `kept` 
   start and before a deletion too. Then events are refused until it is made again, once `kept` and a quarter is free.
 
 Without a ballast (`ballast_bytes` is 0) events are refused only when the disk refuses them.
+
+Events are refused as well while the folder of the logs is not where it was: a file that is open takes them also then,
+and they would be lost with it.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +25,7 @@ import trio
 
 from krappy.errors import StorageError
 from krappy.store.ballast import Ballast, Space, space
+from krappy.store.refusals import refusals
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -37,9 +43,11 @@ class Room:
         self.kept = 0  # bytes that the ballast should have
         self.held = 0  # bytes that it has
         self._left: float = math.inf  # bytes of events that may be accepted before the next look
-        self._told = False  # whether events were refused as of the last look
+        self._told = False, False  # whether events were refused, and the folder was away, as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
+        self._logs = -1  # the folder of the logs, which is kept open once it was seen: so no other gets its inode
+        self._away = False  # whether it was not there at the last look
         self._ballast = Ballast(self._folder, runtime.config.ballast_bytes)
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
 
@@ -53,15 +61,20 @@ class Room:
             raise StorageError(self.refusal)
 
     async def look(self) -> None:
-        """Looks how much is free, and deletes or makes the ballast. Raises StorageError."""
+        """Looks how much is free, and deletes or makes the ballast. Raises StorageError, also while the folder of the
+        logs is not where it was."""
         await trio.to_thread.run_sync(self._look, limiter=self._limiter)
-        if self._told != bool(self.refusal):
-            self._told = bool(self.refusal)
-            if self._told:
+        if self._told != (bool(self.refusal), self._away):
+            self._told = bool(self.refusal), self._away
+            if self._away:
+                self._runtime.report("data_folder_away", error=self.refusal)
+            elif self.refusal:
                 self._runtime.report("events_refused", error=self.refusal)
                 self._drop_all()
             else:
                 self._runtime.report("events_taken_again", space=str(self.space))
+        if self._away:
+            raise StorageError(self.refusal)
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -72,11 +85,17 @@ class Room:
                 await self.look()
                 failed = ""
             except StorageError as error:
-                if str(error) != failed:
+                if str(error) != failed and not self._away:  # that is told already
                     self._runtime.report("housekeeping_failed", part="room", error=str(error))
                 failed = str(error)
 
     def _look(self) -> None:
+        self._away = self._is_away()
+        if self._away:
+            self.refusal = (
+                f"the folder {self._folder} was moved, removed or unmounted: events are taken again once it is back"
+            )
+            return
         found = space(self._folder)
         kept = self.kept = self._ballast.wanted(found.total)
         if not kept:
@@ -94,6 +113,18 @@ class Room:
         lacking = self._ballast.given_up() or found.free < kept // 8
         self.refusal = self._full(found) if lacking else ""
         self._left = found.free - kept // 8
+
+    def _is_away(self) -> bool:
+        """Whether the folder of the logs is not where it was. Raises StorageError."""
+        folder = self._folder / "topics"
+        with refusals(folder):
+            try:
+                if self._logs < 0:
+                    self._logs = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    weakref.finalize(self, os.close, self._logs)
+                return not os.path.samestat(os.stat(folder), os.fstat(self._logs))
+            except FileNotFoundError:
+                return self._logs >= 0  # before the first start there is none
 
     def _full(self, found: Space) -> str:
         return (
