@@ -79,12 +79,14 @@ class LocalReplicas:
             return int(found)
 
     def be(self, broker: int) -> None:
-        """Notes which broker it is from now on."""
-        self._meta.change_durably({BROKER: str(broker).encode()}, [])
+        """Notes which broker it is, for a folder that has joined without that."""
+        self._meta.change_durably({BROKER: _number(broker)}, [])
 
-    def begin_joining(self, cluster: str, *, users: bool) -> None:
-        """Notes that from now on the cluster may have topics of this folder; `users`: its users and ACLs, too."""
-        self._meta.change_durably({JOINING: f"{cluster}{' users' if users else ''}".encode()}, [])
+    def begin_joining(self, cluster: str, broker: int, *, users: bool) -> None:
+        """Notes that from now on the cluster may have topics of this folder, as those of this broker; `users`: its
+        users and ACLs, too."""
+        joining = f"{cluster}{' users' if users else ''}".encode()
+        self._meta.change_durably({JOINING: joining, BROKER: _number(broker)}, [])
 
     @property
     def joining(self) -> tuple[str, bool]:
@@ -118,6 +120,10 @@ class LocalReplicas:
             if gone:
                 self._meta.change_durably({}, [_key(each) for each in gone])
                 self._made -= gone
+
+
+def _number(broker: int) -> bytes:
+    return str(broker).encode()
 
 
 def _key(replica: ReplicaId) -> bytes:

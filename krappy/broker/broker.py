@@ -35,6 +35,7 @@ from krappy.broker.local_store import LocalStore
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.overrides import OverrideStore
 from krappy.broker.partition.partition import Partition
+from krappy.broker.replication.joining import check_alone
 from krappy.broker.replication.replication import Replication
 from krappy.broker.runtime import SHARE, Report, Runtime
 from krappy.broker.settings import broker_settings
@@ -246,6 +247,7 @@ class LocalBroker(Runtime):
             self.replication.begin()
 
     async def _open_alone(self, local: LocalCatalog) -> None:
+        await self.in_thread(lambda: check_alone(self.config.data, self.meta))
         self.store = store = LocalStore(local.tree, self.in_thread)
         self.cluster_id = local.cluster_id
         self.catalog = Catalog(store, local.numbers, self.in_thread, self.id)

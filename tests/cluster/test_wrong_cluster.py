@@ -61,8 +61,8 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
         pytest.skip(str(reason))
 
 
-def test_the_folder_of_another_broker_is_not_taken(cluster: ClusterProcesses) -> None:
-    """Its replicas are not those of the wrong broker, which would remove them."""
+def test_a_folder_is_taken_by_its_own_broker_only(cluster: ClusterProcesses) -> None:
+    """Another one would remove its replicas. One that is alone would have none of its topics, and make others."""
     make_topic(cluster, "ids")
     with Writer(cluster, "ids") as writer:
         until_acked(writer, 600)
@@ -75,6 +75,11 @@ def test_the_folder_of_another_broker_is_not_taken(cluster: ClusterProcesses) ->
     assert third.ended() != 0
     assert "the folder of broker 3, and this is broker 4" in third.last_words()
     third.settings["broker_id"] = 3
+    zookeeper = third.settings.pop("zookeeper_connect")
+    third.begin()
+    assert third.ended() != 0
+    assert "zookeeper_connect is missing" in third.last_words()
+    third.settings["zookeeper_connect"] = zookeeper
     third.begin()
     third.ready()
     for id in (1, 2):

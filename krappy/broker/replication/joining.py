@@ -29,6 +29,7 @@ from krappy.types import id_of, text_id
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
     from krappy.ports.cluster import MembershipPort
+    from krappy.store.meta import Meta
 
 PATIENCE_S = 10.0  # between two words that ZooKeeper is still waited for
 # The internal topics, and what in the meta database is coordinated by their leaders (see store/FORMAT.md).
@@ -65,12 +66,23 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
             f"{runtime.config.data} belongs to the cluster {replicas.cluster}, and zookeeper_connect names the cluster "
             f"{id}. Nothing is changed"
         )
-    if replicas.broker is None:
-        await runtime.in_thread(lambda: replicas.be(runtime.id))
     if not replicas.cluster:
         await _give(runtime, cluster, local, replicas, id)
         await runtime.in_thread(lambda: replicas.join(id))
+    elif replicas.broker is None:
+        await runtime.in_thread(lambda: replicas.be(runtime.id))
     return id
+
+
+def check_alone(data: Path, meta: Meta) -> None:
+    """Raises StorageError when a broker of a cluster is started without its ZooKeeper: it would have none of its
+    topics, and what it took for others of the same names would be nowhere in the cluster."""
+    replicas = LocalReplicas(meta)
+    if cluster := replicas.cluster or replicas.joining[0]:
+        raise StorageError(
+            f"{data} belongs to the cluster {cluster}, and this broker is to be alone: zookeeper_connect is missing. "
+            "Nothing is changed"
+        )
 
 
 async def _give(
@@ -87,7 +99,7 @@ async def _give(
     if begun != cluster_id:
         _check(runtime, image, there)
         users = not (there.acls or any(there.configs.get(kind) for kind in SECURITY))
-        await runtime.in_thread(lambda: replicas.begin_joining(cluster_id, users=users))
+        await runtime.in_thread(lambda: replicas.begin_joining(cluster_id, broker, users=users))
     made = [(topic.id, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
     await runtime.in_thread(lambda: replicas.note(made))
     for topic in image.topics.values():
