@@ -121,7 +121,7 @@ class SimulatedDisk:
         if step is None:
             if self.refuses and trouble is not LogTrouble.LOST and world.now >= self._retry:
                 self._retry = world.now + 2 * RETRY_MS
-                if world.chance.random() < 0.5:  # else the disk still refuses
+                if world.healing or world.chance.random() < 0.5:  # else the disk still refuses
                     self._try_again()
             return
         if not world.rules.empties_when_written and step.deed is Deed.BEGIN_ANEW:
