@@ -33,8 +33,9 @@ STEP = 1_000  # records of an older format between two words of progress
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
     """A topic in the catalog. `id`: 16 bytes, never given to another topic. `config`: only the settings that were
-    given, by Kafka's names. `numbers`: for each partition the number of its view. `generation`: which defaults the
-    topic was created under."""
+    given, by Kafka's names. `numbers`: for each partition the number of its view; a cluster's topic that another broker
+    has made, or given more partitions, lacks numbers until this broker follows. `generation`: which defaults the topic
+    was created under."""
 
     name: str
     id: bytes
@@ -56,12 +57,21 @@ class StoredTopics:
         self.numbers = numbers
 
     def list(self) -> Sequence[StoredTopic]:
-        """Every topic, by name. Raises StorageError."""
+        """Every topic of a broker that is alone, by name: it gives numbers before a topic is in its tree. Raises
+        StorageError for a topic that lacks numbers."""
         image = self._image()
-        return [self._topic(image, name) for name in sorted(image.topics)]
+        found = [self._topic(image, name) for name in sorted(image.topics)]
+        for topic in found:
+            count = len(image.topics[topic.name].partitions)
+            if len(topic.numbers) != count:
+                raise StorageError(
+                    f"the catalog is damaged: the topic '{topic.name}' has {count} partitions, but view numbers for "
+                    f"{len(topic.numbers)}. Restore a backup"
+                )
+        return found
 
     def get(self, name: str) -> StoredTopic | None:
-        """The topic of this name, if there is one. Raises StorageError."""
+        """The topic of this name, if there is one."""
         image = self._image()
         return self._topic(image, name) if name in image.topics else None
 
@@ -75,13 +85,7 @@ class StoredTopics:
 
     def _topic(self, image: Image, name: str) -> StoredTopic:
         found = image.topics[name]
-        count = len(found.partitions)
-        numbers = self.numbers.of(found.id)[:count]
-        if len(numbers) != count:
-            raise StorageError(
-                f"the catalog is damaged: the topic '{name}' has {count} partitions, but view numbers for "
-                f"{len(numbers)}. Restore a backup"
-            )
+        numbers = self.numbers.of(found.id)[: len(found.partitions)]
         return StoredTopic(name, found.id, dict(image.config("topics", name)), numbers, found.generation)
 
 

@@ -27,7 +27,7 @@ from krappy.store.format import DATA_FORMAT
 from krappy.store.format_2 import TOPIC
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
-from krappy.store.view_numbers import NEXT_NUMBER, NUMBERS
+from krappy.store.view_numbers import NEXT_NUMBER, NUMBERS, ViewNumbers
 from krappy.types import text_id
 from tests.broker.catalogs import SyncCatalog, inline
 
@@ -333,6 +333,35 @@ def test_settings_of_a_deleted_topic_do_not_come_to_one_that_was_made_anew(catal
     with pytest.raises(UnknownTopic, match="was deleted meanwhile"):
         trio.run(other.alter, "t", {"max.message.bytes": "2000"})
     assert settings_of(catalog) == {"segment.ms": "5000"}
+
+
+def test_a_topic_that_another_broker_has_just_made_is_not_damaged(catalog: SyncCatalog, tmp_path: Path) -> None:
+    """The image has it, or its new partitions, before this broker has numbered them."""
+    catalog.create("t", 2, {"retention.ms": "1000"})
+    meta = Meta(tmp_path / "other")
+    other = Catalog(catalog.store, ViewNumbers(meta), inline, 2)
+    with pytest.raises(TopicExists):
+        trio.run(other.create, "t", 3)
+    assert other.told("t") == {"partitions": 2, "config": {"retention.ms": "1000"}}
+    found = other.get("t")
+    assert found is not None
+    assert (found.config, found.numbers) == ({"retention.ms": "1000"}, [])
+    with pytest.raises(InvalidPartitions, match="has 2 partitions; their number can only grow"):
+        trio.run(other.add_partitions, "t", 2)
+    assert trio.run(other.alter, "t", {"retention.ms": "2000"}).config == {"retention.ms": "2000"}
+    assert trio.run(other.add_partitions, "t", 3).numbers == [1, 2, 3]
+    catalog.add_partitions("t", 4)
+    assert other.told("t") == {"partitions": 4, "config": {"retention.ms": "2000"}}
+    assert trio.run(other.delete, "t").numbers == [1, 2, 3]
+    assert other.told("t") is None
+    meta.close()
+
+
+def test_a_broker_that_is_alone_tells_of_numbers_that_are_lost(catalog: SyncCatalog, meta: Meta) -> None:
+    made = catalog.create("t", 2)
+    meta.delete(NUMBERS + made.id)
+    with pytest.raises(StorageError, match="is damaged: the topic 't' has 2 partitions, but view numbers for 0"):
+        SyncCatalog(meta)
 
 
 def test_two_brokers_change_settings_of_all_brokers_at_once(catalog: SyncCatalog) -> None:

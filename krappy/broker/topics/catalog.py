@@ -103,8 +103,11 @@ class Catalog(StoredTopics):
 
     def told(self, name: str) -> dict[str, Any] | None:
         """A topic as the audit log tells it."""
-        held = self.get(name)
-        return None if held is None else {"partitions": len(held.numbers), "config": dict(held.config)}
+        image = self._store.image
+        found = image.topics.get(name)
+        if found is None:
+            return None
+        return {"partitions": len(found.partitions), "config": dict(image.config(paths.TOPIC_CONFIG, name))}
 
     async def create(
         self,
@@ -142,8 +145,9 @@ class Catalog(StoredTopics):
         """Gives a topic more partitions, durably. `total`: their new number. `replicas`: of those that are added.
         `scattered`: it is marked so (scattered.py). Raises UnknownTopic, InvalidPartitions, StorageError."""
         topic = self._find(name)
-        if total <= len(topic.numbers):
-            raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
+        count = len(self.image(name).partitions)
+        if total <= count:
+            raise InvalidPartitions(f"'{name}' has {count} partitions; their number can only grow")
         _checked(total)
         await self._in_thread(lambda: self.numbers.give(topic.id, name, total))
 
