@@ -92,7 +92,7 @@ async def test_the_first_stray_waits_until_everybody_knows(tmp_path: Path) -> No
 
 @trio_test
 async def test_a_topic_without_a_view_is_not_scattered(tmp_path: Path) -> None:
-    """To switch its view marks a topic. Clients would refuse its table for strays, in place of ViewDisabled."""
+    """It may be marked. Clients would refuse its table for strays, in place of ViewDisabled."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
         mark = topic.strays.mark = FakeMark()
@@ -100,6 +100,26 @@ async def test_a_topic_without_a_view_is_not_scattered(tmp_path: Path) -> None:
         for view in (True, False, True):
             await broker.alter_topic("t", {"view.enable": view}, None)
             assert (topic.scattered, topic.unsure) == (view, False)
+
+
+@trio_test
+async def test_a_stray_waits_for_the_mark_also_while_there_is_no_view(tmp_path: Path) -> None:
+    """Its view may be turned on, and then nobody would know of it before its leader has folded its log."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 2, {"view.enable": False})
+        mark = topic.strays.mark = FakeMark()
+        partition = topic.led(0)
+        with trio.fail_after(20):
+            await send(partition, keys_of(0, 1)[0]).wait()
+            assert mark.asked == 0
+            first = send(partition, keys_of(0, 1, mine=False)[0])
+            with trio.move_on_after(0.2):
+                await first.wait()
+            assert not first.done
+            assert partition.end_offset == 1
+            mark.go_on.set()
+            await first.wait()
+        assert mark.asked == 1
 
 
 @trio_test

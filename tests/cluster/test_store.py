@@ -180,7 +180,7 @@ async def test_who_knows_a_topic_as_it_was_changes_none_that_was_made_anew(carri
             with pytest.raises(RefusedMulti):
                 await store.multi(stale)
         now = store.image.topics["t"]
-        assert (now.id, now.scattered, now.partitions[0].state.leader) == (b"j" * 16, False, 1)
+        assert (now.id, now.scattered, now.partitions[0].state.leader) == (b"j" * 16, None, 1)
         await store.multi(now.put_state(0, led_by_another))
         assert store.image.topics["t"].partitions[0].state.leader == 2
 

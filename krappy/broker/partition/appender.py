@@ -240,10 +240,10 @@ class Appender:
                     await item.has_elsewhere(strays.count, partition.index)
 
     async def _mark_strays(self, items: list[Pending], mark: StraysMark) -> None:
-        """Of a cluster: before the first stray is written, all brokers know that there may be some. If that can't be,
-        strays are rejected and removed from `items`."""
+        """Of a cluster: before the first stray is written, all brokers know that there may be some, also while the
+        topic has no view: that may be turned on. If that can't be, strays are rejected and removed from `items`."""
         strays, index = self._partition.strays, self._partition.index
-        if strays.count <= 1 or not self._partition.config.view or mark.is_known:
+        if strays.count <= 1 or mark.is_known:
             return
         found: list[Pending] = []
         with self._partition.applier.strays.until_closing():

@@ -16,9 +16,9 @@ asked. So strays may be assumed where there are none, but never the reverse:
   refused: a key that is in no other partition may stand there.
 - In a cluster, what is not known of a partition that this broker follows is its leader's matter: a follower's view is
   always a little behind. What is known counts.
-- In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, and the mark
-  stays (scattered.py). So what a new leader's view has not applied yet has no strays without it. A stray that is only
-  expected, by a condition that looks at all partitions, marks nothing.
+- In a cluster no broker knows all partitions. There the topic is marked before its first stray is written, also while
+  it has no view, and the mark stays (scattered.py). So what a new leader's view has not applied yet has no strays
+  without it. A stray that is only expected, by a condition that looks at all partitions, marks nothing.
 - Once a view has strays, no more keys are checked. The view is read through again, up to the first stray, after
   compaction or a sweep has removed keys from it.
 """

@@ -116,8 +116,8 @@ class Catalog(StoredTopics):
         config: Mapping[str, Given] | None = None,
         replicas: Sequence[Sequence[int]] | None = None,
     ) -> StoredTopic:
-        """Adds a topic, durably. `replicas`: the brokers of each partition; by default this one. Raises InvalidTopic,
-        TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
+        """Adds a topic, durably. `replicas`: the brokers of each partition, in a cluster; by default this one, which
+        is alone. Raises InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
         check_topic_name(name)
         held = normalise(config or {})
         TopicConfig.parse(held)
@@ -125,7 +125,9 @@ class Catalog(StoredTopics):
             raise TopicExists(f"the topic '{name}' exists")
         id = new_id()
         count = _checked(partitions)
-        data = znodes.topic(id, replicas or [(self._broker,)] * count, GENERATION)
+        marks = replicas is not None and self._store.image.level(znodes.STRAYS_MARKED) > 0
+        placed = replicas or [(self._broker,)] * count
+        data = znodes.topic(id, placed, GENERATION, scattered=False if marks else None)
         await self._in_thread(lambda: self.numbers.give(id, name, partitions))
 
         async def made() -> list[Operation]:

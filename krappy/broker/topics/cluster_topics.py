@@ -109,8 +109,9 @@ class ClusterTopicChanges(TopicChanges):
                 lambda: topic.deleted or (topic.count >= partitions and _is_led(topic)),
             )
         if config:
-            if topic.switches_view(given, topic.inherited) and topic.strays.mark is not None:
-                await topic.strays.mark.make_known()  # nobody has looked at the keys while there was no table
+            mark = topic.strays.mark
+            if mark is not None and topic.image.scattered is None and topic.switches_view(given, topic.inherited):
+                await mark.make_known()  # nobody may have looked at the keys while there was no view (scattered.py)
             stored = await runtime.catalog.alter(name, config)
             await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
 

@@ -6,6 +6,11 @@ nobody can answer any more who does not know that: each answer needs a read leas
 broker has read what it was told of, and the last one that was renewed before ends after LEASE_MS. The mark also comes
 with partitions that are added: keys of before stand elsewhere then. It stays until the topic is deleted.
 
+A topic's keys are looked at whether it has a view or not: its view may be turned on later, by its own setting or by a
+default, and then nobody need ask what was written before. Leaders of earlier versions did not look while there was no
+view, nor does a broker that is alone mark anything. So the znode of a topic that was made while all registered brokers
+look has `scattered: false`; one without this field is marked when its view is turned on or off.
+
 The number of partitions says where a key's own place is, so all brokers have to agree on that, too. The rule:
 
 - Whoever answers a lookup holds a read lease, and has as many partitions of the topic as the cluster has by all that it
@@ -53,7 +58,7 @@ class ScatteredMark:
     @property
     def is_set(self) -> bool:
         found = self._runtime.image.topics.get(self._name)
-        return found is not None and found.id == self._id and found.scattered
+        return found is not None and found.id == self._id and bool(found.scattered)
 
     @property
     def is_there(self) -> bool | None:

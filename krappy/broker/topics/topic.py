@@ -128,8 +128,8 @@ class Topic:
     @property
     def scattered(self) -> bool:
         """Whether it may have strays: keys in another partition than murmur2 gives them. Then all partitions are
-        asked for a key. Once no partition has a view, nobody is: a topic of a cluster is marked when that is switched,
-        and who asks is to hear that there is no table."""
+        asked for a key. Once no partition has a view, nobody is: who asks is to hear that there is no table, also
+        when the topic is marked."""
         return bool(self.strays) and (self.config.view or any(each.config.view for each in self.local.values()))
 
     @property

@@ -73,9 +73,11 @@ class PartitionImage(NamedTuple):
 class TopicImage:
     """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
     znode. `kept`: the znode, if it has fields that this version does not know. `scattered`: keys may stand in other
-    partitions than their own (strays). `identified`: the topic has its `paths.identity`; those of earlier versions get
-    it from the controller. `restored_factor`: how many replicas it had in the cluster whose backup it comes from, until
-    it has so many again; 0: it may stay as it is."""
+    partitions than their own (strays); False: the topic is marked before the first of them, view or not; None: it has
+    no mark, but was made by an earlier version, or a broker that was alone: these look at no keys without a view.
+    `identified`: the topic has its `paths.identity`; those of earlier versions get it from the controller.
+    `restored_factor`: how many replicas it had in the cluster whose backup it comes from, until it has so many again;
+    0: it may stay as it is."""
 
     name: str
     id: bytes
@@ -84,7 +86,7 @@ class TopicImage:
     deleted: bool = False
     version: int = 0
     kept: bytes = b""
-    scattered: bool = False
+    scattered: bool | None = None
     identified: bool = False
     restored_factor: int = 0
 
@@ -327,7 +329,7 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
         bool(found.fields.get("deleted", False)),
         znode.version,
         found.more_than(znodes.TOPIC_FIELDS),
-        bool(found.fields.get("scattered", False)),
+        bool(found.fields["scattered"]) if "scattered" in found.fields else None,
         before is not None and same and before.identified,
         max(0, found.number(znodes.RESTORED_FACTOR, 0)),
     )

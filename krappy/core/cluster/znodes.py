@@ -13,7 +13,8 @@ from krappy.types import id_of, text_id
 
 # What all brokers of a cluster must know before one of them uses it, and the level of this version.
 OFFSET_RECORDS = "krappy.offset.records"  # 1: committed offsets are Kafka's records
-FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1})
+STRAYS_MARKED = "krappy.strays.marked"  # 1: a topic is marked before its first stray, also while it has no view
+FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1, STRAYS_MARKED: 1})
 RESTORED_FACTOR = "restored_replication_factor"  # of a topic from a cluster's backup, until it has so many replicas
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 
@@ -36,11 +37,12 @@ def topic(
     before: bytes = b"{}",
     adding: Mapping[int, Sequence[int]] = MappingProxyType({}),
     removing: Mapping[int, Sequence[int]] = MappingProxyType({}),
-    scattered: bool = False,
+    scattered: bool | None = None,
 ) -> bytes:
     """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under. `adding`,
-    `removing`: those of the replicas that a reassignment brings, and takes away, by partition. `scattered`: keys may
-    stand in other partitions than their own; once that is so, it stays."""
+    `removing`: those of the replicas that a reassignment brings, and takes away, by partition. `scattered`: as of
+    TopicImage; once it is true, it stays. None takes False away: who gives it may not have looked at all keys."""
+    document = Document.of(before)
     fields: dict[str, Any] = {
         "version": 3,
         "topic_id": text_id(id),
@@ -49,9 +51,13 @@ def topic(
         "removing_replicas": {str(index): list(ids) for index, ids in removing.items() if ids},
         "generation": generation,
     }
-    if scattered:
+    if scattered or document.fields.get("scattered"):
         fields["scattered"] = True
-    return Document.of(before).with_fields(fields)
+    elif scattered is not None:
+        fields["scattered"] = False
+    else:
+        document = Document.of(document.without("scattered"))
+    return document.with_fields(fields)
 
 
 def config(settings: Mapping[str, str], before: bytes = b"{}") -> bytes:

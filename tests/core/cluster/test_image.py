@@ -11,7 +11,7 @@ import pytest
 from krappy.core.cluster import image as image_module
 from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.document import Document
-from krappy.core.cluster.image import Image, PartitionImage, Registration
+from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.cluster.state import PartitionState, elected, normalise, read_state, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
 from krappy.core.epochs import FAR, LAST
@@ -211,6 +211,21 @@ def test_fields_of_others_stay() -> None:
     before = document(version=1, leader=1, leader_epoch=2, theirs={"a": [1]})
     after = json.loads(write_state(PartitionState(3, 4), before))
     assert (after["leader"], after["leader_epoch"], after["theirs"]) == (3, 4, {"a": [1]})
+
+
+@pytest.mark.parametrize("before", [None, False, True])
+def test_a_topic_that_may_have_strays_is_known_as_that(before: bool | None) -> None:
+    """Brokers of earlier versions, and those that are alone, drop `false`: they do not look at keys without a view."""
+
+    def image_of(data: bytes) -> TopicImage:
+        return Image().after({paths.topic("t"): Znode(data)}).topics["t"]
+
+    made = znodes.topic(b"t" * 16, [(1,), (2,)], 0, b'{"theirs": 7}', scattered=before)
+    found = image_of(made)
+    assert found.scattered is before
+    assert image_of(found.put_replicas(found.partitions).data).scattered is before
+    assert image_of(found.put_replicas(found.partitions, scattered=True).data).scattered is True
+    assert image_of(znodes.topic(b"t" * 16, [(1,), (1,)], 0, made)).scattered is (before or None)
 
 
 @pytest.mark.parametrize(
