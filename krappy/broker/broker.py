@@ -44,7 +44,6 @@ from krappy.broker.staging.staging import StagingCoordinator
 from krappy.broker.tables import table
 from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.tables.view_keeper import ViewKeeper, open_views
-from krappy.broker.topics import deletion
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.cluster_topics import ClusterTopicChanges
 from krappy.broker.topics.internal_topics import JOBS, OFFSETS, SHARES, TRANSACTIONS, InternalTopics
@@ -215,7 +214,7 @@ class LocalBroker(Runtime):
         await self.kafka_groups.open()
         for dead in self.catalog.deleting():
             self.check_taking()
-            await deletion.try_to_finish(self, self._forget_positions, dead)
+            await self.changes.finish_deletion(dead)
         self.transactions, self.participant = transaction_parts(
             *(self, self.coordinators, self.kafka_groups, self.producer_ids, self._peers)
         )

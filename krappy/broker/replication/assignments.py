@@ -8,7 +8,7 @@ does not have is closed, and its folders stay.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.roles import Role, role
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, UnknownTopic
 from krappy.store.local_replicas import ReplicaId
 from krappy.store.log import Log
 from krappy.waiting import Signal, wait_any
@@ -63,13 +63,18 @@ class Assignments:
         self._leaving = Leaving(runtime, cluster, logs.replicas)
 
     async def open(self) -> None:
-        """Opens all topics, before this broker registers. A topic whose name had a deleted one that is not removed here
-        yet is left to `run`: groups' positions in that go first, and groups are not open yet. Raises StorageError."""
-        dead = {each.name for each in self._runtime.catalog.deleting()}
-        for image in list(self._cluster.image.topics.values()):
+        """Opens all topics, before this broker registers. The image moves on meanwhile: what becomes of a topic then is
+        left to `run`. So is one whose name had a deleted one that is not removed here yet: groups' positions in that go
+        first, and groups are not open yet. Raises StorageError."""
+        seen, dead = None, set[str]()
+        for name in list(self._cluster.image.topics):
             self._runtime.check_taking()
-            if image.name not in dead:
-                await self._add(image)
+            async with self._changes.locks.of(name):  # so that the defaults of topics stay as they are meanwhile
+                if (image := self._cluster.image) is not seen:
+                    seen, dead = image, {each.name for each in self._runtime.catalog.deleting()}
+                if name in image.topics and name not in dead:
+                    with suppress(UnknownTopic):  # deleted just now
+                        await self._open(image.topics[name])
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -116,6 +121,11 @@ class Assignments:
     # --- topics
 
     async def _add(self, found: TopicImage) -> None:
+        await self._changes.bury_earlier(found.name)
+        await self._open(found)
+
+    async def _open(self, found: TopicImage) -> None:
+        """Raises UnknownTopic if the topic was deleted meanwhile, StorageError."""
         runtime = self._runtime
         topic = await self._changes.know(found)
         await self._open_missing(topic)
@@ -125,13 +135,13 @@ class Assignments:
 
     async def _open_missing(self, topic: Topic) -> None:
         """Opens this broker's replicas that are not open yet."""
-        stored = self._changes.stored(topic.name, topic.id)
+        numbers = self._runtime.catalog.numbers.of(topic.id)
         missing = [
             index
             for index, each in enumerate(topic.image.partitions)
             if self._runtime.id in each.replicas and index not in topic.local
         ]
-        wanted: list[Wanted] = [(topic, index, stored.numbers[index]) for index in missing]
+        wanted: list[Wanted] = [(topic, index, numbers[index]) for index in missing]
         opened = await self._logs.open(wanted)
         made: list[Partition] = []
         for (_, index, number), (log, standing) in zip(wanted, opened, strict=True):

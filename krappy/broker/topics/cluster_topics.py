@@ -127,7 +127,7 @@ class ClusterTopicChanges(TopicChanges):
     async def finish_deletions(self) -> None:
         """Tries again to remove this broker's files of deleted topics."""
         for stored in self._runtime.catalog.deleting():
-            await self._bury_later(stored)
+            await self.finish_deletion(stored)
 
     async def _bury(self, stored: StoredTopic) -> None:
         await super()._bury(stored)
@@ -144,12 +144,15 @@ class ClusterTopicChanges(TopicChanges):
 
     # --- what `Assignments` does with topics
 
-    async def know(self, found: TopicImage) -> Topic:
-        """A topic of the image, without its partitions. What is left here of a deleted one of that name is removed. The
-        caller holds its name."""
+    async def bury_earlier(self, name: str) -> None:
+        """Removes what is left here of deleted topics of this name. The caller holds it. Raises StorageError."""
         for dead in self._runtime.catalog.deleting():
-            if dead.name == found.name:
+            if dead.name == name:
                 await self._bury(dead)
+
+    async def know(self, found: TopicImage) -> Topic:
+        """A topic of the image, without its partitions. The caller holds its name. Raises UnknownTopic if it was
+        deleted meanwhile, StorageError."""
         await self.number(found)
         stored = self.stored(found.name, found.id)
         topic = Topic(stored, found, self._defaults())
@@ -194,7 +197,7 @@ class ClusterTopicChanges(TopicChanges):
             runtime.report("topic_deleted", topic=topic.name)
             for dead in runtime.catalog.deleting():
                 if dead.id == topic.id:
-                    runtime.spawn(self._bury_later, dead)
+                    runtime.spawn(self.finish_deletion, dead)
         else:
             runtime.report("topic_strayed", topic=topic.name, text="the cluster does not know it; its folders stay")
         runtime.topics.changed.fire()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.topics.topic import Topic
-from krappy.errors import KrappyError, StorageError, UnknownTopic
+from krappy.errors import StorageError, UnknownTopic
 from krappy.store import identity
 from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.disk import OS_DISK
@@ -46,14 +46,6 @@ async def remove(runtime: Runtime, topic: Topic) -> None:
     async with trio.open_nursery() as nursery:
         for partition in topic.local.values():
             nursery.start_soon(runtime.attempt, str(partition), partition.remove())
-
-
-async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
-    """As `finish`, but reports an error instead of raising it: then the topic stays on the list of deletions."""
-    try:
-        await finish(runtime, forget, stored)
-    except KrappyError as error:
-        runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
 
 
 async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:

@@ -217,10 +217,13 @@ class TopicChanges:
                 runtime.report("deletion_unfinished", topic=name, error=str(error))
             runtime.report("topic_deleted", topic=name)
             runtime.topics.changed.fire()
-            runtime.spawn(self._bury_later, stored)
+            runtime.spawn(self.finish_deletion, stored)
 
-    async def _bury_later(self, stored: StoredTopic) -> None:
+    async def finish_deletion(self, stored: StoredTopic) -> None:
+        """Tries to remove what is left of a deleted topic; one that is still open here goes once it is closed."""
         async with self.locks.of(stored.name):
+            if stored.id in self._runtime.topics.by_id:
+                return
             if any(dead.id == stored.id for dead in self._runtime.catalog.deleting()):
                 await self._try_to_bury(stored)
 
@@ -244,7 +247,7 @@ class TopicChanges:
             async with self.locks.of(name):
                 await self._try_to_unmake(name)
         for stored in self._runtime.catalog.deleting():
-            await self._bury_later(stored)
+            await self.finish_deletion(stored)
 
     async def bury_all(self) -> None:
         """Closes and removes the files of deleted topics, when the broker stops. The caller holds all names."""
