@@ -36,8 +36,9 @@ class PartitionInfo(NamedTuple):
     events before this offset. `last_stable_offset`: events before it can be read; no open transaction has one there.
     `failed`: why the partition takes no events or is out of service. `view_failed`: why its table is not updated any
     more. `size` in bytes. `leader`: the id of the broker that leads the partition; -1: none does. `replicas`: the
-    brokers that are to have it; `isr`: those of them that have all that is acknowledged. The offsets are -1 if no
-    broker that was asked has the partition."""
+    brokers that are to have it; `isr`: those of them that have all that is acknowledged. `sure`: the leader knows that
+    no other broker leads the partition by now. The offsets are -1 if no broker that
+    was asked has the partition."""
 
     partition: int
     start: int = -1
@@ -52,6 +53,7 @@ class PartitionInfo(NamedTuple):
     leader: int = -1
     replicas: Sequence[int] = ()
     isr: Sequence[int] = ()
+    sure: bool = False
 
 
 class TopicInfo(NamedTuple):
@@ -153,12 +155,13 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
     request = messages.DescribeTopics(None if names is None else list(names))
     described = await router.home.ask(request, messages.TopicsDescribed)
     found = [_topic(each) for each in described.topics]
-    if len({each.leader for topic in found for each in topic.partitions} - {NOBODY}) < 2 and not router.several:
+    partitions = [each for topic in found for each in topic.partitions]
+    brokers = {broker for each in partitions for broker in (each.leader, *each.replicas)} - {NOBODY}
+    if not router.several and (len(brokers) < 2 or all(each.sure for each in partitions)):
         return found
     router.several = True
     deadline = router.runtime.now() + router.timeout
-    leaders = {each.leader for topic in found for each in topic.partitions}
-    links = [each for each in await router.each(deadline) if router.id_of(each) in leaders]
+    links = await router.each(deadline)
     told: dict[tuple[str, int], PartitionInfo] = {}
     scattered: set[str] = set()
     for link, answer in zip(
@@ -169,8 +172,9 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
         for topic in map(_topic, answer.topics if isinstance(answer, messages.TopicsDescribed) else ()):
             scattered |= {topic.name} if topic.scattered else set()
             for each in topic.partitions:
-                if router.id_of(link) == each.leader:
-                    told[topic.name, each.partition] = each
+                at = topic.name, each.partition
+                if router.id_of(link) == each.leader and (each.sure or at not in told):  # who is deposed says so, too
+                    told[at] = each
     return [
         topic._replace(
             scattered=topic.name in scattered or topic.scattered,

@@ -36,12 +36,14 @@ class Logs(NamedTuple):
         return None if self.whole else [each.partition for each in self.of(topic)]
 
 
-def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
+def logs(client: Client, wanted: TopicChoice, missing: bool = False, *, sure: bool = False) -> Logs:
     """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
+    `sure`: the ends are not those of a leader whose place another one has taken by now, which it has not heard of yet:
+    all that was acknowledged before is below them.
 
-    Raises UnknownTopic, UnknownPartition; NotLeader if a partition has had no leader for PATIENCE seconds.
+    Raises UnknownTopic, UnknownPartition; NotLeader if a partition has had no such leader for PATIENCE seconds.
     """
-    return until_led(lambda: _logs(client, wanted, missing))
+    return until_led(lambda: _logs(client, wanted, missing, sure))
 
 
 def until_led(look: Callable[[], T]) -> T:
@@ -56,14 +58,17 @@ def until_led(look: Callable[[], T]) -> T:
         sleep(0.2)
 
 
-def check_led(topic: str, at: PartitionInfo) -> None:
-    """Raises NotLeader if the partition's leader could not be asked."""
+def check_led(topic: str, at: PartitionInfo, *, sure: bool = False) -> None:
+    """Raises NotLeader if the partition's leader could not be asked; or, with `sure`, is not sure that it leads."""
+    told = {"topic": topic, "partition": at.partition, "leader": at.leader}
     if at.last_stable_offset < 0:
-        told = {"topic": topic, "partition": at.partition, "leader": at.leader}
         raise NotLeader(f"{topic}-{at.partition}: no broker leads it that can be reached", **told)
+    if sure and not at.sure:
+        text = f"broker {at.leader} is not sure that it still leads it: it may be cut off, or ZooKeeper away"
+        raise NotLeader(f"{topic}-{at.partition}: {text}", **told)
 
 
-def _logs(client: Client, wanted: TopicChoice, missing: bool) -> Logs:
+def _logs(client: Client, wanted: TopicChoice, missing: bool, sure: bool) -> Logs:
     if wanted.pattern is not None:
         topics = client.topics()
     else:
@@ -77,7 +82,7 @@ def _logs(client: Client, wanted: TopicChoice, missing: bool) -> Logs:
     places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)
     ends = [found[each.topic].partitions[each.partition] for each in places]
     for each, at in zip(places, ends, strict=True):
-        check_led(each.topic, at)
+        check_led(each.topic, at, sure=sure)
     return Logs(
         {each: at.start for each, at in zip(places, ends, strict=True)},
         {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},

@@ -63,7 +63,7 @@ class TableSource(NamedTuple):
         taken = time.monotonic()
         info = self.connected.describe(self.topic)  # one answer, so one moment
         for each in info.partitions:
-            check_led(self.topic, each)
+            check_led(self.topic, each, sure=True)
         starts = {each.partition: each.start for each in info.partitions}
         ends = {each.partition: each.last_stable_offset for each in info.partitions}
         view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])

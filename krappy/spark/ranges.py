@@ -45,7 +45,7 @@ def resolve(client: Client, options: Options) -> list[OffsetRange]:
     is true, ConfigError if the options do not fit the partitions.
     """
     assert options.topics is not None
-    now = logs(client, options.topics)
+    now = logs(client, options.topics, sure=options.end.kind != "offsets")
     starts = offsets(client, options.start, now, options.timestamp_strategy)
     ends = offsets(client, options.end, now, "latest")
     ranges = []

@@ -7,8 +7,11 @@ from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 
+from krappy import blocking
 from krappy.errors import KrappyError
 from krappy.records import batch
+from krappy.spark.logs import logs
+from krappy.spark.topics import TopicChoice
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses
@@ -21,9 +24,9 @@ OLD = 7  # events of the topic that is deleted
 ELSEWHERE = (Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_TOPIC_OR_PARTITION)  # where it does not have the new one yet
 
 
-def create(cluster: ClusterProcesses, at: int, name: str, broker: int) -> None:
-    """A topic with one replica, on this broker."""
-    assignments = [{"partition_index": 0, "broker_ids": [broker]}]
+def create(cluster: ClusterProcesses, at: int, name: str, broker: int, *others: int) -> None:
+    """A topic with one partition that this broker leads; `others` have replicas, too."""
+    assignments = [{"partition_index": 0, "broker_ids": [broker, *others]}]
     topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": assignments, "configs": []}
     with cluster.asked(at) as raw:
         [told] = raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 20_000})["topics"]
@@ -156,3 +159,21 @@ def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: Clu
             send(raw, "t", b"x")
             assert produced(raw) == Code.NOT_LEADER_OR_FOLLOWER
             assert raw.fetch("t", 0)["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_batch_of_spark_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:
+    """And not where the log of one ends that does not know yet that another one leads: more was acknowledged since."""
+    with cut_off(cluster, 3) as cut:
+        create(cluster, 1, "ends", 3, 1, 2)
+        with cluster.asked(3) as raw:
+            publish(raw, "ends", b"before")
+        cluster.until_in_sync("ends")
+        with cut():
+            wait_until(lambda: cluster.partitions_at(1, "ends")[0].leader in (1, 2), "another broker leads")
+            with cluster.asked(cluster.partitions_at(1, "ends")[0].leader) as raw:
+                publish(raw, "ends", b"since")
+            [told] = cluster.partitions_at(3, "ends").values()
+            assert told.leader == 3
+            with blocking.connect(cluster.brokers[3].address, timeout=30) as client:
+                for _ in range(3):
+                    assert logs(client, TopicChoice(("ends",)), sure=True).ends == {("ends", 0): 2}

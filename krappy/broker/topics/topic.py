@@ -178,6 +178,7 @@ class Topic:
             "end": p.log.end_offset,
             "high_watermark": p.high_watermark,
             "last_stable_offset": p.last_stable_offset,
+            "sure": p.role is Role.LEADER and p.is_sure_leader(),
             "applied": p.applied,
             "size": p.log.size,
             "segments": len(p.log.segments),

@@ -61,6 +61,8 @@ class DescribeTopics(Request, kind=19):
     - `size` in bytes, `segments`;
     - the offsets `start`, `end`, `high_watermark`, `last_stable_offset` (up to which events can be read) and `applied`
       (up to which the table includes events);
+    - `sure`: whether this broker leads the partition, and knows that no other one leads it by now. Then everything that
+      was acknowledged before the request is below `high_watermark`;
     - `failed`: nil, or why the partition takes no more events or is out of service;
     - `view_failed`: nil, or why its table takes no more events.
 
