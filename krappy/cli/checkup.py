@@ -193,7 +193,7 @@ def _check_partition(
 ) -> None:
     folder = data / "topics" / found.name
     if not folder.is_dir():
-        if config.view and views is not None and _never_written(views, number):
+        if config.view and views is not None and _never_written(views, number) and not reached.offset:
             found.notes.append("no folder yet, as after a kill while the topic was created: the next start makes it")
         else:
             found.problems.append(f"{folder}: the partition's folder is missing, and its events with it")

@@ -147,9 +147,7 @@ class ClusterMember:
         while (found := await self._mirror.read(paths.broker(self._broker))) is not None and not self._is_own(found):
             if not waited:
                 waited = True
-                text = "another process is registered with this broker id; this one waits until that session has ended"
-                where = ", ".join(f"{host}:{port}" for host, port in znodes.endpoints(found.data).values())
-                self._report("broker_id_in_use", broker=self._broker, by=where, text=text)
+                self._report("broker_id_in_use", **registration.in_use(self._broker, found))
             await trio.sleep(RETRY_S)
 
     async def _make_way(self) -> None:

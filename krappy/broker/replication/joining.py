@@ -13,9 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import trio
+
 from krappy.broker.topics.internal_topics import JOBS, OFFSETS, PARTITIONS, SHARES, TRANSACTIONS, settings_in_cluster
 from krappy.broker.tree_changes import change, config_change
-from krappy.core.cluster import paths, znodes
+from krappy.core.cluster import paths, registration, znodes
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.paths import Kind
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from krappy.store.meta import Meta
 
 PATIENCE_S = 10.0  # between two words that ZooKeeper is still waited for
+LOOK_S = 0.2  # how often it is looked whether this broker's id is free
 # The internal topics, and what in the meta database is coordinated by their leaders (see store/FORMAT.md).
 COORDINATED = {
     OFFSETS: (b"kg/", b"ko/"),
@@ -44,12 +47,15 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> str:
-    """The cluster's id. Raises StorageError when this folder is another cluster's or broker's, ConnectionLost."""
+    """The cluster's id. Raises StorageError when this folder is another cluster's or broker's, ConnectionLost,
+    ShuttingDown."""
     if replicas.broker not in (None, runtime.id):
         raise StorageError(
             f"{runtime.config.data} is the folder of broker {replicas.broker}, and this is broker {runtime.id}: give "
             "it that id, or another folder. Nothing is changed"
         )
+    if replicas.broker is None:
+        await _until_free(runtime, cluster, replicas)
     if await cluster.read(paths.CLUSTER_ID) is None:
         if replicas.cluster:
             raise StorageError(
@@ -74,6 +80,19 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
     return id
 
 
+async def _until_free(runtime: Runtime, cluster: MembershipPort, replicas: LocalReplicas) -> None:
+    """Before anything is noted, or given to the cluster: waits while another folder is registered as this broker."""
+    directory, told = await runtime.in_thread(replicas.directory), False
+    while (found := await cluster.read(paths.broker(runtime.id))) is not None:
+        if znodes.directory(found.data) == directory:
+            return
+        if not told:
+            told = True
+            runtime.report("broker_id_in_use", **registration.in_use(runtime.id, found))
+        await trio.sleep(LOOK_S)
+        runtime.check_taking()
+
+
 def check_alone(data: Path, meta: Meta) -> None:
     """Raises StorageError when a broker of a cluster is started without its ZooKeeper: it would have none of its
     topics, and what it took for others of the same names would be nowhere in the cluster."""
@@ -96,8 +115,13 @@ async def _give(
     StorageError, before anything is changed, if the cluster has a topic of one of the names."""
     image, broker, there = local.tree.image, runtime.id, cluster.image
     begun, users = replicas.joining
-    if begun != cluster_id:
-        _check(runtime, image, there)
+    if begun not in ("", cluster_id):
+        raise StorageError(
+            f"{runtime.config.data} has begun to join the cluster {begun}, which may have its topics, and "
+            f"zookeeper_connect names the cluster {cluster_id}. Nothing is changed"
+        )
+    _check(runtime, image, there, begun=bool(begun))
+    if not begun:
         users = not (there.acls or any(there.configs.get(kind) for kind in SECURITY))
         await runtime.in_thread(lambda: replicas.begin_joining(cluster_id, broker, users=users))
     made = [(topic.id, index) for topic in image.topics.values() for index in range(len(topic.partitions))]
@@ -128,11 +152,14 @@ async def _give(
         runtime.report("topics_joined", topics=len(image.topics), partitions=len(made))
 
 
-def _check(runtime: Runtime, image: Image, there: Image) -> None:
-    """Raises StorageError when the cluster has a topic of the folder's, or another one of its name."""
+def _check(runtime: Runtime, image: Image, there: Image, *, begun: bool) -> None:
+    """Raises StorageError when the cluster has a topic of the folder's, unless that may have been given by now, or
+    another one of its name."""
     for topic in image.topics.values():
         found = there.topics.get(topic.name)
         if found is not None and found.id == topic.id:
+            if begun:
+                continue
             raise StorageError(
                 f"{runtime.config.data} has the topic '{topic.name}' of a backup, and the cluster has it, too: give "
                 "the folder a cluster of its own, by another path in zookeeper_connect. Nothing is changed"

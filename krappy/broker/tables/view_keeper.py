@@ -78,7 +78,7 @@ class ViewKeeper:
             await trio.sleep(LOOK_S)
             if runtime.views.doubtful and await self._disk_takes():
                 await trio.to_thread.run_sync(runtime.views.look_at_doubtful, limiter=runtime.disk_limiter)
-            if runtime.views.damaged:
+            if runtime.views.damaged and await self._is_there():
                 runtime.report("views_damaged", error=runtime.views.damaged)
                 with trio.CancelScope(shield=True):
                     await self._renew(RENEWING, runtime.views.throw_away, Viewed.fold_anew)
@@ -90,6 +90,14 @@ class ViewKeeper:
                     await self._renew(REOPENING, runtime.views.reopen, Viewed.fold_on)
                 runtime.report("views_reopened")
                 await trio.sleep(PAUSE_S)
+
+    async def _is_there(self) -> bool:
+        """Whether the data folder is where it was. If not, nothing is damaged, and nothing is made in its place."""
+        try:
+            await self._machine.look_at_folder()
+        except StorageError:
+            return False
+        return True
 
     async def _disk_takes(self) -> bool:
         """Whether the disk can be written to. If not, the views are better left: they can still be read."""

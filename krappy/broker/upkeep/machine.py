@@ -54,6 +54,10 @@ class Machine:
         self._room = room
         self._limiter = trio.CapacityLimiter(1)  # its own: a disk that hangs must not take the threads of others
 
+    async def look_at_folder(self) -> None:
+        """Raises StorageError while the data folder is not where it was."""
+        await self._room.look()
+
     async def try_disk(self) -> None:
         """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError."""
         folder = self._runtime.config.data

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from typing import Any
 
 from krappy.core.cluster import paths, znodes
 from krappy.core.cluster.image import TopicImage
@@ -29,6 +30,13 @@ def bump(broker: int, registered: Znode | None) -> list[Operation]:
     """Raises the broker epoch. `registered`: as for `enter`."""
     path = paths.epoch(broker)
     return [Create(path, b"{}") if registered is None else Put(path, registered.data, registered.version)]
+
+
+def in_use(broker: int, registered: Znode) -> dict[str, Any]:
+    """What is told of another process that is registered with this broker id."""
+    text = "another process is registered with this broker id; this one waits until that session has ended"
+    where = ", ".join(f"{host}:{port}" for host, port in znodes.endpoints(registered.data).values())
+    return {"broker": broker, "by": where, "text": text}
 
 
 def exclude(topic: TopicImage, index: int, broker: int, *, emptied: bool = True) -> list[Operation]:
