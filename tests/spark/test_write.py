@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
+from krappy.clients.staging import StagedJob
 from krappy.errors import KrappyError, StagingFenced
 from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
@@ -39,6 +40,12 @@ def writer(df: DataFrame, address: str, source: str = "krappy", **options: Any) 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 4) -> DataFrame:
     return spark.range(0, count, 1, partitions).select(sf.col("id").cast("string").alias("value"))
+
+
+def with_rows(client: Client) -> list[StagedJob]:
+    """Jobs with staged rows. Other tests of this broker have asked whether a job is published: such an empty run stays
+    for a minute."""
+    return [each for each in client.staged_jobs() if each.attempts]
 
 
 def test_every_column_arrives(spark: SparkSession, client: Client, address: str, topic: str) -> None:
@@ -88,7 +95,7 @@ def test_a_task_that_fails_after_writing(
     keyed = numbers(spark, 30_000).withColumn("key", sf.col("value"))
     writer(keyed, address, "krappy-failing", topic=topic, failAt=STAGED, failOnce=tmp_path / "once").save()
     assert values(client, topic) == sorted(b"%d" % n for n in range(30_000))
-    assert client.staged_jobs() == []
+    assert with_rows(client) == []
     assert (tmp_path / "once").exists()
 
 
@@ -104,7 +111,7 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, client: Client, ad
     with pytest.raises(Exception, match="UnknownPartition"):
         writer(there.limit(1), address, topic=topic).save()
     assert events(client, topic) == []
-    assert client.staged_jobs() == []
+    assert with_rows(client) == []
 
 
 def test_a_write_that_is_cancelled_leaves_nothing(
@@ -134,7 +141,7 @@ def test_a_write_that_is_cancelled_leaves_nothing(
         thread.join(120)
     assert failed
     assert not thread.is_alive()
-    wait_until(lambda: client.staged_jobs() == [], "nothing is staged any more", 120)
+    wait_until(lambda: with_rows(client) == [], "nothing is staged any more", 120)
     assert events(client, topic) == []
 
 
@@ -152,7 +159,7 @@ def test_a_driver_that_dies_before_the_commit(
     for _ in range(2):
         writer(numbers(spark, 1000), address, **job).save()
     assert values(client, topic) == sorted(b"%d" % n for n in range(1000))
-    assert client.staged_jobs() == []
+    assert with_rows(client) == []
 
 
 def test_a_commit_whose_answer_is_lost(
@@ -255,7 +262,7 @@ def test_of_two_attempts_of_a_task_one_is_published(client: Client, topic: str) 
     assert lost.tokens != won.tokens
     commit_all([won], client)
     assert values(client, topic) == [b"same"]
-    assert client.staged_jobs() == []
+    assert with_rows(client) == []
 
 
 def test_what_cannot_be_written_is_said_at_once(spark: SparkSession, address: str, topic: str) -> None:
