@@ -32,10 +32,11 @@ def successor(image: Image, state: PartitionState, replicas: Iterable[int], aliv
 
 def moved(image: Image, topic: TopicImage, index: int, to: int) -> list[Operation]:
     """What makes a broker of the ISR the leader, if it is registered as the image has it."""
-    return _led(image, topic, index, topic.partitions[index].state, to)
+    return led_by(image, topic, index, topic.partitions[index].state, to)
 
 
-def _led(image: Image, topic: TopicImage, index: int, state: PartitionState, leader: int) -> list[Operation]:
+def led_by(image: Image, topic: TopicImage, index: int, state: PartitionState, leader: int) -> list[Operation]:
+    """What writes the state with this leader, in a new epoch, if it is registered as the image has it."""
     epoch = image.brokers[leader].epoch
     after = state._replace(leader=leader, leader_epoch=state.leader_epoch + 1, leader_inc=epoch)
     after = normalise(after, topic.partitions[index].replicas, state.min_isr)
@@ -64,11 +65,11 @@ def elect_uncleanly(
         return NotElected.NOT_NEEDED
     leader, after = elected(state, partition.replicas, alive)
     if leader != NOBODY:
-        return _led(image, topic, index, after, leader)
+        return led_by(image, topic, index, after, leader)
     leader = elected_uncleanly(state, partition.replicas, alive, partition.adding)
     if leader == NOBODY or partition.version < 0:
         return NotElected.NOT_AVAILABLE
-    return _led(image, topic, index, unclean(state, leader), leader)
+    return led_by(image, topic, index, unclean(state, leader), leader)
 
 
 def rebalance(image: Image, alive: Collection[int], percentage: int) -> list[list[Operation]]:

@@ -2,17 +2,18 @@
 
 Another replica in sync must lead first, and that leader be there: all that was acknowledged is on its disk. So the last
 candidate leaves nothing, however damaged it is: what it has is all there is. A damaged leader that is alone in the ISR
-makes room for one of the ELR, which has all that was acknowledged, too; what the leader has beyond may be what nobody
-can copy. And nobody is made anew from a leader that is damaged, too: what the one lacks, the other may have. Such two
-lead in turns, so that a third one can copy from both."""
+gives the lead to one of the ELR, which has all that was acknowledged, too; what the leader has beyond may be what
+nobody can copy. It stays in the ISR, as every leader that lives does when another one takes its place: until it
+follows, nothing is acknowledged, so that it does not answer strong reads by its lease meanwhile. And nobody is made
+anew from a leader that is damaged, too: what the one lacks, the other may have. Such two lead in turns, so that a third
+one can copy from both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from krappy.core.cluster.elections import moved, successor
+from krappy.core.cluster.elections import led_by, moved, successor
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.isr import leave_isr
 from krappy.core.cluster.state import PartitionState, excluded, normalise
@@ -67,8 +68,10 @@ def next_step(
             to = successor(image, state, partition.replicas, image.brokers)
         if to is not None:
             return Step(Deed.HAND_OVER, moved(image, topic, index, to))
-        if again and trouble is LogTrouble.DAMAGED and state.isr == (broker,) and _may_lead(image, state.elr):
-            return Step(Deed.HAND_OVER, topic.put_state(index, _out(partition, broker, emptied=False)))
+        if again and trouble is LogTrouble.DAMAGED and state.isr == (broker,):
+            to = next((each for each in state.elr if each in image.brokers and not image.brokers[each].draining), None)
+            if to is not None:
+                return Step(Deed.HAND_OVER, led_by(image, topic, index, state._replace(isr=(broker, to)), to))
         return None
     leader = image.brokers.get(state.leader)
     if leader is None or leader.epoch != state.leader_inc or broker not in partition.replicas:
@@ -93,11 +96,6 @@ def _out(partition: PartitionImage, broker: int, *, emptied: bool) -> PartitionS
     after = excluded(partition.state, broker, emptied=emptied)
     after = normalise(after, partition.replicas, after.min_isr)
     return after._replace(leader_epoch=partition.state.leader_epoch + 1)
-
-
-def _may_lead(image: Image, elr: Iterable[int]) -> bool:
-    """Whether one of them would be elected."""
-    return any(each in image.brokers and not image.brokers[each].draining for each in elr)
 
 
 def lead_anew(topic: TopicImage, index: int, broker: int) -> list[Operation]:

@@ -98,9 +98,10 @@ def test_nothing_is_written_while_others_may_need_it(
     assert step_of(state, broker, trouble, there=there) is None
 
 
-def test_a_damaged_leader_makes_room_for_one_of_the_elr() -> None:
+def test_a_damaged_leader_gives_the_lead_to_one_of_the_elr() -> None:
+    """And stays in the ISR: it may hold a read lease, so nothing is to be acknowledged before it follows."""
     alone = LED._replace(isr=(1,), elr=(3,))
-    wanted = alone._replace(leader=NOBODY, leader_inc=-1, leader_epoch=7, isr=(), last_known_elr=(1,))
+    wanted = alone._replace(leader=3, leader_inc=4, leader_epoch=7, isr=(1, 3), elr=())
     assert step_of(alone, 1, DAMAGED) == (Deed.HAND_OVER, wanted)
     assert step_of(alone, 1, REFUSES) is None
     assert step_of(alone, 1, DAMAGED, there=(1, 2)) is None

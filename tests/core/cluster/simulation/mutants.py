@@ -178,6 +178,15 @@ def leaves_although_it_is_the_last(
     return next_step(image, topic, index, broker, trouble, **how)
 
 
+def leaves_as_another_replaces_it(
+    image: Image, topic: TopicImage, index: int, broker: int, trouble: LogTrouble, **how: bool
+) -> Step | None:
+    step = next_step(image, topic, index, broker, trouble, **how)
+    if step is None or step.deed is not Deed.HAND_OVER or topic.partitions[index].state.isr != (broker,):
+        return step
+    return Step(step.deed, registration.exclude(topic, index, broker, emptied=False))
+
+
 def leads_on_in_its_epoch(topic: TopicImage, index: int, broker: int) -> list[Operation]:
     state = topic.partitions[index].state
     return topic.put_state(index, state) if state.leader == broker else []
@@ -232,7 +241,7 @@ MUTANTS = {
     "takes a leader that lives out of the ISR as another replaces it": Mutant(47, patches={"moved": moved_out}),
     "deletes its log before the reassignment has ended": Mutant(0, Rules(keeps_until_certain=False), moves=True),
     "empties a replica in the leader epoch in which it was fetched": Mutant(
-        7, Rules(next_step=_in_the_same_epoch(Deed.BEGIN_ANEW), copies_when_whole=False), damages=True
+        9, Rules(next_step=_in_the_same_epoch(Deed.BEGIN_ANEW), copies_when_whole=False), damages=True
     ),
     "has lost events, and leaves in the leader epoch in which it was fetched": Mutant(
         23001441, Rules(next_step=_in_the_same_epoch(Deed.LEAVE)), min_isr=1, moves=True, damages=True
@@ -241,6 +250,9 @@ MUTANTS = {
     "empties a replica before that is written": Mutant(5, Rules(empties_when_written=False), damages=True),
     "takes out a damaged leader although it is the last": Mutant(
         24, Rules(next_step=leaves_although_it_is_the_last), min_isr=1, damages=True
+    ),
+    "takes out a damaged leader as one of the ELR replaces it": Mutant(
+        25005725, Rules(next_step=leaves_as_another_replaces_it), min_isr=3, moves=True, damages=True
     ),
     "leads on in its epoch with a log that was opened anew": Mutant(
         25, Rules(lead_anew=leads_on_in_its_epoch), min_isr=1, damages=True
