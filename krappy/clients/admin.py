@@ -37,8 +37,7 @@ class PartitionInfo(NamedTuple):
     `failed`: why the partition takes no events or is out of service. `view_failed`: why its table is not updated any
     more. `size` in bytes. `leader`: the id of the broker that leads the partition; -1: none does. `replicas`: the
     brokers that are to have it; `isr`: those of them that have all that is acknowledged. `sure`: the leader knows that
-    no other broker leads the partition by now. The offsets are -1 if no broker that
-    was asked has the partition."""
+    no other broker leads the partition by now. The offsets are -1 if no broker that was asked has the partition."""
 
     partition: int
     start: int = -1
