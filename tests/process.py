@@ -49,6 +49,12 @@ def write_at_once(file: Path, text: str) -> None:
     new.rename(file)
 
 
+def json_lines(file: Path) -> list[dict[str, Any]]:
+    """Of a file that a broker is writing to: its last line may be there in part, and is left out then."""
+    whole, _, _ = file.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Returns once the condition holds. Raises AssertionError after `seconds`. It looks for a tenth of the time: a look
     may keep brokers, and other tests, from what is waited for. A file that is not there is one that comes."""

@@ -3,7 +3,6 @@ alone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from krappy.types import TopicPartition
 from tests.cluster.brokers import SharedProcesses
 from tests.cluster.secured import PASSWORDS, SecuredProcesses
 from tests.console.web import CHANGES
-from tests.process import wait_until
+from tests.process import json_lines, wait_until
 from tests.security.authority import Authority
 
 TOPIC = "t"
@@ -39,7 +38,7 @@ def secured(tmp_path: Path, shared_processes: SharedProcesses) -> Iterator[Secur
 def lines(folder: Path, id: int, event: str, user: str) -> list[dict[str, Any]]:
     """What a broker has told of a user."""
     file = folder / f"audit-{id}"
-    found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    found = json_lines(file) if file.exists() else []
     return [each for each in found if each["event"] == event and each["principal"] == f"User:{user}"]
 
 

@@ -25,7 +25,7 @@ from krappy.wire.kafka import ApiKey, Code
 from tests.batches import Row, encode_rows
 from tests.handlers.raw import Raw as Native
 from tests.kafka.raw import Raw
-from tests.process import wait_until
+from tests.process import json_lines, wait_until
 from tests.security.guarded import rule
 
 SECRET = "correct-horse-battery"
@@ -40,7 +40,7 @@ class Audited:
     def lines(self) -> list[Line]:
         """Of both files."""
         files = [each for each in (self.file, self.failures) if each.exists()]
-        return [json.loads(line) for each in files for line in each.read_text().splitlines()]
+        return [line for each in files for line in json_lines(each)]
 
     @property
     def failures(self) -> Path:
@@ -388,7 +388,7 @@ def test_lines_that_can_not_be_written_wait_in_bounded_memory(tmp_path: Path, mo
         wait_until(lambda: file.exists() and file.stat().st_size > 4000, "they are written")
         client.create_topic("last")
         wait_until(lambda: '"last"' in file.read_text(), "the next is written")
-    lines = [json.loads(each) for each in file.read_text().splitlines()]
+    lines = json_lines(file)
     written = [line["after"]["producer_byte_rate"] - 1e6 for line in lines if line["kind"] == "quota"]
     assert written == list(range(len(written)))  # the first ones, each once
     assert len(written) + lines[-1]["lost"] == 60

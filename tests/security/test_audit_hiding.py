@@ -25,7 +25,7 @@ from krappy.logs import AUDIT, Logger, Reporter
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
-from tests.process import wait_until
+from tests.process import json_lines, wait_until
 from tests.security.guarded import rule
 from tests.security.test_audit import SECRET, Audited, logged_in
 
@@ -105,7 +105,7 @@ def test_failed_logins_drive_nothing_out(tmp_path: Path, monkeypatch: pytest.Mon
 
         def failures() -> list[dict[str, Any]]:
             files = [each for each in (log.failures, Path(f"{log.failures}.1")) if each.exists()]
-            return [json.loads(line) for each in files for line in each.read_text().splitlines()]
+            return [line for each in files for line in json_lines(each)]
 
         wait_until(lambda: any("repeated" in line for line in failures()), "they are summed")
         lines = failures()
@@ -235,7 +235,7 @@ def test_a_full_disk_loses_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         disk.room = 1 << 30
         client.create_topic("t20")
         wait_until(lambda: '"t20"' in (tmp_path / "audit").read_text(), "there is room again")
-    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    lines = json_lines(tmp_path / "audit")
     assert [line["name"] for line in lines] == [f"t{number}" for number in range(21)]
     assert "audit_unwritten" not in said
 

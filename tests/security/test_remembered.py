@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from krappy.partitioner import partition_for
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw as Kafka
-from tests.process import wait_until
+from tests.process import json_lines, wait_until
 from tests.security.guarded import NOBODY, USER, Guarded, guarded_broker, rule
 
 MEGABYTE = 1 << 20
@@ -111,7 +110,7 @@ def test_a_denial_from_each_address_is_told(guarded: Guarded, audit: Path) -> No
     """Both are User:ANONYMOUS: who is denied often would hide another one."""
 
     def lines() -> list[Any]:
-        found = [json.loads(line) for line in audit.read_text().splitlines()]
+        found = json_lines(audit)
         return [each for each in found if each.get("resource") == "of-nobody"]
 
     for source in (USER, USER, OTHER, USER):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ from krappy.server import tls as server_tls
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
+from tests.process import json_lines
 from tests.rounds import Rounds
 from tests.security.authority import Authority
 from tests.security.test_sasl import users_dir
@@ -335,7 +335,7 @@ def test_a_certificate_that_is_refused_is_told_in_the_audit_log(
     told: list[dict[str, Any]] = []
 
     def reasons() -> list[str]:
-        told[:] = [json.loads(line) for line in failures.read_text().splitlines()] if failures.exists() else []
+        told[:] = json_lines(failures) if failures.exists() else []
         return [line["reason"] for line in told]
 
     certificates: list[str | None] = [Authority(tmp_path).issue("client.example"), authority.issue("x", seconds=-60)]

@@ -3,7 +3,7 @@
 // them. Only after the last row of the last page, new rows appear by themselves.
 import { get, listen } from "./api.js";
 import { afterPrefix, bytesOf, compareBytes, toBase64 } from "./bytes.js";
-import { useEffect, useRef, useState } from "./lib.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 export const PAGE = 50;
 const TOGETHER = 150; // ms; changes within this time are drawn together
@@ -82,8 +82,9 @@ export function useTable(path, { prefix, tombstones, partition, cursor, size }, 
   }, [question, round]);
 
   // A watch goes on from the cursor of its page, so another page, or the same one read again, needs a new watch.
+  // A layout effect: it ends the watch before anything else happens, so nothing is shown after a click on Pause.
   const { page } = state;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (page === null || paused) return undefined;
     const found = new Map();
     const lags = new Map();

@@ -5,7 +5,7 @@ import { Picker, WIDE, columnsOf, columnsText, useFields } from "../columns.js";
 import { EventDialog, EventRows, eventHead } from "../event.js";
 import { count, plural } from "../format.js";
 import { KeyFields, named, namedShown, typedBytes, typedOf } from "../keys.js";
-import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib.js";
 import { MERGED, OfPartition, ends } from "../partition.js";
 import { Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
 import { go } from "../routes.js";
@@ -53,7 +53,9 @@ function useStream(topic, wanted, paused, size) {
   const ordered = (events) => (live ? [...events].reverse() : events);
   const add = (rows, page) => [...rows, ...ordered(page.events.filter((event) => passes(event, wanted, key)))];
 
-  useEffect(() => {
+  // Layout effects: they end what was listened to before anything else happens, so nothing is shown after a click on
+  // Pause.
+  useLayoutEffect(() => {
     const stop = new AbortController();
     cursor.current = null;
     setState((old) => ({ ...NOTHING, rows: old.rows, status: "loading" }));
@@ -70,7 +72,7 @@ function useStream(topic, wanted, paused, size) {
   }, [path, question]);
 
   const ready = state.status !== "loading" && state.status !== "failed";
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!ready || !following || paused) return undefined;
     const put = (rows) =>
       setState((old) => {
