@@ -20,6 +20,7 @@ from krappy.broker.meta_sync import MetaSync
 from krappy.broker.stillness import Stillness
 from krappy.broker.topics.catalog import Catalog
 from krappy.broker.topics.topics import Topics
+from krappy.broker.upkeep.room import Room
 from krappy.core.cluster.image import Image
 from krappy.core.throttle import ReplicationQuotas
 from krappy.errors import KrappyError, ShuttingDown
@@ -71,6 +72,7 @@ class Runtime:
         self.in_cluster = False
         self.opened = False  # everything is recovered, and nothing closed yet
         self.stillness = Stillness()
+        self.room: Room
         self.topics = Topics(config.latest_alias, config.audit_topic)
         self.meta: Meta
         self.views: Views

@@ -98,6 +98,8 @@ class Controller:
         controller = store.image.controller
         if self._member.epoch == UNREGISTERED:
             self.version = NOT
+            if controller == broker:  # it may stay so for long
+                await self._give_up()
             return
         deposing: list[Operation] = []
         if controller not in (None, broker):
@@ -118,6 +120,13 @@ class Controller:
             return
         await store.multi([*deposing, *registration.control(broker, self._member.epoch, epoch, store.session)])
         self._begin(0 if epoch is None else epoch.version + 1)
+
+    async def _give_up(self) -> None:
+        """Lets another one control the cluster. Raises RefusedMulti: one does."""
+        store = self._mirror
+        epoch, found = await store.read(paths.CONTROLLER_EPOCH), await store.read(paths.CONTROLLER)
+        if epoch is not None and found is not None and found.owner == store.session:
+            await store.multi([Check(paths.CONTROLLER_EPOCH, epoch.version), Delete(paths.CONTROLLER)])
 
     def _begin(self, version: int) -> None:
         self.version = version

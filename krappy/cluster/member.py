@@ -1,6 +1,8 @@
 """A broker as a member of the cluster, for as long as one session with ZooKeeper lasts: it registers, and renews its
 read lease.
 
+It leaves while its data folder is not where it was: what it would acknowledge is lost with that.
+
 The steps of the registration are those of krappy.core.cluster.registration. Each is read back before the next, so one
 whose answer was lost is simply done again.
 """
@@ -71,6 +73,9 @@ class ClusterMember:
         """Raises RefusedMulti, ConnectionLost, StorageError: then nothing is wrong, and it may be tried again."""
         store, broker, home = self._mirror, self._broker, self._home
         await make_roots(store)
+        if home.away:
+            await self._make_way()  # so others lead meanwhile
+            await wait_any([home.moved, store.changed], lambda: not home.away or store.is_over)
         await self._wait_for_another()
         before = await store.read(paths.epoch(broker))
         await store.multi(registration.bump(broker, before))
@@ -164,11 +169,12 @@ class ClusterMember:
     # --- afterwards
 
     async def _stay(self) -> None:
-        """Renews the lease, until the registration is not there any more. Raises ConnectionLost, …"""
+        """Renews the lease, until the registration is not there any more, or is to end. Raises ConnectionLost, …"""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._renew)
-            await wait_any([self._mirror.changed], self._is_out)
+            await wait_any([self._mirror.changed, self._home.moved], lambda: self._is_out() or self._home.away)
             nursery.cancel_scope.cancel()
+        self.lease.end()
 
     def _is_out(self) -> bool:
         """Somebody, or a late request of an earlier process, may have removed it."""

@@ -14,16 +14,24 @@ from krappy.ports.replication import FollowerPort
 from krappy.ports.shares import SharePeersPort
 from krappy.ports.store import Store
 from krappy.types import TopicPartition
+from krappy.waiting import Signal
 
 
 class HomePort(Protocol):
     """What a broker's registration tells. `directory`: the id of its data folder, whose lock this process holds.
     `boot`: of the machine, if the folder loses events with the machine's memory; else "". `endpoints`: host and port by
-    the listener's name."""
+    the listener's name. `moved`: fired when `away` has changed."""
 
     directory: str
     boot: str
     endpoints: Mapping[str, tuple[str, int]]
+
+    @property
+    def moved(self) -> Signal: ...
+
+    @property
+    def away(self) -> bool:
+        """Whether the data folder is not where it was: then nobody may count on what this broker has."""
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         """As `LocalReplicas.new_start`."""

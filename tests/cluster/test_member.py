@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import trio
@@ -19,6 +19,7 @@ from krappy.core.cluster.image import Image, PartitionImage, TopicImage
 from krappy.core.cluster.registration import Loss
 from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Create, Delete, Operation, Put
+from krappy.waiting import Signal
 from tests.cluster.proxy import Proxy
 from tests.cluster.zookeeper import ZooKeeperServer
 
@@ -59,6 +60,8 @@ class MemoryHome:
     has_lost: Callable[[TopicImage, int], Loss | None]
     seen_epoch: Callable[[TopicImage, int], int]
     boot: str = ""
+    away: bool = False
+    moved: Signal = field(default_factory=Signal)
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return "", True

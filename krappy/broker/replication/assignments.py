@@ -141,6 +141,8 @@ class Assignments:
             for index, each in enumerate(topic.image.partitions)
             if self._runtime.id in each.replicas and index not in topic.local
         ]
+        if missing:
+            await self._runtime.room.look()  # folders must not be made in another one's place
         wanted: list[Wanted] = [(topic, index, numbers[index]) for index in missing]
         opened = await self._logs.open(wanted)
         made: list[Partition] = []

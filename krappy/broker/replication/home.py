@@ -11,6 +11,7 @@ from krappy.broker.replication.replica_logs import ReplicaLogs
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.registration import Loss
 from krappy.core.epochs import is_far
+from krappy.waiting import Signal
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -25,6 +26,14 @@ class Home:
         self._runtime, self._logs = runtime, logs
         self.directory, self.endpoints = directory, endpoints
         self.boot = "" if runtime.fsync else boot_id()
+
+    @property
+    def moved(self) -> Signal:
+        return self._runtime.room.moved
+
+    @property
+    def away(self) -> bool:
+        return self._runtime.room.away
 
     async def new_start(self, registered: str) -> tuple[str, bool]:
         return await self._runtime.in_thread(partial(self._logs.replicas.new_start, registered))

@@ -11,7 +11,7 @@ soon as the disk can be written to, and what its files lack is folded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,35 +74,30 @@ class ViewKeeper:
     async def run(self) -> None:
         """Until cancelled."""
         runtime = self._runtime
+        takes = runtime.room.look, self._machine.try_disk
         while True:
             await trio.sleep(LOOK_S)
-            if runtime.views.doubtful and await self._disk_takes():
+            if runtime.views.doubtful and await self._passes(*takes):
                 await trio.to_thread.run_sync(runtime.views.look_at_doubtful, limiter=runtime.disk_limiter)
-            if runtime.views.damaged and await self._is_there():
+            if runtime.views.damaged and await self._passes(runtime.room.look):
                 runtime.report("views_damaged", error=runtime.views.damaged)
                 with trio.CancelScope(shield=True):
                     await self._renew(RENEWING, runtime.views.throw_away, Viewed.fold_anew)
                 runtime.report("views_renewed")
                 await trio.sleep(REST_S)
-            elif runtime.views.stuck and await self._disk_takes():
+            elif runtime.views.stuck and await self._passes(*takes):
                 runtime.report("views_refused", error=runtime.views.stuck)
                 with trio.CancelScope(shield=True):
                     await self._renew(REOPENING, runtime.views.reopen, Viewed.fold_on)
                 runtime.report("views_reopened")
                 await trio.sleep(PAUSE_S)
 
-    async def _is_there(self) -> bool:
-        """Whether the data folder is where it was. If not, nothing is damaged, and nothing is made in its place."""
+    async def _passes(self, *checks: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the data folder is where it was, and the disk can be written to. If not, nothing may be damaged, and
+        the views are better left: they can still be read."""
         try:
-            await self._machine.look_at_folder()
-        except StorageError:
-            return False
-        return True
-
-    async def _disk_takes(self) -> bool:
-        """Whether the disk can be written to. If not, the views are better left: they can still be read."""
-        try:
-            await self._machine.try_disk()
+            for check in checks:
+                await check()
         except StorageError:
             return False
         return True

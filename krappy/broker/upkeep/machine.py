@@ -54,12 +54,11 @@ class Machine:
         self._room = room
         self._limiter = trio.CapacityLimiter(1)  # its own: a disk that hangs must not take the threads of others
 
-    async def look_at_folder(self) -> None:
-        """Raises StorageError while the data folder is not where it was."""
-        await self._room.look()
-
     async def try_disk(self) -> None:
-        """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError."""
+        """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError, also if
+        another folder is in its place."""
+        if self._room.away:
+            raise StorageError(self._room.refusal)
         folder = self._runtime.config.data
         await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
 

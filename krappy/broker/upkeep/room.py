@@ -10,7 +10,7 @@ A file, the ballast, reserves a part of the disk (store/ballast.py). Let `kept` 
 Without a ballast (`ballast_bytes` is 0) events are refused only when the disk refuses them.
 
 Events are refused as well while the folder of the logs is not where it was: a file that is open takes them also then,
-and they would be lost with it.
+and they would be lost with it. A broker of a cluster leaves it meanwhile (krappy/cluster/member.py).
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ import math
 import os
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import trio
 
 from krappy.errors import StorageError
+from krappy.settings.server import ServerConfig
 from krappy.store.ballast import Ballast, Space, space
 from krappy.store.refusals import refusals
-
-if TYPE_CHECKING:
-    from krappy.broker.runtime import Runtime
+from krappy.waiting import Signal
 
 LOOK_S = 0.5  # how often it looks how much is free
 IN_LOG_AND_TABLE = 2  # how many times an event may be stored on the disk
 
 
+class RoomLender(Protocol):
+    """What a broker lends."""
+
+    config: ServerConfig
+
+    def report(self, event: str, **facts: Any) -> None: ...
+
+
 class Room:
-    def __init__(self, runtime: Runtime, drop_all: Callable[[], None]) -> None:
+    def __init__(self, runtime: RoomLender, drop_all: Callable[[], None]) -> None:
         """`drop_all`: deletes files that can be made again."""
         self._drop_all = drop_all
         self.refusal = ""  # why events are refused; empty: they are taken
@@ -43,11 +50,12 @@ class Room:
         self.kept = 0  # bytes that the ballast should have
         self.held = 0  # bytes that it has
         self._left: float = math.inf  # bytes of events that may be accepted before the next look
+        self.away = False  # whether the folder of the logs was not there at the last look
+        self.moved = Signal()  # fired when that has changed
         self._told = False, False  # whether events were refused, and the folder was away, as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
         self._logs = -1  # the folder of the logs, which is kept open once it was seen: so no other gets its inode
-        self._away = False  # whether it was not there at the last look
         self._ballast = Ballast(self._folder, runtime.config.ballast_bytes)
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
 
@@ -64,16 +72,17 @@ class Room:
         """Looks how much is free, and deletes or makes the ballast. Raises StorageError, also while the folder of the
         logs is not where it was."""
         await trio.to_thread.run_sync(self._look, limiter=self._limiter)
-        if self._told != (bool(self.refusal), self._away):
-            self._told = bool(self.refusal), self._away
-            if self._away:
+        if self._told != (bool(self.refusal), self.away):
+            self._told = bool(self.refusal), self.away
+            self.moved.fire()
+            if self.away:
                 self._runtime.report("data_folder_away", error=self.refusal)
             elif self.refusal:
                 self._runtime.report("events_refused", error=self.refusal)
                 self._drop_all()
             else:
                 self._runtime.report("events_taken_again", space=str(self.space))
-        if self._away:
+        if self.away:
             raise StorageError(self.refusal)
 
     async def watch(self) -> None:
@@ -85,13 +94,13 @@ class Room:
                 await self.look()
                 failed = ""
             except StorageError as error:
-                if str(error) != failed and not self._away:  # that is told already
+                if str(error) != failed and not self.away:  # that is told already
                     self._runtime.report("housekeeping_failed", part="room", error=str(error))
                 failed = str(error)
 
     def _look(self) -> None:
-        self._away = self._is_away()
-        if self._away:
+        self.away = self._is_away()
+        if self.away:
             self.refusal = (
                 f"the folder {self._folder} was moved, removed or unmounted: events are taken again once it is back"
             )
