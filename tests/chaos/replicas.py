@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import NamedTuple
 
 from krappy.cli.checkup import view_problems
 from krappy.records import batch as batches
+from krappy.records.batch import BatchHeader, Columns
 from krappy.settings.topic import TopicConfig
 from krappy.store.identity import owner
 from krappy.store.log import Log
@@ -18,6 +20,16 @@ from krappy.types import id_of
 from tests.chaos.checker import Replica, Replicas, Violation, shortened
 
 READ = 1 << 20
+COMMITS = b"\0\0\0\1"  # the key of a marker
+
+
+class TransactionSpan(NamedTuple):
+    """What one transaction has in a log: its first offset, that of its marker, and its values by offset."""
+
+    first: int
+    end: int
+    is_committed: bool
+    values: Mapping[int, bytes]
 
 
 def replica(data: Path, topic: str, partition: int) -> Replica | None:
@@ -25,22 +37,42 @@ def replica(data: Path, topic: str, partition: int) -> Replica | None:
     folder = data / "topics" / f"{topic}-{partition}"
     if not folder.exists():
         return None
-    log = Log.open(folder, TopicConfig())
-    try:
+    with closing(Log.open(folder, TopicConfig())) as log:
         values: dict[int, bytes] = {}
         producers: dict[int, tuple[int, int]] = {}
-        offset = log.start_offset
-        while offset < log.end_offset:
-            span = log.read_span(offset, READ)
-            for header, view in batches.split(span.data):
-                if not header.is_control:
-                    columns = batches.decode(view)
-                    values.update(zip(columns.offsets, (each or b"" for each in columns.values), strict=True))
-                    producers.update(dict.fromkeys(columns.offsets, (header.producer_id, header.producer_epoch)))
-            offset = span.next_offset
+        for header, columns in _batches(log):
+            if not header.is_control:
+                values |= _values(columns)
+                producers.update(dict.fromkeys(columns.offsets, (header.producer_id, header.producer_epoch)))
         return Replica(log.start_offset, log.end_offset, values, producers)
-    finally:
-        log.close()
+
+
+def transactions(data: Path, topic: str, partition: int) -> list[TransactionSpan]:
+    """Those that have ended."""
+    found: list[TransactionSpan] = []
+    under_way: dict[int, dict[int, bytes]] = {}  # by producer id
+    with closing(Log.open(data / "topics" / f"{topic}-{partition}", TopicConfig())) as log:
+        for header, columns in _batches(log):
+            if header.is_control:
+                values = under_way.pop(header.producer_id, {})
+                if values:
+                    found.append(TransactionSpan(min(values), header.base_offset, columns.keys[0] == COMMITS, values))
+            elif header.is_transactional:
+                under_way.setdefault(header.producer_id, {}).update(_values(columns))
+    return found
+
+
+def _batches(log: Log) -> Iterator[tuple[BatchHeader, Columns]]:
+    offset = log.start_offset
+    while offset < log.end_offset:
+        span = log.read_span(offset, READ)
+        for header, view in batches.split(span.data):
+            yield header, batches.decode(view)
+        offset = span.next_offset
+
+
+def _values(columns: Columns) -> dict[int, bytes]:
+    return dict(zip(columns.offsets, (each or b"" for each in columns.values), strict=True))
 
 
 def replicas(folders: Mapping[int, Path], topic: str, partitions: int) -> tuple[Replicas, list[Violation]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import checker, linearizability
+from tests.chaos import checker, linearizability, spark
 from tests.chaos.checker import Violation
 from tests.chaos.faults import anew
 from tests.chaos.faults.base import TOPICS, plan
@@ -18,7 +18,7 @@ from tests.chaos.faults.moves import reassign_home
 from tests.chaos.jobs import COPIED, PUBLISHED
 from tests.chaos.machines import Shims
 from tests.chaos.networks import Network
-from tests.chaos.replicas import check_views, replicas
+from tests.chaos.replicas import check_views, replicas, transactions
 from tests.chaos.trouble import Trouble
 from tests.chaos.workload import EVENTS, REGISTERS, Workload
 from tests.chaos.world import Patience, World, world
@@ -180,6 +180,9 @@ def _judge(made: World, workload: Workload, order: Order, folder: Path) -> Seque
     for topic in (REGISTERS, ORDERS, ACCOUNTS, PUBLISHED, COPIED):
         logs, missing = replicas(folders, topic, TOPICS[topic])
         found += missing + checker.check_equal(logs)
+    spans = {index: transactions(next(iter(folders.values())), PUBLISHED, index) for index in range(TOPICS[PUBLISHED])}
+    for unseen in (unseen for driver in workload.spark for unseen in driver.unseen):
+        found += [Violation(spark.NAME, text) for text in spark.check_unseen(unseen, spans)]
     if made.anew.number:
         logs, missing = replicas(folders, anew.NAME, anew.PARTITIONS)
         found += made.anew.check(logs)

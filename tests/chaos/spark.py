@@ -10,37 +10,86 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from krappy import blocking
 from krappy.errors import KrappyError
 from tests.chaos.checker import Violation, shortened
 from tests.chaos.jobs import COPIED, PUBLISHED, ChaosJob, JobFate, check_jobs, published
+from tests.chaos.replicas import TransactionSpan
 from tests.process import ROOT
 from tests.spark.conftest import python_path
 from tests.spark.warm import program
 
 NAME = "spark"
 ENDS_SECONDS = 300.0  # within which a command is answered that began in trouble
-Counts = Mapping[str, Sequence[int]]
 
 
 class SparkEnded(AssertionError):
     """Spark's process is gone."""
 
 
-def check_read(jobs: Sequence[ChaosJob], found: Counts) -> list[str]:
-    """`jobs`: all that was begun before the read; `found`: (rows, different rows) of each."""
-    wrong = [f"a read has {name}, which was not begun" for name in found.keys() - {job.name for job in jobs}]
+class ReadPart(NamedTuple):
+    """What a read has of a job in one partition. `last`: the offset of the last row."""
+
+    job: str
+    partition: int
+    rows: int
+    different: int
+    last: int
+
+
+class Unseen(NamedTuple):
+    """A read lacks rows of a job that was committed before. `rows`: those that it has. `reached`: by partition, the
+    offset of the last row of anybody that it has."""
+
+    job: str
+    rows: int
+    reached: Mapping[int, int]
+
+
+def check_read(jobs: Sequence[ChaosJob], found: Sequence[ReadPart]) -> tuple[list[str], list[Unseen]]:
+    """`jobs`: all that Spark began before the read. What is wrong, and what has yet to be explained."""
+    reached = {index: max(each.last for each in found if each.partition == index) for _, index, *_ in found}
+    counts: dict[str, tuple[int, int]] = {}
+    for each in found:
+        rows, different = counts.get(each.job, (0, 0))
+        counts[each.job] = rows + each.rows, different + each.different
+    begun = {job.name for job in jobs}
+    wrong = [
+        f"a read has {name}, which was not begun"
+        for name in counts
+        if name.startswith(f"{NAME}-") and name not in begun
+    ]
+    unseen: list[Unseen] = []
     for job in jobs:
-        rows, different = found.get(job.name, (0, 0))
-        if rows > different or rows > len(job.rows) or (rows < len(job.rows) and job.fate is JobFate.COMMITTED):
+        rows, different = counts.get(job.name, (0, 0))
+        if rows > different or rows > len(job.rows):
             told = f"{job.name}, which is {job.fate.value}"
             wrong.append(f"a read has {rows} rows of {told}, {different} different ones of {len(job.rows)}")
-    return wrong
+        elif rows < len(job.rows) and job.fate is JobFate.COMMITTED:
+            unseen.append(Unseen(job.name, rows, reached))
+    return wrong, unseen
+
+
+def check_unseen(unseen: Unseen, logs: Mapping[int, Sequence[TransactionSpan]]) -> Iterator[str]:
+    """A read may lack rows only where a transaction that began before them was still open when they were committed: it
+    reads up to the first one that is open. `logs`: by partition."""
+    told = f"a read has {unseen.rows} rows of {unseen.job}, which was committed before"
+    there = 0
+    for index, spans in logs.items():
+        reached = unseen.reached.get(index, -1)
+        for span in spans:
+            if span.is_committed and next(iter(span.values.values())).startswith(f"{unseen.job} ".encode()):
+                there += sum(offset <= reached for offset in span.values)
+                is_open = any(reached < each.first < span.first and each.end > span.end for each in spans)
+                if max(span.values) > reached and not is_open:
+                    yield f"{told}, and reaches to {reached} of partition {index}, where no transaction was open"
+    if there != unseen.rows:
+        yield f"{told}, and {there} are before the last that it has"
 
 
 def check_copied(there: Sequence[bytes], copied: Sequence[bytes]) -> list[str]:
@@ -60,6 +109,7 @@ class SparkDriver:
         self.jobs: list[ChaosJob] = []
         self.done: Counter[str] = Counter()  # commands that came to their end
         self.troubles: list[str] = []
+        self.unseen: list[Unseen] = []  # to be judged by `check_unseen`
         self._wrong: list[str] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=NAME, daemon=True)
@@ -127,9 +177,11 @@ class SparkDriver:
         return done
 
     def _read(self) -> bool:
-        told = self._ask("read", f"{NAME}-")
+        told = self._ask("read")
         if told is not None:
-            self._wrong += check_read(self.jobs, told["found"])
+            wrong, unseen = check_read(self.jobs, [ReadPart(*each) for each in told["found"]])
+            self._wrong += wrong
+            self.unseen += unseen
         return told is not None
 
     def _copy(self) -> bool:

@@ -32,12 +32,12 @@ class SparkProgram:
         made = self._spark.range(0, rows, 1, tasks).selectExpr(f"concat('{name} ', id) AS value")
         made.write.format("krappy").mode("append").options(**self._address, topic=PUBLISHED).save()
 
-    def read(self, prefix: str) -> dict[str, list[int]]:
-        """(rows, different rows) of each job whose name begins so."""
+    def read(self) -> list[list[Any]]:
+        """As `ReadPart`, of each job in each partition."""
         log = self._spark.read.format("krappy").options(**self._address, subscribe=PUBLISHED, minPartitions=4).load()
-        values = log.selectExpr("CAST(value AS STRING) AS value").where(f"value LIKE '{prefix}%'")
-        counted = values.selectExpr("split(value, ' ')[0] AS job", "value").groupBy("job")
-        return {job: [n, different] for job, n, different in counted.agg(*_counts()).collect()}
+        values = log.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
+        of_jobs = values.selectExpr("split(value, ' ')[0] AS job", "*").groupBy("job", "partition")
+        return [list(row) for row in of_jobs.agg(*_counts()).collect()]
 
     def copy(self) -> None:
         """A stream from one topic to the other goes on where it was, to what is the end now."""
@@ -49,7 +49,7 @@ class SparkProgram:
 def _counts() -> list[Any]:
     from pyspark.sql import functions as sf
 
-    return [sf.count("value"), sf.count_distinct("value")]
+    return [sf.count("value"), sf.count_distinct("value"), sf.max("offset")]
 
 
 def main(addresses: str, folder: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from krappy.clients.staging import StagedCommit, StagedPartition
 from tests.chaos.jobs import ChaosJob, JobFate, PublishedRow, check_jobs
-from tests.chaos.spark import check_copied, check_read
+from tests.chaos.replicas import TransactionSpan
+from tests.chaos.spark import ReadPart, Unseen, check_copied, check_read, check_unseen
 
 ROWS = {b"j 0.0 0", b"j 0.0 1"}
 
@@ -47,22 +48,45 @@ def test_rows_of_nobody() -> None:
     assert "nobody" in wrong(JobFate.COMMITTED, *ROWS, b"other 0.0 0")[0]
 
 
-def read_of(fate: JobFate, rows: int, different: int) -> list[str]:
-    return check_read([ChaosJob("spark-0", set(ROWS), [], fate)], {"spark-0": (rows, different)})
+def read_of(fate: JobFate, *parts: ReadPart) -> tuple[list[str], list[Unseen]]:
+    return check_read([ChaosJob("spark-0", set(ROWS), [], fate)], parts)
+
+
+def part(rows: int, different: int, index: int = 0) -> ReadPart:
+    return ReadPart("spark-0", index, rows, different, 9)
 
 
 def test_a_read_has_what_is_committed_whole_and_once() -> None:
-    assert read_of(JobFate.COMMITTED, 2, 2) == []
-    for rows, different in ((0, 0), (1, 1), (2, 1), (4, 2), (3, 3)):
-        assert "2" in read_of(JobFate.COMMITTED, rows, different)[0]
-    assert "committed" in check_read([ChaosJob("spark-0", set(ROWS), [], JobFate.COMMITTED)], {})[0]
-    assert "not begun" in check_read([], {"spark-0": (2, 2)})[0]
+    fate = JobFate.COMMITTED
+    assert read_of(fate, part(2, 2)) == read_of(fate, part(1, 1), part(1, 1, 1)) == ([], [])
+    for rows, different in ((2, 1), (4, 2), (3, 3)):
+        assert "2" in read_of(fate, part(rows, different))[0][0]
+    assert read_of(fate) == ([], [Unseen("spark-0", 0, {})])
+    assert read_of(fate, part(1, 1)) == ([], [Unseen("spark-0", 1, {0: 9})])
+    assert "not begun" in check_read([], [part(2, 2)])[0][0]
+    assert check_read([], [ReadPart("job0-0", 0, 1, 1, 9)]) == ([], [])
+
+
+def span(first: int, end: int, job: str = "other-0", *, is_committed: bool = True) -> TransactionSpan:
+    values = dict.fromkeys(range(first, first + 2), f"{job} 0".encode())
+    return TransactionSpan(first, end, is_committed, values)
+
+
+def test_a_read_lacks_only_what_is_behind_an_open_transaction() -> None:
+    own, tried = span(20, 25, "spark-0"), span(11, 13, "spark-0", is_committed=False)
+    for before in (span(10, 30), span(10, 30, is_committed=False)):
+        assert list(check_unseen(Unseen("spark-0", 0, {0: 9}), {0: [before, tried, own], 1: []})) == []
+    for others in ([], [span(10, 22)], [span(22, 30)], [span(4, 30)]):
+        assert "no transaction" in next(check_unseen(Unseen("spark-0", 0, {0: 9}), {0: [*others, tried, own]}))
+    assert "no transaction" in next(check_unseen(Unseen("spark-0", 0, {}), {0: [own]}))
+    gone = Unseen("spark-0", 1, {0: 9, 1: 40})
+    assert "2 are before" in next(check_unseen(gone, {0: [span(10, 30), own], 1: [span(30, 35, "spark-0")]}))
 
 
 def test_a_read_may_have_what_is_being_committed() -> None:
     for rows in (0, 1, 2):
-        assert read_of(JobFate.UNKNOWN, rows, rows) == []
-    assert read_of(JobFate.UNKNOWN, 2, 1)
+        assert read_of(JobFate.UNKNOWN, part(rows, rows)) == ([], [])
+    assert read_of(JobFate.UNKNOWN, part(2, 1))[0]
 
 
 def test_a_copy_has_each_event_once() -> None:
