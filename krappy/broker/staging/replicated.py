@@ -197,6 +197,8 @@ class ReplicatedJobs(InternalTables[KeptJobs]):
             term = self._terms[index]
             try:
                 await self._forget_in(term, before_ms + ahead)
+            except NotLeader:
+                pass  # whoever leads it now does it
             except KrappyError as error:
                 self._runtime.report("housekeeping_failed", part="staging", error=str(error))
 

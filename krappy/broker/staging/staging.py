@@ -305,6 +305,8 @@ class StagingCoordinator:
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
             try:
                 await self._expire(name, now)
+            except (NotLeader, NotCoordinator):
+                pass  # whoever coordinates it now does it
             except KrappyError as error:  # the topic that has it can't be written to; others' may
                 self._runtime.report("housekeeping_failed", part="staging", error=str(error))
         await self.keeper.forget(now - self._outcome_ms)

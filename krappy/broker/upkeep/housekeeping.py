@@ -88,10 +88,12 @@ class Housekeeper:
                 runtime.report("view_not_reclaimed", number=number, error=str(error))
 
     async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
-        """One round of `work` over all partitions.
+        """One round of `work` over all partitions; none while the data folder is away.
 
         An error in one partition is reported, and the others go on.
         """
+        if self._runtime.room.away:
+            return
         for topic in list(self._runtime.topics.values()):
             for partition in list(topic.local.values()):
                 try:
