@@ -1,4 +1,5 @@
-"""A broker that stops itself at a step of a transaction, of a staged job, or of a share group's acknowledgement.
+"""A broker that stops itself at a step of a transaction, of a staged job, of a share group's acknowledgement, or of a
+join.
 
 What `stepping` starts is `krappy serve --data FOLDER …`, until its test writes into the file FOLDER.step at which step,
 the how manyth time, by which signal.
@@ -26,6 +27,9 @@ What the leader of a share group's partition does, and what the broker that keep
     sends state, sent state          it is answered: the other broker has it, committed
     keeps state, kept state          in its own log, or its own database
     committed state                  and on the disk; it answers then
+
+What a folder that was alone does when it joins a cluster:
+    gives topic                      for each of its topics
 """
 
 from __future__ import annotations
@@ -108,6 +112,7 @@ def _add_steps() -> None:
     from krappy.broker.groups.share_keepers import ShareKeepers
     from krappy.broker.groups.share_states import ShareStates
     from krappy.broker.partition.partition import Partition
+    from krappy.broker.replication import joining
     from krappy.broker.staging.replicated import JobTable, RowData
     from krappy.broker.transactions.ending import TransactionEnds
     from krappy.broker.transactions.replicated import LeaderTerm
@@ -132,6 +137,8 @@ def _add_steps() -> None:
     _around(RowData, "append", lambda *_: reached("stages row"), lambda *_: reached("staged row"))
     _around(LogPeers, "append_staged", lambda *_: reached("sends batch"), lambda *_: reached("sent batch"))
     _around(Partition, "publish_own", lambda *_: reached("appends batch"))
+
+    _around(joining, "_topic", lambda *_: reached("gives topic"))
 
     def committed(refused: Any) -> Any:
         reached("committed state")

@@ -132,6 +132,16 @@ def until_acked(writer: Writer, more: int) -> None:
     wait_until(lambda: writer.count >= aim, f"{more} more events are acknowledged; failed: {writer.failed[:3]}")
 
 
+def written(cluster: ClusterProcesses, name: str) -> Writer:
+    """A topic whose events all replicas have, and who wrote them."""
+    make_topic(cluster, name)
+    with Writer(cluster, name) as writer:
+        until_acked(writer, 600)
+    cluster.until_in_sync(name)
+    assert not writer.failed
+    return writer
+
+
 def test_what_is_acknowledged_is_on_every_replica(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
     assert sorted(each.replicas[0] for each in cluster.partitions("t").values()) == [1, 1, 2, 2, 3, 3]

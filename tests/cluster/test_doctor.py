@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from krappy.cli.main import cli
 from tests.cluster.brokers import ClusterProcesses
-from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
+from tests.cluster.test_cluster import PARTITIONS, written
 
 
 def doctor(data: Path) -> dict[str, Any]:
@@ -22,10 +22,7 @@ def doctor(data: Path) -> dict[str, Any]:
 
 
 def test_replicas_are_checked(cluster: ClusterProcesses) -> None:
-    make_topic(cluster, "t")
-    with Writer(cluster, "t") as writer:
-        until_acked(writer, 600)
-    cluster.until_in_sync("t")
+    writer = written(cluster, "t")
     for each in cluster.brokers.values():
         assert each.stop() == 0
     folders = [each.data for each in cluster.brokers.values()]

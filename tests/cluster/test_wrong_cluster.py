@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from krappy import blocking
+from krappy.store.local_replicas import LocalReplicas
+from krappy.store.meta import Meta
 from tests.cluster.brokers import ClusterProcesses, brokers
-from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, read, until_acked
-from tests.cluster.zookeeper import Missing
+from tests.cluster.stepping import stepping, stopping_at
+from tests.cluster.test_cluster import PARTITIONS, Writer, read, until_acked, written
+from tests.cluster.zookeeper import Missing, ZooKeeperServer
+from tests.process import PATIENCE, BrokerProcess, wait_until
 
 
 def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
     try:
         with brokers(tmp_path) as cluster:
-            make_topic(cluster, "t")
-            with Writer(cluster, "t") as writer:
-                until_acked(writer, 600)
-            cluster.until_in_sync("t")
+            writer = written(cluster, "t")
             for each in cluster.brokers.values():
                 assert each.stop() == 0
             right = cluster.brokers[1].settings["zookeeper_connect"]
@@ -49,7 +53,7 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
             with Writer(cluster, "t") as more:
                 until_acked(more, 600)
             cluster.until_in_sync("t")
-            assert not writer.failed + more.failed
+            assert not more.failed
             for each in cluster.brokers.values():
                 assert each.stop() == 0
             for partition in range(PARTITIONS):
@@ -63,10 +67,7 @@ def test_brokers_of_another_cluster_do_not_start(tmp_path: Path) -> None:
 
 def test_a_folder_is_taken_by_its_own_broker_only(cluster: ClusterProcesses) -> None:
     """Another one would remove its replicas. One that is alone would have none of its topics, and make others."""
-    make_topic(cluster, "ids")
-    with Writer(cluster, "ids") as writer:
-        until_acked(writer, 600)
-    cluster.until_in_sync("ids")
+    writer = written(cluster, "ids")
     for each in cluster.brokers.values():
         each.kill()
     third = cluster.brokers[3]
@@ -94,3 +95,102 @@ def test_a_folder_is_taken_by_its_own_broker_only(cluster: ClusterProcesses) -> 
             assert {offset: found.get(offset) for _, offset in writer.acked[partition]} == {
                 offset: str(number).encode() for number, offset in writer.acked[partition]
             }
+
+
+@pytest.fixture
+def broker(tmp_path: Path, shared_zookeeper: ZooKeeperServer) -> Iterator[Callable[..., BrokerProcess]]:
+    """A broker that does not run yet, by its id, its folder and its cluster."""
+    with ExitStack() as stack:
+
+        def made(id: int, name: str, path: str = "") -> BrokerProcess:
+            where = f"127.0.0.1:{shared_zookeeper.port}/{tmp_path.name}{path}"
+            broker = BrokerProcess(tmp_path / name, launch=stepping, broker_id=id, zookeeper_connect=where)
+            stack.callback(broker.kill)
+            return broker
+
+        yield made
+
+
+def is_refused(broker: BrokerProcess, why: str) -> None:
+    broker.begin()
+    assert broker.ended() != 0
+    assert why in broker.last_words()
+    assert "Nothing is changed" in broker.last_words()
+
+
+def is_registered(broker: BrokerProcess) -> blocking.Client:
+    broker.ready()
+    wait_until(lambda: bool(broker.events("registered")), "it is registered")
+    return blocking.connect(broker.address, timeout=PATIENCE)
+
+
+def was_alone(folder: Path, *topics: str) -> None:
+    """Each topic has an event."""
+    with BrokerProcess(folder) as broker, blocking.connect(broker.address, timeout=PATIENCE) as client:
+        for name in topics:
+            client.create_topic(name, 1)
+            with client.producer(name) as producer:
+                producer.send(name.encode(), key=b"k").result(PATIENCE)
+        assert broker.stop() == 0
+
+
+def has(client: blocking.Client, *topics: str) -> None:
+    """What `was_alone` has written."""
+    found = [client.table(name).get(b"k") for name in topics]
+    assert [each and each.value for each in found] == [name.encode() for name in topics]
+
+
+def test_an_empty_folder_is_bound_to_nothing_while_its_id_is_in_use(broker: Callable[..., BrokerProcess]) -> None:
+    """It goes on once the other broker has ended."""
+    one, new = broker(1, "one"), broker(1, "new")
+    one.begin()
+    is_registered(one).close()
+    new.begin()
+    wait_until(lambda: len(new.events("broker_id_in_use")) == 1, "it waits")
+    new.kill()
+    with closing(Meta(new.data / "meta")) as meta:
+        assert LocalReplicas(meta).broker is None
+    new.begin()
+    wait_until(lambda: len(new.events("broker_id_in_use")) == 2, "it waits")
+    one.stop()
+    is_registered(new).close()
+
+
+def test_a_folder_with_topics_is_no_broker_that_another_folder_was(broker: Callable[..., BrokerProcess]) -> None:
+    """Else all that it gives would count as lost with that folder."""
+    was_alone((full := broker(1, "full")).data, "mine")
+    one = broker(1, "one")
+    one.begin()
+    with is_registered(one) as client:
+        is_refused(full, "another folder is, or was, broker 1")
+        assert not client.topics()
+        one.stop()
+    is_refused(full, "another folder is, or was, broker 1")
+    full.settings["broker_id"] = 2
+    full.begin()
+    with is_registered(full) as client:
+        has(client, "mine")
+
+
+def test_a_join_goes_on_only_where_it_began(broker: Callable[..., BrokerProcess]) -> None:
+    """It was killed when it had given one of two topics. Meanwhile its cluster has another one of the other's name."""
+    was_alone((joins := broker(1, "joins")).data, "a", "b")
+    with stopping_at(joins, "gives topic", 2):
+        joins.begin()
+    right = joins.settings["zookeeper_connect"]
+    joins.settings["zookeeper_connect"] = f"{right}-wrong"
+    is_refused(joins, "ZooKeeper knows of none at this path")
+    wrong, other = broker(2, "wrong", "-wrong"), broker(2, "other")
+    wrong.begin()
+    is_registered(wrong).close()
+    is_refused(joins, "has begun to join the cluster")
+    wrong.stop()
+    joins.settings["zookeeper_connect"] = right
+    other.begin()
+    with is_registered(other) as client:
+        client.create_topic("b", 1)
+        is_refused(joins, "the cluster has another one of that name")
+        client.delete_topic("b")
+        joins.begin()
+        with is_registered(joins) as joined:
+            has(joined, "a", "b")

@@ -55,11 +55,11 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
             "it that id, or another folder. Nothing is changed"
         )
     if replicas.broker is None:
-        await _until_free(runtime, cluster, replicas)
+        await _until_free(runtime, cluster, local, replicas)
     if await cluster.read(paths.CLUSTER_ID) is None:
-        if replicas.cluster:
+        if before := replicas.cluster or replicas.joining[0]:
             raise StorageError(
-                f"{runtime.config.data} belongs to the cluster {replicas.cluster}, and ZooKeeper knows of none at this "
+                f"{runtime.config.data} belongs to the cluster {before}, and ZooKeeper knows of none at this "
                 "path: zookeeper_connect names another ensemble or path, or the znodes were deleted. Nothing is changed"
             )
         with suppress(RefusedMulti):  # another broker was quicker
@@ -80,9 +80,18 @@ async def join(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, r
     return id
 
 
-async def _until_free(runtime: Runtime, cluster: MembershipPort, replicas: LocalReplicas) -> None:
-    """Before anything is noted, or given to the cluster: waits while another folder is registered as this broker."""
+async def _until_free(runtime: Runtime, cluster: MembershipPort, local: LocalCatalog, replicas: LocalReplicas) -> None:
+    """Before anything is noted, or given to the cluster: waits while another folder is registered as this broker.
+    Raises StorageError if one ever was, and this one has topics to give: each replica of this broker counts as lost
+    with that folder, so nobody would lead them."""
     directory, told = await runtime.in_thread(replicas.directory), False
+    last = await cluster.read(paths.epoch(runtime.id))
+    is_new = last is None or znodes.directory(last.data) in ("", directory)
+    if not is_new and not replicas.cluster and local.tree.image.topics:
+        raise StorageError(
+            f"{runtime.config.data} has topics of its own, and another folder is, or was, broker {runtime.id} of the "
+            "cluster: give this one an id that no broker has had. Nothing is changed"
+        )
     while (found := await cluster.read(paths.broker(runtime.id))) is not None:
         if znodes.directory(found.data) == directory:
             return
