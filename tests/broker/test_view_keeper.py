@@ -14,6 +14,7 @@ import trio.testing
 
 from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
+from krappy.broker.upkeep.room import Room
 from krappy.entries.entry import entry_offset
 from krappy.errors import StorageError
 from krappy.store import rocks
@@ -404,4 +405,40 @@ def test_partitions_that_the_catalog_has_and_could_not_be_made_are_by_asking_aga
             assert topic.led(2).look_up(b"k") is not None
 
     monkeypatch.setattr(Views, "floor", unread)
+    trio.run(main)
+
+
+@pytest.mark.parametrize("flaw", ["damaged", "stuck", "doubtful"])
+def test_views_are_left_while_the_data_folder_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaw: str
+) -> None:
+    """Another one stands in its place, in which everything is missing, and all can be written."""
+    data, away, said = tmp_path / "data", tmp_path / "away", []
+    looks, look = 0, Room.look
+
+    async def counted(self: Room) -> None:
+        nonlocal looks
+        looks += 1
+        await look(self)
+
+    async def main() -> None:
+        async with running(data, lambda event, **_: said.append(event)) as broker:
+            partition = await filled(broker, "t", 1)
+            file = min((data / "views").glob("*.sst"))
+            data.rename(away)
+            (data / "topics").mkdir(parents=True)
+            await until(lambda: "data_folder_away" in said)
+            setattr(broker.views, flaw, file if flaw == "doubtful" else "by this test")
+            before = looks
+            await until(lambda: looks >= before + 6)
+            assert [each.name for each in data.rglob("*")] == ["topics"]
+            assert getattr(broker.views, flaw)
+            assert partition.look_up(KEYS[0]) is not None
+            data.rename(tmp_path / "other")
+            away.rename(data)
+            await until(lambda: not getattr(broker.views, flaw))
+            assert await looked_up(partition) == list(range(len(KEYS)))
+        assert said.count("views_damaged") == (flaw == "damaged")
+
+    monkeypatch.setattr(Room, "look", counted)
     trio.run(main)

@@ -198,6 +198,15 @@ def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path)
     assert not (data / "topics" / "kept-1").exists()
 
 
+def test_a_missing_partition_that_no_view_tells_of_is_found(doctor: Callable[..., Result], data: Path) -> None:
+    """As after damage of all views. Its log was on this disk."""
+    shutil.rmtree(data / "topics" / "mixed-0")
+    change_view(data, "mixed", lambda views, number: views.drop(number))
+    found = doctor("--json")
+    assert found.status == 1
+    assert "mixed-0: the partition's folder is missing, and its events with it" in problems(found)
+
+
 def test_a_topic_that_was_created_when_the_broker_was_killed_is_no_fault(
     doctor: Callable[..., Result], data: Path
 ) -> None:
