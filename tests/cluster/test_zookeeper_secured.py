@@ -110,7 +110,10 @@ def test_znodes_are_protected_also_those_of_before(secured: Secured, stranger: K
     assert len(stranger.get_acls(f"{chroot}/a")[0]) == 2
 
 
-def test_who_has_another_password_may_change_nothing_and_hears_of_it(secured: Secured, chroot: str) -> None:
+def test_who_has_another_password_may_change_nothing_and_hears_of_it(secured: Secured) -> None:
+    """The chroot is right below the root: one whose parent is protected, too, would not let the others start."""
+    chroot = "/passwords"
+
     async def main() -> None:
         said: list[str] = []
         async with connected(secured.address, chroot, auth=OURS, protected=True, tls=secured.tls) as ours:
