@@ -39,6 +39,9 @@ async def register_consumer(
         for topic in topics
         for partition in chosen_partitions(topic, request.partitions)
     }
+    for partition in partitions.values():
+        if request.sure and not partition.is_sure:
+            raise partition.unsure()
     ids = [(topic.name, text_id(topic.id)) for topic in topics]
     positions = {
         at: await partition.offset_for(request.start, request.start_at) for at, partition in partitions.items()

@@ -218,6 +218,7 @@ class Reading(Consuming):
             start_at=at,
             positions=known or None,
             epochs=[each for each in epochs if each[2] >= 0] or None,
+            sure=choice.end == "now" and not self._opened,
         )
 
         def abandoned(answer: messages.ConsumerRegistered) -> None:

@@ -69,6 +69,7 @@ class Router:
         self._watchdog = Watchdog(self)
         self.session = SessionOffsets(self.known)  # what this client has written and read
         self._home_at = -1, -1  # a generation of `home`, and the id of the broker that answered it
+        self._turn = 0  # of brokers that are asked for Metadata after errors: one may be cut off, and not know it
         self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
@@ -368,9 +369,11 @@ class Router:
         if self.note(error):
             return
         await self.runtime.sleep(max(0.0, min(backoff.pause(), deadline - now)))
+        unknown = isinstance(error, UnknownTopic | UnknownPartition)
+        self._turn += not unknown
         with suppress(ConnectionLost, RequestTimeout):
-            await self.refresh([topic], deadline)
-        if isinstance(error, UnknownTopic | UnknownPartition) and not self.may_hear(topic, error):
+            await self.refresh([topic], deadline, 0 if unknown or self._turn % 2 else self._turn // 2)
+        if unknown and not self.may_hear(topic, error):
             raise error
 
     def may_hear(self, topic: str, error: KrappyError) -> bool:
@@ -393,9 +396,9 @@ class Router:
                 raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
 
-    async def refresh(self, topics: Iterable[str], deadline: float) -> None:
+    async def refresh(self, topics: Iterable[str], deadline: float, turn: int = 0) -> None:
         """Asks for Metadata: of these topics, and of those that are known. Returns when some caller's question is
-        answered. Raises ConnectionLost, RequestTimeout."""
+        answered. `turn`: which broker is asked first; 0: `home`. Raises ConnectionLost, RequestTimeout."""
         with self.runtime.lock:
             others = self._asking
             if others is None:
@@ -404,17 +407,20 @@ class Router:
             await others.wait(max(0.0, deadline - self.runtime.now()))
             return
         try:
-            self.take(await self._metadata(sorted({*self.known.topics, *topics}), deadline))
+            self.take(await self._metadata(sorted({*self.known.topics, *topics}), deadline, turn))
         except InvalidRequest:  # an older broker: it does not know the question, and is alone
             self.several = False
         finally:
             self._asking = None
             mine.set()
 
-    async def _metadata(self, topics: Sequence[str], deadline: float) -> messages.MetadataFound:
+    async def _metadata(self, topics: Sequence[str], deadline: float, turn: int) -> messages.MetadataFound:
+        if others := sorted(self.known.brokers.keys() - {self.home_broker}) if turn else []:
+            self._known_link(others[turn % len(others)])  # begins to connect
         asked = [self.home, *(link for link in list(self._links.values()) if _works(link))]
+        asked = [*asked[(first := turn % len(asked)) :], *asked[:first]]
         if not _works(self.home):
-            asked = [*asked[1:], self.home]
+            asked = [*(link for link in asked if link is not self.home), self.home]
         for link in asked:
             left = max(0.0, deadline - self.runtime.now())
             try:
@@ -422,6 +428,8 @@ class Router:
                 found = await link.ask(messages.Metadata(list(topics)), messages.MetadataFound, timeout=seconds)
                 if link is self.home:
                     self._home_at = link.generation, found.broker
+                elif turn:  # it may not have heard of a topic yet
+                    found.topics = [each for each in found.topics if each["id"] is not None]
                 return found
             except (ConnectionLost, RequestTimeout) as error:
                 if self.closed or link is asked[-1]:

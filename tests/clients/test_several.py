@@ -177,12 +177,12 @@ async def test_a_producer_outlives_a_broker_that_is_too_busy_to_tell_of_leaders(
     several.create_no_topics()
     refresh, busy = Router.refresh, 0
 
-    async def refused(router: Router, topics: Iterable[str], deadline: float) -> None:
+    async def refused(router: Router, topics: Iterable[str], deadline: float, turn: int = 0) -> None:
         nonlocal busy
         if late.is_set() and busy < 2:
             busy += 1
             raise Overloaded("too many requests wait already")
-        await refresh(router, topics, deadline)
+        await refresh(router, topics, deadline, turn)
 
     late = threading.Event()
     monkeypatch.setattr(Router, "refresh", refused)

@@ -161,8 +161,39 @@ def test_a_topic_is_made_anew_only_once_nobody_leads_the_one_before(cluster: Clu
             assert raw.fetch("t", 0)["error_code"] == Code.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_batch_of_spark_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:
-    """And not where the log of one ends that does not know yet that another one leads: more was acknowledged since."""
+def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_who_leads(cluster: ClusterProcesses) -> None:
+    """That broker tells it for as long that it leads itself."""
+    with cut_off(cluster, 3) as cut:
+        create(cluster, 1, "led", 3, 1, 2)
+        cluster.until_in_sync("led")
+        with (
+            blocking.connect(cluster.brokers[3].address, timeout=30) as client,
+            client.producer("led") as producer,
+            client.consumer("led", group="g") as member,
+            client.consumer("led") as reader,
+        ):
+            producer.send(b"before", key=b"k").result(30)
+            assert (
+                [event.value for event in member.poll(30)] == [event.value for event in reader.poll(30)] == [b"before"]
+            )
+            with cut():
+                wait_until(lambda: cluster.partitions_at(1, "led")[0].leader in (1, 2), "another broker leads")
+                producer.send(b"since", key=b"k").result(30)
+                assert (
+                    [event.value for event in member.poll(30)]
+                    == [event.value for event in reader.poll(30)]
+                    == [b"since"]
+                )
+                found = client.table("led").get("k")
+                assert found is not None
+                assert found.value == b"since"
+                assert client.offsets("led") == {0: 2}
+                assert cluster.partitions_at(3, "led")[0].leader == 3
+
+
+def test_who_reads_up_to_now_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:
+    """A batch of Spark, or a native reader. One that does not know yet that another one leads tells the end of its own
+    log: more was acknowledged since."""
     with cut_off(cluster, 3) as cut:
         create(cluster, 1, "ends", 3, 1, 2)
         with cluster.asked(3) as raw:
@@ -177,3 +208,5 @@ def test_a_batch_of_spark_ends_where_the_leader_says_that_is_sure_to_be_it(clust
             with blocking.connect(cluster.brokers[3].address, timeout=30) as client:
                 for _ in range(3):
                     assert logs(client, TopicChoice(("ends",)), sure=True).ends == {("ends", 0): 2}
+                    with client.consumer("ends", end="now") as consumer:
+                        assert [event.value for event in consumer] == [b"before", b"since"]

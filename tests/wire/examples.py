@@ -26,6 +26,7 @@ EXAMPLES: list[tuple[str, dict[str, Any]]] = [
             "start_at": None,
             "positions": None,
             "epochs": None,
+            "sure": False,
             "order": "none",
             "lease_ms": 30000,
             "max_deliveries": 10,

@@ -40,6 +40,9 @@ class ConsumerRegistration(Request, kind=2):
     # [[topic, partition, leader epoch], …]: readers: the epoch of the batch that was read last before a position. The
     # answer is OFFSET_OUT_OF_RANGE if the log was cut below that position since; its `end` is where
     epochs: PositionList | None = None
+    # readers: the answer is NOT_LEADER_OR_FOLLOWER unless each leader knows that no other one leads by now: then all
+    # that was acknowledged before is below the `ends`
+    sure: bool = False
     order: Order = "none"  # groups: "key" never leases events of one key to two members at a time
     lease_ms: Positive = 30_000  # groups: how long an event is leased
     max_deliveries: Positive = 10  # groups: after so many deliveries an event goes to the dead-letter topic
