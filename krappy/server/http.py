@@ -3,7 +3,8 @@
 A peer can affect only its own connection:
 
 - A request's head may have 16 KiB and take some seconds. The application bounds the size and the time of a body: only
-  what it asks for is read, and pipelined requests wait in the socket.
+  what it asks for is read. Pipelined requests wait in the socket: beyond a request that is being answered, `AHEAD`
+  bytes are held at most, however many came before it.
 - A peer that takes nothing is cut off after a while, also in the middle of an answer.
 - Answers count against the memory budget, and HTTP has a share of it. While the share is spent, no large answer is
   made, and a peer that takes too long for its answer is cut off sooner. Probes, which are small, are always answered.
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS = 75.0  # between two requests
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
-AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
+AHEAD = 64 << 10  # bytes held beyond a request, while its answer is made
 ANSWER = 8 << 20  # bytes charged for an answer while it is made: a page of 2 MiB, and the objects it is made from
 ROOM_SECONDS = 10.0  # for which a request waits for room for its answer
 LINGER_SECONDS = 2.0  # for which the rest of an unwanted body is read, so that the peer sees its answer

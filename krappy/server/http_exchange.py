@@ -28,14 +28,14 @@ class HttpExchange:
         self._broken: h11.RemoteProtocolError | None = None
         self._whole = False  # the request has come, with its body
         self._bare = False  # the answer has no body, whatever the application sends
-        self._ahead = 0  # bytes read beyond the request
+        self._ahead = 0  # bytes held beyond the whole request: h11 keeps them for the next ones
         self._parts = self._body = 0  # how many parts the request's body has so far, and how many bytes
 
     # --- requests
 
     async def next_request(self) -> h11.Request | None:
         """The next request; None when the peer has ended, was idle for too long, or sent something else (refused)."""
-        begun = bool(self._http.trailing_data[0])
+        begun = self._held() > 0
         seconds = http.HEAD_SECONDS if begun else http.KEEP_ALIVE_SECONDS
         first = b""
         with trio.move_on_after(seconds) as patience:
@@ -75,7 +75,7 @@ class HttpExchange:
             await self.refuse(505, "this server speaks HTTP/1.1")
             return None
         self._whole = self._bare = False
-        self._ahead = self._parts = self._body = 0
+        self._parts = self._body = 0
         return request
 
     def scope(self, request: h11.Request) -> dict[str, Any]:
@@ -115,6 +115,7 @@ class HttpExchange:
                 return {"type": "http.request", "body": bytes(event.data), "more_body": True}
             if isinstance(event, h11.EndOfMessage):
                 self._whole = True
+                self._ahead = self._held()
                 return {"type": "http.request", "body": b"", "more_body": False}
             if event is not h11.NEED_DATA:
                 break
@@ -125,13 +126,17 @@ class HttpExchange:
             if self._ahead >= http.AHEAD:  # read no further
                 await self._wire.until_it_leaves()
                 break
-            data = await self._wire.receive()
+            data = await self._wire.receive(http.AHEAD - self._ahead)
             self._http.receive_data(data)
             self._ahead += len(data)
             if not data:
                 break
         await trio.lowlevel.checkpoint()
         return {"type": "http.disconnect"}
+
+    def _held(self) -> int:
+        """How many bytes h11 holds that it has not parsed: never more than a head that is not whole, and `AHEAD`."""
+        return len(self._http.trailing_data[0])
 
     # --- answers
 

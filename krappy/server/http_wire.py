@@ -92,10 +92,10 @@ class Wire:
         finally:
             self.asked_since = math.inf
 
-    async def receive(self) -> bytes:
-        """Up to `PIECE` bytes; empty when the peer sends no more."""
+    async def receive(self, size: int = PIECE) -> bytes:
+        """Up to `size` bytes, more than 0, and `PIECE` at most; empty when the peer sends no more."""
         try:
-            data = await self._socket.recv(PIECE)
+            data = await self._socket.recv(min(size, PIECE))
         except (OSError, trio.ClosedResourceError):
             self.gone = True
             return b""

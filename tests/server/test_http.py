@@ -98,6 +98,27 @@ def test_requests_may_follow_each_other_without_waiting(broker: RunningBroker) -
     assert answer.count(b"HTTP/1.1 200 ") == 51
 
 
+def test_requests_that_come_without_a_pause_are_read_as_they_are_answered(tmp_path: Path) -> None:
+    """Each request for a file read another 64 KiB of the next ones: a stranger's requests filled the memory."""
+    ask = b"GET /favicon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path, listen_http="127.0.0.1:0", durability="os") as broker:
+            host, _, port = broker.http_address.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream, trio.open_nursery() as nursery:
+                nursery.start_soon(stream.send_all, ask * 100_000)
+                with trio.fail_after(PATIENCE):
+                    await stream.receive_some()
+                    (connection,) = broker.server.connections
+                    while connection.requests < 300:
+                        await stream.receive_some()
+                        held = connection.received - connection.requests * len(ask)
+                        assert held <= http.AHEAD + http.MAX_HEAD
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
 REFUSED: dict[str, tuple[bytes, tuple[int, str]]] = {
     "large head": (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * http.MAX_HEAD, (431, "HEAD_TOO_LARGE")),
     "large whole head": (GET[:-2] + b"X: " + b"y" * http.MAX_HEAD + b"\r\n\r\n", (431, "HEAD_TOO_LARGE")),
