@@ -126,9 +126,10 @@ class LocalBroker(Runtime):
 
     # --- lent to its partitions
 
-    def check_producer(self, producer_id: int, *, transactional: bool) -> None:
-        """Raises InvalidTransaction, UnknownProducer."""
-        self.producer_ids.check(producer_id, transactional=transactional)
+    def check_producer(self, producer_id: int, sender: TransactionalSender | None) -> None:
+        """Raises InvalidTransaction, UnknownProducer, UnknownProducerMapping. In a cluster `verify` is asked, too."""
+        self.producer_ids.check(producer_id, transactional=sender is not None)
+        self.transactions.check_sender(producer_id, sender)
 
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Raises InvalidTransaction, ProducerFenced. In a cluster `verify` was asked before."""

@@ -70,7 +70,7 @@ class World:
             native, kafka = network.ports(2)
             listen = {"listen_native": f"{host.address}:{native}", "listen_kafka": f"{host.address}:{kafka}"}
             self.machines[id] = Machine(id, folder, host, {"zookeeper_connect": connect, **listen, **settings}, shims)
-        self.admin = AdminClient({"bootstrap.servers": self.kafka, "socket.timeout.ms": 5000, "log_level": 0})
+        self._connect()
         self.died: list[str] = []  # brokers that ended by themselves
         self.wrong: list[str] = []  # what else must not be
         self.anew = Renewed()
@@ -107,10 +107,15 @@ class World:
     # --- as it stands
 
     def look(self) -> ClusterMetadata | None:
-        """What some broker tells of the cluster; None: none answers."""
-        with contextlib.suppress(KafkaException):
-            return self.admin.list_topics(timeout=LOOK_SECONDS)
+        """What some broker tells of the cluster; None: none answers, a new client neither."""
+        for _ in range(2):
+            with contextlib.suppress(KafkaException):
+                return self.admin.list_topics(timeout=LOOK_SECONDS)
+            self._connect()
         return None
+
+    def _connect(self) -> None:
+        self.admin = AdminClient({"bootstrap.servers": self.kafka, "socket.timeout.ms": 5000, "log_level": 0})
 
     def leader(self, topic: str, partition: int) -> int:
         """−1: nobody, or nobody knows."""

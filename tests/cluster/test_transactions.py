@@ -138,6 +138,42 @@ def values(cluster: ClusterProcesses, topic: str, index: int) -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("bumps", [False, True])
+def test_a_batch_under_another_transactional_id_is_refused(cluster: ClusterProcesses, bumps: bool) -> None:
+    """Also if a new leader has not been told yet whose transaction is open in its log; who has it goes on there."""
+    topic = f"of-others-{bumps}"
+    make_topic(cluster, topic)
+    producer, other = (ScatteredProducer(cluster, f"{name}-{bumps}", bumps=bumps).init() for name in ("hers", "his"))
+    assert other.add((topic, 0)) == Code.NONE  # he has a transaction there, too
+
+    def tries() -> None:
+        other.id, other.epoch = producer.id, producer.epoch
+        for sequence in (0, 1, 7):
+            other.sequences[topic, 0] = sequence
+            assert other.write(topic, 0) in (Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE)
+
+    def add() -> None:
+        if not bumps:
+            assert producer.add((topic, 0)) == Code.NONE
+
+    add()
+    tries()
+    assert producer.write(topic, 0, b"one") == Code.NONE
+    tries()
+    leader = leader_of(cluster, topic, 0)
+    cluster.brokers[leader].stop()
+    tries()
+    assert producer.write(topic, 0, b"two") == Code.NONE
+    cluster.brokers[leader].start()
+    tries()
+    assert producer.end(commit=True) == Code.NONE
+    tries()
+    add()
+    assert producer.write(topic, 0, b"three") == Code.NONE
+    assert producer.end(commit=True) == Code.NONE
+    assert values(cluster, topic, 0) == [b"one", b"two", b"three"]
+
+
 def test_late_batches_and_zombies_are_refused(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
     one = ScatteredProducer(cluster, "x").init()

@@ -16,15 +16,16 @@ from tests.security.guarded import Guarded, rule
 TOPIC = "of-all"
 
 
-def sent(producer: Transactional, sequence: int, value: bytes) -> bytes:
+def sent(producer: Transactional, sequence: int, value: bytes, *, epochs: int = 0, transactional: bool = True) -> bytes:
+    """`epochs`: by which it is ahead of the producer's."""
     return batch.encode(
         [b"k"],
         [value],
         timestamps=1_000,
         producer_id=producer.id,
-        producer_epoch=producer.epoch,
+        producer_epoch=producer.epoch + epochs,
         base_sequence=sequence,
-        transactional=True,
+        transactional=transactional,
     )
 
 
@@ -51,4 +52,36 @@ def test_nobody_writes_in_the_open_transaction_of_another(guarded: Guarded) -> N
     assert written(guarded.admin, sent(producer, 1, b"two"), "hers") == Code.NONE
     assert producer.end(commit=True) == Code.NONE
     assert guarded.admin.values(TOPIC)[:2] == [b"one", b"two"]
+    guarded.take_away()
+
+
+def test_nobody_writes_under_another_transactional_id_than_the_producers(guarded: Guarded) -> None:
+    """He has one of his own, and may write to the topic. He is not told the sequence either."""
+    guarded.admin.make("shared")
+    guarded.allow(rule(Resource.TOPIC, "shared", Op.WRITE), rule(Resource.TRANSACTIONAL_ID, "his", Op.WRITE))
+
+    def asked(raw: Raw, data: bytes, id: str | None, version: int = 12) -> Code:
+        [found] = raw.ask(ApiKey.PRODUCE, produce("shared", data) | {"transactional_id": id}, version)["responses"]
+        return Code(found["partition_responses"][0]["error_code"])
+
+    def tries(eve: Raw) -> None:
+        for sequence in (0, 1, 7):
+            for version in (3, 11, 12):
+                found = asked(eve, sent(producer, sequence, b"his"), "his", version)
+                assert found == Code.INVALID_PRODUCER_ID_MAPPING
+            for epochs in (0, 1):
+                for id in (None, "his"):
+                    data = sent(producer, sequence, b"his", epochs=epochs, transactional=False)
+                    assert asked(eve, data, id) == Code.INVALID_TXN_STATE
+
+    with guarded.kafka() as eve:
+        producer = Transactional(guarded.admin, "hers").init()
+        Transactional(eve, "his").init()
+        tries(eve)
+        assert asked(guarded.admin, sent(producer, 0, b"one"), "hers") == Code.NONE
+        tries(eve)
+        assert asked(guarded.admin, sent(producer, 1, b"two"), "hers") == Code.NONE
+        assert producer.end(commit=True) == Code.NONE
+        tries(eve)
+    assert guarded.admin.values("shared")[:2] == [b"one", b"two"]
     guarded.take_away()

@@ -30,6 +30,7 @@ from krappy.core.cluster.roles import Role
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
+    InvalidTransaction,
     KrappyError,
     OffsetMismatch,
     OutOfOrderSequence,
@@ -391,7 +392,9 @@ class Appender:
         partition, header = self._partition, item.header
         if header.producer_id >= 0:
             if not item.own:
-                partition.check_producer(header)
+                partition.check_producer(header, item.sender)
+                if not header.is_transactional and self._verification.is_transactional(header.producer_id):
+                    raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
             following = follows.get(header.producer_id)
             if following is None:
                 original = partition.log.producers.check(header, from_zero=item.own)

@@ -62,7 +62,7 @@ class Lent(Protocol):
     def lag_ms(self) -> float:
         """How long a follower may be silent, or behind, before nobody counts on it (replica.lag.time.max.ms)."""
 
-    def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
+    def check_producer(self, producer_id: int, sender: TransactionalSender | None) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     async def verify(self, sender: TransactionalSender, producer_id: int, epoch: int, at: TopicPartition) -> int: ...
     def check_room(self, size: int) -> None: ...
@@ -220,9 +220,9 @@ class Replica:
 
     # --- who writes
 
-    def check_producer(self, header: BatchHeader) -> None:
-        """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer."""
-        self._lent.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
+    def check_producer(self, header: BatchHeader, sender: TransactionalSender | None) -> None:
+        """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer, …"""
+        self._lent.check_producer(header.producer_id, sender if header.attributes & TRANSACTIONAL else None)
 
     def check_transactional(self, header: BatchHeader) -> None:
         """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""

@@ -1,11 +1,11 @@
 """In a cluster: no batch of a transaction that has ended, or never began, is appended (KIP-890). Nothing would end it.
 
 - The first batch of a transaction in this partition is held, until the transaction's coordinator has told that the
-  partition is in it. The producer's other batches are held behind it, in their order. Clients that know it have the
-  partition added by that question; then a broker that is alone asks, too.
-- The answer holds until a marker of the producer is appended, or the leader epoch ends. If either comes while the
-  coordinator is being asked, the answer may be of before: it is asked again.
-- An open transaction needs no answer: its marker is still to come.
+  partition is in it, and that the sender's transactional id has this producer id. The sender's other batches are held
+  behind it, in their order; nobody else's are. Clients that know it have the partition added by that question; then a
+  broker that is alone asks, too.
+- The answer holds for this transactional id, until a marker of the producer is appended, or the leader epoch ends. If
+  either comes while the coordinator is being asked, the answer may be of before: it is asked again.
 - A batch or a marker of an older producer epoch than the last marker's is refused, and so is a marker of an older
   coordinator epoch: its coordinator has been deposed.
 - A marker may come late: it was sent again meanwhile, and the producer has gone on. So it is refused when the open
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from krappy.broker.partition.viewed import Viewed
 
 
+Sender = tuple[int, str]  # producer id, transactional id
+
+
 class ToldTransaction(NamedTuple):
+    transactional_id: str
     epoch: int  # the producer's
     number: int  # of the transactional id's transactions; -1: not known
 
@@ -40,8 +44,8 @@ class Verification:
     def __init__(self, partition: Viewed, release: Callable[[Pending], None]) -> None:
         """`release`: queues an item that need not be held any more. Raises KrappyError."""
         self._partition, self._release = partition, release
-        self._held: dict[int, deque[Pending]] = {}  # by producer id
-        self._asked: dict[int, int] = {}  # producer id -> the producer epoch that the coordinator is being asked about
+        self._held: dict[Sender, deque[Pending]] = {}
+        self._asked: dict[Sender, int] = {}  # the producer epoch that the coordinator is being asked about
         self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
         self._numbers: dict[int, int] = {}  # by producer id: of the transaction that is open in the log
         self._epoch = -1  # the leader epoch of these answers
@@ -51,27 +55,27 @@ class Verification:
 
     def holds(self, item: Pending) -> bool:
         """Whether it takes this batch of a transaction, to release it later."""
-        adds = item.sender is not None and item.sender.adds
-        if item.own or not (adds or self._partition.verifies):
+        if item.own or item.sender is None or not (item.sender.adds or self._partition.verifies):
             return False
-        id = item.header.producer_id
-        if id not in self._held:
+        sender = item.header.producer_id, item.sender.transactional_id
+        if sender not in self._held:
             if not self._is_asked(item):
                 return False
-            self._held[id] = deque()
-            self._partition.spawn(lambda: self._ask(id))
-        self._held[id].append(item)
+            self._held[sender] = deque()
+            self._partition.spawn(lambda: self._ask(sender))
+        self._held[sender].append(item)
         return True
 
     def _is_asked(self, item: Pending) -> bool:
         """Whether the coordinator is to be asked about it first."""
-        id, epoch = item.header.producer_id, item.header.producer_epoch
-        return self._partition.role is Role.LEADER and epoch not in (self._open(id), self._known(id))
+        return self._partition.role is Role.LEADER and not self._is_known(item)
 
-    def _known(self, id: int) -> int | None:
+    def _is_known(self, item: Pending) -> bool:
+        """Whether the coordinator has confirmed the transaction as its sender's."""
         self._forget_earlier()
-        told = self._told.get(id)
-        return None if told is None else told.epoch
+        told, sender = self._told.get(item.header.producer_id), item.sender
+        confirmed = None if told is None else (told.transactional_id, told.epoch)
+        return sender is not None and confirmed == (sender.transactional_id, item.header.producer_epoch)
 
     def _forget_earlier(self) -> None:
         """Forgets what was told in earlier leader epochs."""
@@ -86,8 +90,8 @@ class Verification:
         state = producers.get(id) if id in producers.stability.open else None
         return None if state is None else state.epoch
 
-    async def _ask(self, id: int) -> None:
-        held = self._held[id]
+    async def _ask(self, sender: Sender) -> None:
+        held = self._held[sender]
         try:
             while held:
                 error = await self._verified(held[0]) if self._is_asked(held[0]) else None
@@ -101,29 +105,31 @@ class Verification:
                     except KrappyError as refused:
                         item.reject(refused)
         finally:
-            del self._held[id]
+            del self._held[sender]
             for item in held:  # after a bug of ours
-                item.reject(StorageError(f"{self._partition}: the transaction of producer {id} was not verified"))
+                text = f"the transaction of producer {sender[0]} was not verified"
+                item.reject(StorageError(f"{self._partition}: {text}"))
 
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""
         partition, header = self._partition, item.header
         assert item.sender is not None, "of a batch of the broker's own"
         at = TopicPartition(partition.topic, partition.index)
+        sender = header.producer_id, item.sender.transactional_id
         while True:
             led = partition.epoch
-            self._asked[header.producer_id] = header.producer_epoch  # a marker takes it away
+            self._asked[sender] = header.producer_epoch  # a marker takes it away
             try:
                 number = await partition.verify(item.sender, header.producer_id, header.producer_epoch, at)
             except KrappyError as error:
-                self._asked.pop(header.producer_id, None)
+                self._asked.pop(sender, None)
                 return error
-            answered = self._asked.pop(header.producer_id, None)
+            answered = self._asked.pop(sender, None)
             if partition.role is not Role.LEADER:
                 return partition.deposed()
             if partition.epoch == led and answered is not None:
                 self._forget_earlier()
-                self._told[header.producer_id] = ToldTransaction(answered, number)
+                self._told[header.producer_id] = ToldTransaction(sender[1], answered, number)
                 return None
 
     # --- in a drain
@@ -147,21 +153,32 @@ class Verification:
                 )
             if epoch < ended.epoch:
                 raise ProducerFenced(f"producer {id} is at epoch {ended.epoch}; this is of epoch {epoch}")
-        opened = self._opened[id] if id in self._opened else self._open(id)
+        opened = self._opened_now(id)
         if item.end_told is not None:
             self._forget_earlier()
             if opened is not None:
                 check_not_late(item.end_told, opened, self._numbers.get(id, -1))
-        elif not (header.is_control or item.own) and epoch not in (opened, self._known(id)):
+        elif not (header.is_control or item.own or self._is_known(item)):
+            if opened == epoch and id not in self._told:  # what was told is forgotten: it led anew meanwhile
+                raise self._partition.unsure()
             raise InvalidTransaction(f"{self._partition} is not part of an ongoing transaction of producer {id}")
+
+    def is_transactional(self, id: int) -> bool:
+        """Whether the producer has, or had, a transaction here, once what this drain has accepted is appended."""
+        return self._opened_now(id) is not None or id in self._partition.log.producers.ended
+
+    def _opened_now(self, id: int) -> int | None:
+        return self._opened[id] if id in self._opened else self._open(id)
 
     def accepted(self, item: Pending) -> None:
         """This batch of a transaction is about to be appended."""
         id = item.header.producer_id
         if item.header.is_control:
             self._opened[id] = None
-            for of_it in (self._told, self._asked, self._numbers):
+            for of_it in (self._told, self._numbers):
                 of_it.pop(id, None)
+            for sender in [each for each in self._asked if each[0] == id]:
+                del self._asked[sender]
         else:
             self._opened[id] = item.header.producer_epoch
             if id in self._told:

@@ -31,7 +31,8 @@ from krappy.broker.transactions.turns import IdTurns
 from krappy.core import transactions as core
 from krappy.core.cluster.roles import Role
 from krappy.core.transactions import Transaction, TxnStage
-from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded
+from krappy.errors import CoordinatorLoading, InvalidTransaction, KrappyError, Overloaded, UnknownProducerMapping
+from krappy.ports import TransactionalSender
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -288,6 +289,15 @@ class TransactionCoordinator:
             if found is not None:
                 await self._be_sure(term, found)
             return found
+
+    def check_sender(self, producer_id: int, sender: TransactionalSender | None) -> None:
+        """Refuses a batch under a transactional id's producer id from whoever does not name that id in its request, or
+        is in no transaction. Raises UnknownProducerMapping, InvalidTransaction."""
+        name = self._names.get(producer_id)
+        if name is not None and sender is None:
+            raise InvalidTransaction(f"producer {producer_id} has a transactional id")
+        if sender is not None and name not in (None, sender.transactional_id):
+            raise UnknownProducerMapping(f"producer {producer_id} does not have this transactional id")
 
     def check_write(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Checks that a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
