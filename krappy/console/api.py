@@ -30,7 +30,7 @@ from krappy.console.problems import HttpError
 from krappy.console.security import read_cookies
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
-from krappy.core.security.operations import Need
+from krappy.core.security.operations import CLUSTER_NAME, Need, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.ports import AccessPort, BrokerPort, GatewayPort, LookoutPort, ServerPort
 
@@ -147,9 +147,14 @@ def principal_of(scope: Mapping[str, Any]) -> Principal:
     return found or Principal(listener="HTTP", host=scope["client"][0])
 
 
+def is_known(console: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether who asks has logged in, or nobody needs to."""
+    return "principal" in scope or not console.guard.asks
+
+
 def payer_of(console: Any, scope: Mapping[str, Any], needs: tuple[Need, ...] = ()) -> HttpPayer:
     """Who pays for a request to the console: a user, or the address of one who has not logged in."""
-    known, who = "principal" in scope or not console.guard.asks, principal_of(scope)
+    known, who = is_known(console, scope), principal_of(scope)
     user, host = (who.name, "") if known else ("", who.host)
     return HttpPayer(console.broker.client_quotas, user, host, needs)
 
@@ -192,6 +197,12 @@ class Call:
     def principal(self) -> Principal:
         """Who asks."""
         return principal_of(self.request.scope)
+
+    @property
+    def may_know_why(self) -> bool:
+        """Whether who asks, where anybody may, is told of the broker's topics and folders, too."""
+        known = is_known(self.console, self.request.scope) and not self.console.guard.probes_only
+        return known and self.access.may(Resource.CLUSTER, CLUSTER_NAME, Op.DESCRIBE)
 
     def stands(self) -> bool:
         """Whether who asks would still be let in: the session, the password or the token may be over."""

@@ -61,7 +61,8 @@ TOGETHER = 16  # requests that are handled at a time; others wait
 MOST_LIVE = 50  # tails and watches at a time,
 MOST_LIVE_OF_ONE = 20  # and of one user
 LOGIN = "/api/v1/login"
-EARLY = ("/healthz", "/readyz")  # answered while the store is still being recovered
+READY = "/readyz"
+EARLY = ("/healthz", READY)  # answered while the store is still being recovered
 # They take no turn, and no room for their answer. Probes must be answered whatever other requests do; logins may wait
 # long for the identity provider, and anybody may begin one.
 SMALL = (*EARLY, LOGIN, "/api/v1/login/provider")
@@ -304,12 +305,9 @@ class App:
         if guard.needs_login(path):
             if not self._console.broker.opened:
                 raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
-            host = scope["client"][0]
-            payer = HttpPayer(self._console.broker.client_quotas, "", host)
-            payer.check()
-            by_password = request.headers.get("authorization", "").lower().startswith("basic")
-            async with self._console.attempts.checking(host) if by_password else nullcontext():
-                who = await payer.timed(guard.identify(request.headers, cookies, now, host, payer.took))
+            who = await self._identify(request, cookies, now)
+        elif path == READY and guard.asks and self._console.broker.opened:
+            who = await self._identify_prober(request, cookies, now)
         if who is not None:
             scope["principal"] = replace(who, host=scope["client"][0])
             scope["stands"] = self._standing(scope["principal"], request.headers, cookies)
@@ -317,6 +315,27 @@ class App:
                 self._console.broker.audit.authenticated(scope["principal"])
         guard.check(request.method, path, request.headers, cookies, now, who)
         await self._router(scope, receive, send)
+
+    async def _identify(self, request: Request, cookies: Mapping[str, str], now: int) -> Principal | None:
+        """As `Guard.identify`, with bounds on who tries much."""
+        guard, host = self._console.guard, request.scope["client"][0]
+        payer = HttpPayer(self._console.broker.client_quotas, "", host)
+        payer.check()
+        by_password = request.headers.get("authorization", "").lower().startswith("basic")
+        async with self._console.attempts.checking(host) if by_password else nullcontext():
+            return await payer.timed(guard.identify(request.headers, cookies, now, host, payer.took))
+
+    async def _identify_prober(self, request: Request, cookies: Mapping[str, str], now: int) -> Principal | None:
+        """As `_identify`; but whoever can't be identified is a stranger, who is answered, too."""
+        try:
+            return await self._identify(request, cookies, now)
+        except WrongToken as error:
+            host = request.scope["client"][0]
+            self._console.refused(host, error.problem.detail, error.user)
+            await self._console.attempts.refused(host, error)
+        except (HttpError, KrappyError):
+            pass  # there is no room for it now
+        return None
 
     def _standing(self, who: Principal, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Callable[[], bool]:
         """Tells later whether this peer, who has just been let in, still would be."""

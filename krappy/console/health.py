@@ -2,13 +2,13 @@
 
 A broker is ready if it answers reads and lookups. It stays ready if its disk refuses writes (because it is full, say):
 otherwise Kubernetes would keep away the readers, too, and the clients that free space. The answer lists what is
-refused, and why.
+refused. Why names topics and folders, so where the console asks for a login, only who may describe the cluster is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -35,6 +35,13 @@ class Ready(msgspec.Struct, omit_defaults=True):
     refused: list[str] = []
 
 
+class DiskRefusal(NamedTuple):
+    """`what` is refused names nothing of the broker's; `told`, which says why, may."""
+
+    what: str
+    told: str
+
+
 class DiskTrial:
     """What the disk refuses, tried at most once a second.
 
@@ -45,22 +52,23 @@ class DiskTrial:
     def __init__(self) -> None:
         self._turn = trio.Lock()
         self._at = -FRESH_SECONDS
-        self._refused: list[str] = []
+        self._refused: list[DiskRefusal] = []
         self._hangs = ""
 
-    async def look(self, broker: BrokerPort) -> tuple[str, list[str]]:
-        """(why reads fail, too, or ""; what is refused, and why)."""
+    async def look(self, broker: BrokerPort) -> tuple[str, list[DiskRefusal]]:
+        """(why reads fail, too, or ""; what is refused)."""
         async with self._turn:
             if trio.current_time() - self._at >= FRESH_SECONDS:
                 machine = broker.machine
-                reasons = [
-                    _said("events", machine.events_refused()),
-                    _said("topics, groups and transactions", machine.catalog_failed()),
-                    _said("tables", machine.tables_refused()),
-                    await self._try(broker),
-                    await _failed_logs(broker),
-                ]
-                self._refused = [reason for reason in reasons if reason]
+                reasons = {
+                    "events": machine.events_refused(),
+                    "topics, groups and transactions": machine.catalog_failed(),
+                    "tables": machine.tables_refused(),
+                    "writing": await self._try(broker),
+                }
+                self._refused = [DiskRefusal(what, f"{what}: {why}") for what, why in reasons.items() if why]
+                if logs := await _failed_logs(broker):
+                    self._refused.append(DiskRefusal("events of partitions whose log failed", logs))
                 self._at = trio.current_time()
             return self._hangs, self._refused
 
@@ -70,14 +78,10 @@ class DiskTrial:
             with trio.move_on_after(DISK_SECONDS) as scope:
                 await broker.machine.try_disk()
         except KrappyError as error:
-            return f"writing: {error.text}"
+            return error.text
         if scope.cancelled_caught:
             self._hangs = f"the disk took longer than {DISK_SECONDS:g} s"
         return self._hangs
-
-
-def _said(what: str, why: str) -> str:
-    return f"{what}: {why}" if why else ""
 
 
 async def _failed_logs(broker: BrokerPort) -> str:
@@ -95,17 +99,18 @@ async def healthz(call: Call) -> Alive:
 @routes.get(
     "/readyz",
     needs=needs.NOTHING,
-    summary="Whether it is recovered and listening. `refused`: what the disk does not take now (it is tried)",
+    summary="Whether it is recovered and listening. `refused`: what the disk does not take now (it is tried). Where a "
+    "login is needed, only who may describe the cluster is told why",
 )
 async def readyz(call: Call) -> Ready:
     why, refused = await look(call.broker, call.console.is_listening(), call.console.disk)
     if why:
         raise HttpError(503, "NOT_READY", why, Retry_After="1")
-    return Ready("ready", refused)
+    return Ready("ready", [each.told if call.may_know_why else each.what for each in refused])
 
 
-async def look(broker: BrokerPort, listening: bool, disk: DiskTrial) -> tuple[str, list[str]]:
-    """(why the broker is not ready, or ""; what is refused, and why)."""
+async def look(broker: BrokerPort, listening: bool, disk: DiskTrial) -> tuple[str, list[DiskRefusal]]:
+    """(why the broker is not ready, or ""; what is refused)."""
     if broker.stopped:
         return "the broker is shutting down", []
     if not broker.opened:

@@ -78,7 +78,7 @@ class Guard:
         self._token = token.encode()
         self._users = users
         self._tokens = tokens
-        self._probes_only = not token and not local and users is None
+        self.probes_only = not token and not local and users is None
         self.sessions = Sessions(self._token + secret, started_ms, ended)
 
     @property
@@ -156,7 +156,7 @@ class Guard:
     ) -> None:
         """Raises HttpError to refuse a request. `headers`: names in lower case; `now`: ms by the steady clock; `who`:
         as `identify` has found."""
-        if self._probes_only:
+        if self.probes_only:
             if path not in PROBES:
                 raise HttpError(
                     403, "NO_TOKEN", "without a console_token, only probes are answered on an address that others reach"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,10 @@ import trio
 
 from krappy import console
 from krappy.broker.users import Users
-from krappy.console import app, attempts
+from krappy.console import app, attempts, health
 from krappy.console.security import OPEN
+from krappy.errors import StorageError
+from krappy.store.unsynced import Unsynced
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.version import VERSION
 from krappy.wire import messages as m
@@ -66,6 +69,54 @@ def test_health_and_pages_need_no_login(http: httpx.Client) -> None:
     for path in ("/healthz", "/readyz", "/", "/api/v1/openapi.json"):
         assert http.get(path).status_code == 200
         assert http.get(path, auth=("ada", "wrong")).status_code == 200
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_probe_names_nothing_to_who_may_not_describe_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool
+) -> None:
+    """Once a sync of a log had failed, it told strangers a topic's name and a folder. `locked`: the listener answers
+    probes alone, since it is open to other machines and has no login."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    listener = "0.0.0.0:0" if locked else "SASL_PLAINTEXT://127.0.0.1:0"
+    users = users_dir(tmp_path / "users", ada=SECRET, bob=SECRET)
+    settings = {
+        **SETTINGS,
+        "listen_http": listener,
+        "sasl_enabled_mechanisms": "PLAIN",
+        "users_dir": users,
+        "super_users": "User:ada",
+    }
+    with (
+        run_broker(tmp_path / "data", **settings) as broker,
+        Native(broker.address) as native,
+        httpx.Client(base_url=f"http://127.0.0.1:{broker.http_address.rpartition(':')[2]}", trust_env=False) as http,
+    ):
+        native.call(m.Authenticate("PLAIN", f"\0ada\0{SECRET}".encode()))
+        native.call(m.CreateTopic("merger"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Unsynced, "sync", refuse)
+            with pytest.raises(StorageError):
+                native.call(m.Message(native.producer("merger").handle, b"x"))
+
+        def refused(auth: tuple[str, str] | None = None) -> list[str]:
+            answer = http.get("/readyz", auth=auth)
+            assert answer.status_code == 200
+            assert answer.json()["status"] == "ready"
+            found: list[str] = answer.json()["refused"]
+            return found
+
+        for auth in (None, ("ada", "wrong"), ("bob", SECRET)):
+            assert refused(auth) == ["events of partitions whose log failed"]
+        if locked:
+            return
+        assert "merger" in refused(("ada", SECRET))[0]
+        http.post("/api/v1/login", json={"user": "ada", "password": SECRET}).raise_for_status()
+        assert "merger" in refused()[0]
 
 
 def test_the_version_is_told_to_nobody_who_has_not_logged_in(broker: RunningBroker, http: httpx.Client) -> None:
