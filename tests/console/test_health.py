@@ -245,7 +245,7 @@ def test_tables_that_take_no_events_are_told_until_they_are_open_again(
     def refuse(views: Views, *_: Any) -> None:
         raise views._refusal("writing a view", Exception("IO error: injected"))
 
-    async def not_yet(_: ViewKeeper) -> bool:
+    async def not_yet(*_: Any) -> bool:
         return False
 
     with running(tmp_path) as web:
@@ -253,7 +253,7 @@ def test_tables_that_take_no_events_are_told_until_they_are_open_again(
         monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
         with monkeypatch.context() as patch:
             patch.setattr(Views, "_commit", refuse)
-            patch.setattr(ViewKeeper, "_disk_takes", not_yet)  # so that they are not opened anew yet
+            patch.setattr(ViewKeeper, "_passes", not_yet)  # so that they are not opened anew yet
             patch.setattr(Unwritten, "full", True)  # so that the second event has the first one written
             web.publish(path, "k", "v")
             assert web.get(f"{path}/table/entry", key="k")["offset"] == 0
