@@ -10,6 +10,9 @@ Rules, kept here:
   connection is then locked again, until its peer has logged in anew (KIP-368), as the same user, whose groups may have
   changed. What it waits for goes on. Requests of the native protocol may last for
   ever (watches): there the peer has `authentication_timeout_ms`, as at first.
+- A certificate that is not valid now lets nobody in, and a connection ends with the certificate that its peer has
+  shown, or one that vouches for it, whoever has logged in on it. TLS does not look at that when a peer goes on with a
+  session of before.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from krappy.ports.audit import AuditPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
-from krappy.server.tls import NOBODY, PeerCertificate
+from krappy.server.tls import NOBODY
 from krappy.settings.security import SecuritySettings
 from krappy.tls import TlsSocket
 
@@ -44,6 +47,7 @@ MAX_STEPS = 8  # messages of one attempt
 HOUR_MS = 3_600_000  # after which one with a token logs in again, unless the settings say something else
 LONGEST_MS = 2**53  # of a session
 DISTRUSTED = "the authority of the certificate is trusted no more"
+EXPIRED = "the certificate has expired"
 Report = Callable[..., None]
 
 
@@ -215,6 +219,8 @@ class Entrance:
     session: Identified
     _locked = False
     _until = math.inf  # when it is locked, or ends, on trio's clock
+    _expires = math.inf  # when its peer's certificate does, on trio's clock
+    _barred = False  # no further request begins, whatever has come
     _endless = False  # its requests may last for ever
     _stands_on = NOBODY  # the authorities by which its peer's certificate is good
 
@@ -222,6 +228,9 @@ class Entrance:
         raise NotImplementedError
 
     def _end_waiting(self, why: str) -> None:
+        raise NotImplementedError
+
+    def _leave(self) -> None:
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -268,26 +277,41 @@ class Entrance:
             if not tls.trusts(self._stands_on):  # it was taken away during the handshake
                 self._refused(DISTRUSTED)
                 return False
-        if self._admission.rules is None or self._locked or (shown := PeerCertificate.of(sock)) is None:
+        if tls is None or (shown := tls.certificate_of(sock)) is None:
+            return True
+        now = time.time()
+        if not shown.begins <= now < shown.expires:
+            self._refused(EXPIRED if now >= shown.expires else "the certificate is not yet valid")
+            return False
+        self._expires = trio.current_time() + shown.expires - now
+        if self._admission.rules is None or self._locked:
             return True
         name = self._admission.rules.name_of(shown.subject)
         if name is None:
             self._refused(f"no rule of ssl_principal_mapping_rules is for {shown.subject:.300}")
             return False
-        self._until = trio.current_time() + shown.expires - time.time()
         self._peer.principal = replace(
             self._peer.principal, name=name, mechanism="SSL", expires_ms=int(shown.expires * 1000)
         )
         self._server.broker.audit.authenticated(self._peer.principal)
         return True
 
-    def _look_at_authorities(self) -> None:
-        """Ends the connection if an authority that it stands on is there no more. What had ended is left alone."""
+    def _look_at_certificate(self, now: float) -> None:
+        """Ends the connection if the peer's certificate, or an authority that it stands on, is good no more."""
         tls = self._server.tls
-        if tls is not None and not tls.trusts(self._stands_on):
-            self._stands_on, self._until = NOBODY, math.inf
-            self._tell_ended(DISTRUSTED)
-            self._end_waiting(f"the connection ends: {DISTRUSTED}")
+        if self._expires <= now:
+            self._lose(EXPIRED)
+        elif tls is not None and not tls.trusts(self._stands_on):
+            self._lose(DISTRUSTED)
+
+    def _lose(self, why: str) -> None:
+        """Ends the connection, also while the peer waits for answers or goes on to send: nothing proves any more who it
+        is."""
+        self._until, self._expires, self._stands_on = math.inf, math.inf, NOBODY
+        self._tell_ended(why)
+        self._barred = True
+        self._end_waiting(f"the connection ends: {why}")
+        self._leave()
 
     def _refused(self, why: str) -> None:
         """Notes that the peer's certificate does not let it in, or that it has shown none."""
@@ -302,10 +326,7 @@ class Entrance:
             # Else it may be idle as long as others.
             self._until = trio.current_time() + shared.timeout if self._endless else math.inf
         else:
-            self._until = math.inf
-            what = "the certificate has expired" if login is None else "nobody has logged in in time"
-            self._tell_ended(what)
-            self._end_waiting(f"the connection ends: {what}")
+            self._lose("nobody has logged in in time")
 
     def _tell_ended(self, why: str) -> None:
         """Notes it in the audit log, if the peer had proved who it is."""

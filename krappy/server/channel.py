@@ -237,6 +237,8 @@ class Channel(DescribedConnection, Throttled):
                     await self._room(self._may_begin)
                     await turns.next()
                     its_turn = True
+            if self._barred and self._silent is not None:
+                raise self._silent
             self._reading = True
             fresh = large is None and not self._turn_over
             begun, waiting = self._since if fresh else perf_counter(), self._outbox.size
@@ -276,8 +278,8 @@ class Channel(DescribedConnection, Throttled):
         is not read from has left. The server calls it regularly: that costs less than a timeout around each wait."""
         if self._until <= now:
             self._time_is_over()
-        if self._stands_on:
-            self._look_at_authorities()
+        if self._stands_on:  # it has shown a certificate
+            self._look_at_certificate(now)
         if self._blocked_since < now and not self._waits.ended and has_left(self._sock):
             self._leave()
         if self._waits.ended and self._leaves_silently(now):

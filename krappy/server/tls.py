@@ -8,6 +8,9 @@ Rules, kept here:
 - Who has come in by a client certificate stays only as long as its authority is in the file (`stands_on`): as soon as
   files without it are taken, the connection ends. So does a link that this broker has opened to another one, by whose
   certificate it was taken for a broker; whoever needs the link opens it anew. So does a connection to ZooKeeper.
+- A peer that goes on with a session of before (resumption) is not checked again by OpenSSL. Whether its certificate is
+  still valid is looked at here (`certificate_of`); a session belongs to the context that it was made with, so none
+  outlives a change of the files.
 - TLS 1.2 and later; no compression, no renegotiation. Keys of session tickets are in memory only.
 - Keys are agreed by P-256, which every client has (RFC 8446, section 9.1). By others of OpenSSL's own choice 1 KB from
   a stranger costs the event loop 0.2 s (ffdhe8192), and Python can name one alone. Over TLS 1.2 OpenSSL then takes
@@ -17,11 +20,13 @@ Rules, kept here:
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import socket
 import ssl
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -29,7 +34,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import trio
 
-from krappy.core.security.certificates import certificates, distinguished_name, validity
+from krappy.core.security.certificates import certificates, distinguished_name, period, validity
 from krappy.core.security.name_rules import NameRules
 from krappy.errors import ConfigError
 from krappy.settings.security import SecuritySettings
@@ -38,6 +43,7 @@ from krappy.settings.zookeeper import ZooKeeperSettings
 from krappy.tls import TlsSocket, client_context
 
 LOOK_SECONDS = 10.0  # between two looks at the files
+KEPT = 10_000  # client certificates whose chains end before them
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: those of Mozilla's "intermediate"; 1.3 has no others
 DEMANDS = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}  # names of ssl.VerifyMode
 OTHER_FORMATS = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}  # the first bytes of Java's key stores
@@ -120,6 +126,7 @@ class ServerTls:
         self._files = WatchedFiles(settings.tls_certificate, settings.tls_key, trusted)
         self._known: WeakKeyDictionary[ssl.SSLContext, Authorities] = WeakKeyDictionary()  # of each context
         self._links = TlsLinks()  # to other brokers
+        self._ends: OrderedDict[bytes, float] = OrderedDict()  # of chains that end before their clients' certificates
         self.rules = _rules(settings)
         self.contexts = self._load()
         self._failed = ""  # why the files were not taken when they were read last
@@ -140,6 +147,20 @@ class ServerTls:
         """The authorities by which a peer's certificate was found good; of several that may be, all. Nobody: it has
         shown none. Raises ValueError during the handshake."""
         return _stands_on(sock, self._known.get(sock.context, NOBODY))  # which may be of the files before
+
+    def certificate_of(self, sock: TlsSocket) -> PeerCertificate | None:
+        """That of a client that has shown one; it expires with those that vouch for it, at the latest."""
+        shown = PeerCertificate.of(sock)
+        if shown is None:
+            return None
+        own, proof = _hash(sock.getpeercert(binary=True)), sock.proof()
+        if proof:
+            self._ends.pop(own, None)
+            if (end := _end_of(proof)) < shown.expires:
+                self._ends[own] = end
+                if len(self._ends) > KEPT:
+                    self._ends.popitem(last=False)
+        return shown._replace(expires=min(shown.expires, self._ends.get(own, shown.expires)))
 
     def trusts(self, authorities: Authorities) -> bool:
         """Whether all of these are still in the file."""
@@ -237,9 +258,11 @@ class ServerTls:
 
 
 class PeerCertificate(NamedTuple):
-    """What a client's certificate tells. `subject`: as RFC 2253 writes it; `expires`: seconds since the epoch."""
+    """What a client's certificate tells. `subject`: as RFC 2253 writes it; `begins`, `expires`: from when until when
+    it is valid, in seconds since the epoch."""
 
     subject: str
+    begins: float
     expires: float
 
     @classmethod
@@ -248,7 +271,8 @@ class PeerCertificate(NamedTuple):
         found = sock.getpeercert()
         if not found:
             return None
-        return cls(distinguished_name(found["subject"]), ssl.cert_time_to_seconds(str(found["notAfter"])))
+        begins, expires = (ssl.cert_time_to_seconds(str(found[each])) for each in ("notBefore", "notAfter"))
+        return cls(distinguished_name(found["subject"]), begins, expires)
 
 
 class ZooKeeperTls:
@@ -303,6 +327,15 @@ def _stands_on(sock: TlsSocket, known: Authorities) -> Authorities:
     if not known or not sock.getpeercert(binary=True):
         return NOBODY
     return known.intersection(map(_hash, sock.proof())) or known
+
+
+def _end_of(chain: list[bytes]) -> float:
+    """When the first of these certificates expires."""
+    end = math.inf
+    for each in chain:
+        with suppress(ValueError):
+            end = min(end, period(each)[1])
+    return end
 
 
 def _rules(settings: SecuritySettings) -> NameRules:

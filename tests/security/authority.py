@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from trustme import KeyType
 
 from krappy.tls import client_context
@@ -18,9 +20,10 @@ PEM = serialization.Encoding.PEM
 class Authority:
     """`ca`: the PEM file of its own certificate."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seconds: float | None = None) -> None:
+        """`seconds`: for which it is valid from now on; None: for years."""
         self._folder = folder
-        self._made = trustme.CA()
+        self._made = trustme.CA() if seconds is None else _valid_for(seconds)
         self._number = 0
         self.ca = str(folder / f"ca-{id(self)}.pem")
         self._made.cert_pem.write_to_path(self.ca)
@@ -57,3 +60,22 @@ class Authority:
     def context(self, cert: str | None = None) -> ssl.SSLContext:
         """For a client that trusts this authority."""
         return client_context(self.ca, cert)
+
+
+def _valid_for(seconds: float) -> trustme.CA:
+    """An authority as `trustme` makes them, whose own certificate expires."""
+    made = trustme.CA()
+    pem = made.private_key_pem.bytes()
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    like = x509.load_pem_x509_certificate(made.cert_pem.bytes())
+    builder = x509.CertificateBuilder(
+        like.issuer,
+        like.subject,
+        like.public_key(),
+        like.serial_number,
+        datetime.now(UTC) - timedelta(days=1),
+        datetime.now(UTC) + timedelta(seconds=seconds),
+        list(like.extensions),
+    )
+    return trustme.CA.from_pem(builder.sign(key, hashes.SHA256()).public_bytes(PEM), pem)

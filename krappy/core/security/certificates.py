@@ -33,14 +33,22 @@ def validity(pem: bytes) -> tuple[float, float]:
     if found is None:
         raise ValueError("there is no certificate in it")
     try:
-        certificate = _parts(_first(b64decode(found["data"])))
+        return period(_first(b64decode(found["data"])))
+    except (IndexError, ValueError):
+        raise ValueError("its certificate can't be read") from None
+
+
+def period(der: bytes) -> tuple[float, float]:
+    """From when until when a certificate is valid, in seconds since the epoch. Raises ValueError."""
+    try:
+        certificate = _parts(der)
         signed = list(_elements(certificate[0][1]))
         if signed[0][0] == VERSION:
             del signed[0]
         (_, begin), (_, end) = kinds = list(_elements(signed[3][1]))  # behind number, algorithm and issuer
         return _seconds(kinds[0][0], begin), _seconds(kinds[1][0], end)
     except (IndexError, ValueError, OverflowError):
-        raise ValueError("its certificate can't be read") from None
+        raise ValueError("a certificate can't be read") from None
 
 
 def certificates(pem: bytes) -> list[bytes]:
