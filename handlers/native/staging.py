@@ -51,6 +51,8 @@ async def commit(session: SessionPort, request: messages.CommitStaged) -> messag
     session.access.check_topics(staging.topics(request.job), Op.WRITE, "the job")
     job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is JobState.COMMITTED
+    if over:  # it may have been before: then nothing told of its topics
+        session.access.check_topics(dict.fromkeys(each.topic for each in job.published), Op.WRITE, "the job")
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]
 
 

@@ -116,11 +116,11 @@ def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, cu
         return Job(name, JobState.OPEN, ttl_ms, now_ms)
     if found.state is not JobState.OPEN:
         if lost := [of for of, id in found.topics if current(of) != id and (of == topic or current(of) is not None)]:
+            which = f"the topic '{topic}'" if topic in lost else "a topic"  # its name may not be for the asker
             raise UnknownTopic(
-                f"the job '{name:.80}' was committed, and the topic '{lost[0]}' that it was published to was deleted "
-                "since; others that it was published to are there still, so it is not published again: give it another "
-                "name",
-                topic=lost[0],
+                f"the job '{name:.80}' was committed, and {which} that it was published to was deleted since; others "
+                "that it was published to are there still, so it is not published again: give it another name",
+                **({"topic": topic} if topic in lost else {}),
             )
         raise refusal(found)
     return found._replace(ttl_ms=max(ttl_ms, found.ttl_ms), touched_ms=now_ms)

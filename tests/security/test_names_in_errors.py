@@ -12,6 +12,7 @@ import pytest
 
 from krappy import errors
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
+from krappy.records import batch
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
@@ -125,3 +126,28 @@ def test_what_the_console_says_of_the_identity_provider(tmp_path: Path) -> None:
         told(503)
     assert str(secret) in said[0]["error"]
     assert len(said) == 2
+
+
+def test_a_job_that_is_over(guarded: Guarded) -> None:
+    """Who may write to a part of its topics is not told of the others, neither when he commits nor when he stages."""
+    guarded.allow(rule(Resource.TRANSACTIONAL_ID, "over", Op.WRITE), rule(Resource.TOPIC, "mine", Op.WRITE))
+    with guarded.native(ADMIN) as admin, guarded.native() as eve:
+        tokens = []
+        for topic in ("mine", "hidden"):
+            admin.call(m.CreateTopic(topic))
+            staged = admin.call(m.Stage(topic, "over", f"task {topic}", "1", 600_000))
+            header = {"producer_id": staged.producer_id, "producer_epoch": staged.producer_epoch, "base_sequence": 0}
+            data = batch.encode([b"k"], [b"v"], timestamps=1000, **header)
+            admin.call(m.Batch(staged.handle, 0, data))
+            tokens.append(admin.call(m.SealStaged("over", staged.stage, 1)).token)
+        assert len(admin.call(m.CommitStaged("over", tokens, 30_000)).published) == 2
+        for some in ([], tokens):
+            with pytest.raises(errors.AuthorizationFailed, match="each topic of the job") as refused:
+                eve.call(m.CommitStaged("over", some, 1000))
+            assert "hidden" not in str(refused.value)
+        admin.call(m.DeleteTopic("hidden"))
+        admin.call(m.CreateTopic("hidden"))
+        with pytest.raises(errors.UnknownTopic, match="a topic that it was published to") as unknown:
+            eve.call(m.Stage("mine", "over", "another", "1", 600_000))
+        assert "hidden" not in str(unknown.value)
+        assert "topic" not in unknown.value.details
