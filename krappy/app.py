@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import signal
 import socket
 import ssl
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy import descriptors, extras
+from krappy import descriptors, endings, extras
 from krappy.addresses import EVERYWHERE, bound_address, reached, written
 from krappy.broker.broker import LocalBroker as Engine
 from krappy.broker.clock import Clock
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
 from krappy.cluster.lookout import Lookout
-from krappy.errors import KrappyError, ShuttingDown, Unavailable
+from krappy.errors import KrappyError, ShuttingDown, StorageError, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
 from krappy.ports.tokens import TokensPort
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from krappy.server.tokens import Tokens
 
 Report = Callable[..., None]
-STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
 KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 OTHERS = {NATIVE: "native", HTTP: "http"}  # listeners that are not Kafka's, and their names among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
@@ -443,11 +440,13 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             if not told.is_set():  # a second one changes nothing
                 broker.begin_stop()
                 report("broker_stopping", signal=signal.Signals(number).name)
-                _bound_stop(report)
+                endings.bound_stop(report)
                 told.set()
 
     async def run() -> None:
         async with broker:
+            room = broker.engine.room
+            room.abort = partial(endings.end_at_once, report)
             gc.freeze()  # recovered objects live as long: with 10,000 topics, to look at them takes 0.3 s
             report(
                 "broker_ready",
@@ -461,6 +460,8 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
                 ready(broker)
             broker.engine.spawn(give_back, broker.engine.machine.resident_bytes)
             await told.wait()
+            with suppress(StorageError):
+                await room.look()  # what is closed is written, by paths
 
     stops = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -476,19 +477,6 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             if not (told.is_set() and isinstance(error, ShuttingDown)):  # a signal that came during recovery
                 raise error from None
     report("broker_stopped")
-
-
-def _bound_stop(report: Report) -> None:
-    """Ends the process when a stop takes longer than `STOP_LIMIT_S`. That is safe: what is acknowledged is on disk."""
-
-    def give_up() -> None:
-        report("stop_timed_out", seconds=STOP_LIMIT_S)
-        faulthandler.dump_traceback()
-        os._exit(1)
-
-    timer = threading.Timer(STOP_LIMIT_S, give_up)
-    timer.daemon = True
-    timer.start()
 
 
 def first_error(group: BaseException) -> BaseException:

@@ -43,6 +43,7 @@ ERROR = {
     "coordinator_reloaded",
     "catalog_lost",
     "data_folder_away",
+    "data_folder_replaced",
 }
 WARNING = {
     "accept_failed",

@@ -25,7 +25,7 @@ STUCK = """
 import sys
 from pathlib import Path
 import trio
-from krappy import app
+from krappy import app, endings
 from krappy.settings import server as config
 from krappy.server.server import Server
 
@@ -33,7 +33,7 @@ async def finish(self):
     await trio.sleep_forever()
 
 Server.finish = finish
-app.STOP_LIMIT_S = 0.3
+endings.STOP_LIMIT_S = 0.3
 settings = config.load({"data": Path(sys.argv[1]), "listen_native": "127.0.0.1:0"}, {})
 report = lambda event, **facts: print(event, flush=True)
 trio.run(lambda: app.serve(settings, report=report))

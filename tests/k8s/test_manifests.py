@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import krappy.app
+from krappy.endings import STOP_LIMIT_S
 from krappy.settings.server import load
 from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only, validate
 
@@ -110,7 +110,7 @@ def test_memory_fits(any_manifests: list[Manifest], tmp_path: Path) -> None:
 def test_the_grace_period_fits_the_graceful_stop(any_manifests: list[Manifest]) -> None:
     pod = only(any_manifests, "StatefulSet")["spec"]["template"]["spec"]
     [slept] = re.findall(r"time\.sleep\((\d+)\)", str(container(any_manifests)["lifecycle"]["preStop"]))
-    assert pod["terminationGracePeriodSeconds"] > int(slept) + krappy.app.STOP_LIMIT_S
+    assert pod["terminationGracePeriodSeconds"] > int(slept) + STOP_LIMIT_S
 
 
 def test_the_budget_fits_the_replicas(manifests: list[Manifest]) -> None:

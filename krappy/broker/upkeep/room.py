@@ -10,7 +10,9 @@ A file, the ballast, reserves a part of the disk (store/ballast.py). Let `kept` 
 Without a ballast (`ballast_bytes` is 0) events are refused only when the disk refuses them.
 
 Events are refused as well while the folder of the logs is not where it was: a file that is open takes them also then,
-and they would be lost with it. A broker of a cluster leaves it meanwhile (krappy/cluster/member.py).
+and they would be lost with it. A broker of a cluster leaves it meanwhile (krappy/cluster/member.py). If another folder
+with data stands in its place, the broker ends as if it were killed (`abort`): RocksDB, a new segment and a deletion go
+by paths, so they would change that one, and what was stored so would be missing in the own folder.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ class Room:
         self._left: float = math.inf  # bytes of events that may be accepted before the next look
         self.away = False  # whether the folder of the logs was not there at the last look
         self.moved = Signal()  # fired when that has changed
+        self.abort: Callable[[], None] = lambda: None  # ends the process at once; a broker within a program can't
+        self._replaced = False  # whether something else was in its place at the last look
         self._told = False, False  # whether events were refused, and the folder was away, as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
@@ -82,6 +86,8 @@ class Room:
                 self._drop_all()
             else:
                 self._runtime.report("events_taken_again", space=str(self.space))
+        if self._replaced:
+            self.abort()
         if self.away:
             raise StorageError(self.refusal)
 
@@ -104,7 +110,9 @@ class Room:
             self.refusal = (
                 f"the folder {self._folder} was moved, removed or unmounted: events are taken again once it is back"
             )
+            self._replaced = self._is_replaced()
             return
+        self._replaced = False
         found = space(self._folder)
         kept = self.kept = self._ballast.wanted(found.total)
         if not kept:
@@ -132,8 +140,20 @@ class Room:
                     self._logs = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                     weakref.finalize(self, os.close, self._logs)
                 return not os.path.samestat(os.stat(folder), os.fstat(self._logs))
-            except FileNotFoundError:
-                return self._logs >= 0  # before the first start there is none
+            except OSError as error:  # no folder, or a file or a broken link in its place, a stale mount
+                if self._logs < 0 and not isinstance(error, FileNotFoundError):  # before the first start there is none
+                    raise
+                return self._logs >= 0
+
+    def _is_replaced(self) -> bool:
+        """Whether paths lead to folders of something else than this broker: its logs are not where they were."""
+        if os.path.lexists(self._folder / "topics"):
+            return True
+        try:
+            own = os.path.samestat(os.stat(self._folder), os.stat("..", dir_fd=self._logs))
+        except OSError:
+            own = False
+        return not own and any(os.path.lexists(self._folder / each) for each in ("meta", "views"))
 
     def _full(self, found: Space) -> str:
         return (
