@@ -6,10 +6,10 @@ as Kafka has them. The files of `users_dir` are users, too: a file's name is the
 They are in no znode, and win over these. Files that change are seen within `LOOK_SECONDS`. One that is no password, as
 an empty one, is told; its user stays as he was, and the others' files count.
 
-Nobody learns whether there is a user: an unknown one gets a credential that looks like another user's, each time the
-same, and checking a password takes as long. What an unknown one gets is made of a secret that the cluster keeps
-(`/security/users_secret`) and nobody else knows, and of nothing that changes with other users or with a restart: else
-whose salt changes, and whose does not, would tell it. The salts of users in files are made likewise.
+Nobody learns whether there is a user: an unknown one gets credentials that look like those of one other user, each time
+the same, and checking a password against them is as much work. What an unknown one gets is made of a secret that the
+cluster keeps (`/security/users_secret`) and nobody else knows, and of nothing that changes with other users or with a
+restart: else whose salt changes, and whose does not, would tell it. The salts of users in files are made likewise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from krappy.errors import ConfigError, ConnectionLost, InvalidRequest, StorageEr
 from krappy.ports.users import Credentials, Took, untold
 
 Texts = Mapping[str, str]  # the settings of a user's znode
-Shapes = AbstractSet[tuple[int, int]]  # bytes of the salt, iterations
+Profile = tuple[tuple[str, int, int], ...]  # of each credential of a user: mechanism, bytes of the salt, iterations
+USUAL: Profile = tuple((each, SALT, ITERATIONS) for each in sorted(HASHES))
 LOOK_SECONDS = 10.0  # between two looks at the files of `users_dir`
 KEPT = 10_000  # passwords that proved right, whose hashes are kept
 LONGEST_PASSWORD = 4096  # bytes of a file, which may end with a line feed
@@ -52,7 +53,7 @@ class Users:
         self._seen: Mapping[str, bytes] = {}  # HMACs of the passwords in the files as they were read
         self._bad: Mapping[str, str] = {}  # why files are no passwords, by their names
         self._read: tuple[Mapping[str, Texts] | None, Mapping[str, Credentials]] = (None, {})  # the image's, read
-        self._shapes: tuple[object, object, Mapping[str, Shapes]] = (None, None, {})  # of those and of these files'
+        self._seen_profiles: tuple[object, object, AbstractSet[Profile]] = (None, None, frozenset())  # of these two
         self._secret = os.urandom(32)  # of this process
         self._kept = self._secret  # the cluster's, once it is known
         self._right: OrderedDict[bytes, None] = OrderedDict()  # HMACs of passwords that proved right, the oldest first
@@ -82,22 +83,22 @@ class Users:
             self._read = held, found
         return self._read[1]
 
-    def _shapes_of(self, mechanism: str) -> Shapes:
-        """The shapes of all users' credentials for it. Anybody may ask, so they are gone through once for each
-        change."""
+    def _profiles(self) -> AbstractSet[Profile]:
+        """Those of all users. Anybody may ask, so they are gone through once for each change."""
         stored, files = self._stored(), self._of_files
-        if self._shapes[0] is not stored or self._shapes[1] is not files:
-            shapes: dict[str, set[tuple[int, int]]] = {each: set() for each in HASHES}
-            for credentials in self.all.values():
-                for each in credentials.values():
-                    shapes[each.mechanism].add((len(each.salt), each.iterations))
-            self._shapes = stored, files, shapes
-        return self._shapes[2][mechanism] or {(SALT, ITERATIONS)}
+        if self._seen_profiles[0] is not stored or self._seen_profiles[1] is not files:
+            found = {_profile(each) for each in self.all.values() if each}
+            self._seen_profiles = stored, files, found
+        return self._seen_profiles[2]
+
+    def _like(self, user: str, mechanism: str = "") -> Profile:
+        """What an unknown user's credentials look like: as those of a user who is there and has one for `mechanism`.
+        The name decides whose; new ones take the place of others for some names alone."""
+        found = [each for each in self._profiles() if not mechanism or mechanism in (shape[0] for shape in each)]
+        return max(found or [USUAL], key=lambda profile: self._mixed(f"{profile} {user}"))
 
     def _unknown(self, user: str, mechanism: str) -> ScramCredential:
-        """As a credential of a user who is there: of one of the shapes that these have, which the name decides. A new
-        shape takes the place of others for some names alone."""
-        salt, iterations = max(self._shapes_of(mechanism), key=lambda shape: self._mixed(f"{mechanism} {shape} {user}"))
+        [(salt, iterations)] = [shape[1:] for shape in self._like(user, mechanism) if shape[0] == mechanism]
         random = os.urandom(len(self._mixed("")))
         return ScramCredential(mechanism, self._salt(mechanism, user, salt), iterations, random, random)
 
@@ -130,8 +131,11 @@ class Users:
         return right
 
     def _checked(self, user: str) -> ScramCredential:
-        """The credential that a password of the user is checked against."""
-        return next(iter(self._find(user).values()), None) or self._unknown(user, "SCRAM-SHA-512")
+        """The credential that a password of the user is checked against: of several the one for SHA-256, which takes
+        half the time."""
+        if found := self._find(user):
+            return found[min(found)]
+        return self._unknown(user, min(self._like(user))[0])
 
     def _proof(self, credential: ScramCredential, password: str) -> bytes:
         return hmac.digest(self._secret, credential.stored_key + password.encode(errors="surrogateescape"), "sha256")
@@ -237,6 +241,10 @@ class Users:
         }
         self._seen = seen
         return bad
+
+
+def _profile(credentials: Credentials) -> Profile:
+    return tuple(sorted((each.mechanism, len(each.salt), each.iterations) for each in credentials.values()))
 
 
 def _timed_check(credential: ScramCredential, password: str) -> tuple[bool, float]:

@@ -1,0 +1,106 @@
+"""Nothing that a stranger sees tells whether there is a user: neither the work that a password takes, nor what he is
+asked for. The time follows from the work."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from trio.testing import trio_test
+
+from krappy.core.security.scram import HASHES, SALT, ScramCredential
+from krappy.errors import AuthenticationFailed
+from krappy.testing.running import run_broker
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from krappy.wire.kafka.codes import Code
+from tests.broker.engine import running
+from tests.handlers.raw import Raw as Native
+from tests.kafka.raw import Raw as Kafka
+from tests.security.test_sasl import SECRET, users_dir
+
+Work = Counter[tuple[str, int]]  # iterations, by hash
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """What is hashed from now on."""
+    hashed: Work = Counter()
+    make = hashlib.pbkdf2_hmac
+
+    def counted(name: str, password: bytes, salt: bytes, iterations: int, *more: Any) -> bytes:
+        hashed[name, len(salt)] += iterations
+        return make(name, password, salt, iterations, *more)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    return hashed
+
+
+def test_an_unknown_user_is_as_much_work_as_one_who_is_there(tmp_path: Path, work: Work) -> None:
+    folder = users_dir(tmp_path / "users", ada=SECRET)
+    listeners = {f"listen_{each}": "SASL_PLAINTEXT://127.0.0.1:0" for each in ("kafka", "native", "http")}
+    with run_broker(
+        tmp_path / "data",
+        durability="os",
+        users_dir=folder,
+        super_users="User:ada",
+        sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        insecure_listeners="allow",
+        failed_authentication_delay_ms=0,
+        **listeners,
+    ) as broker:
+        with broker.connect(user="ada", password=SECRET) as client:
+            client.security.set_password("stored", "pw")
+
+        def by_kafka(user: str) -> None:
+            with Kafka(broker.kafka_addresses["SASL_PLAINTEXT"]) as raw:
+                raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"})
+                told = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": f"\0{user}\0wrong".encode()})
+                assert told["error_code"] == Code.SASL_AUTHENTICATION_FAILED
+
+        def by_native(user: str) -> None:
+            with Native(broker.address) as raw, pytest.raises(AuthenticationFailed):
+                raw.call(m.Authenticate("PLAIN", f"\0{user}\0wrong".encode()))
+
+        def by_http(user: str) -> None:
+            at = f"http://{broker.http_address}/api/v1/topics"
+            assert httpx.get(at, auth=(user, "wrong"), trust_env=False).status_code == 401
+
+        for way in (by_kafka, by_native, by_http):
+            took = []
+            for user in ("ada", "stored", "nobody", "nobody-else"):
+                work.clear()
+                way(user)
+                took.append(dict(work))
+            assert took[0], way
+            assert all(each == took[0] for each in took), (way, took)
+
+
+@trio_test
+async def test_whom_there_is_not_looks_in_all_like_one_of_those_there_are(tmp_path: Path, work: Work) -> None:
+    """Of users with other credentials: what a password is checked against, and what SCRAM tells, are one user's."""
+    ways = {"both": {"SCRAM-SHA-256": 8192, "SCRAM-SHA-512": 8192}, "old": {"SCRAM-SHA-256": 4096}}
+    ways |= {"strong": {"SCRAM-SHA-512": 10_000}, "mixed": {"SCRAM-SHA-256": 6000, "SCRAM-SHA-512": 4096}}
+
+    async with running(tmp_path) as broker:
+        for name, wanted in ways.items():
+            made = {each: ScramCredential.of(each, "pw", bytes(SALT), count) for each, count in wanted.items()}
+            await broker.users.alter(name, made)
+        whole = {
+            (("sha256", SALT), 8192): {(8192, 8192)},
+            (("sha256", SALT), 4096): {(4096, 8192), (4096, 10_000), (4096, 4096)},
+            (("sha512", SALT), 10_000): {(8192, 10_000), (4096, 10_000), (6000, 10_000)},
+            (("sha256", SALT), 6000): {(6000, 4096)},
+        }
+        seen = set()
+        for number in range(60):
+            work.clear()
+            assert not await broker.users.check(f"nobody-{number}", "wrong", "127.0.0.1")
+            [cost] = work.items()
+            assert tuple(broker.users.credential(f"nobody-{number}", each).iterations for each in HASHES) in whole[cost]
+            seen.add(cost)
+        assert seen == set(whole)
