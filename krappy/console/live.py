@@ -20,6 +20,7 @@ from krappy.errors import AuthorizationFailed, KrappyError
 
 Hold = Callable[[Callable[[AuthorizationFailed], None]], Callable[[], None] | None]
 KEEP_ALIVE_SECONDS = 15.0
+LOOK_SECONDS = 0.5  # between two looks whether its reader may still see it
 OVER = "the session has ended: log in again"
 HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
@@ -27,8 +28,9 @@ HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 class EventStream:
     """An answer (ASGI) that is a live view: `event:`, `data:` (JSON), and `id:`, the cursor to resume from.
 
-    `binary`: the same as msgpack maps, one after the other. `allowed`: called every KEEP_ALIVE_SECONDS; the view ends
-    when it returns False. `hold`: as `AccessPort.hold` for what the view shows; the view ends when it is not allowed.
+    `binary`: the same as msgpack maps, one after the other. `allowed`: called every LOOK_SECONDS, and before each part;
+    the view ends when it returns False. `hold`: as `AccessPort.hold` for what the view shows; the view ends when it is
+    not allowed.
     `payer`: who pays for its bytes, and its time on the event loop.
     """
 
@@ -49,15 +51,19 @@ class EventStream:
         self._hold = hold
         self._pacer = pacer
         self._turn = trio.Lock()
+        self._refused = False  # it is not allowed any more
+        self._over = False  # why it ends was told: nothing follows
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         kind = MSGPACK.encode() if self._binary else b"text/event-stream; charset=utf-8"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind), *HEADERS]})
         make = _packed if self._binary else _lines
 
-        async def put(body: bytes) -> None:
+        async def put(body: bytes, *, last: bool = False) -> None:
             async with self._turn:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                if not self._over and (last or self._stands()):
+                    self._over = last
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async def push(event: str, data: Any, id: str | None = None, stands: Callable[[], bool] = lambda: True) -> bool:
             """Whether it was sent: not if it does not stand any more once the quota has room for it."""
@@ -66,13 +72,15 @@ class EventStream:
             await self._payer.part(len(body), stands)
             if not stands():
                 return False
+            if not self._stands():
+                raise HttpError(401, "NOT_LOGGED_IN", OVER)
             await put(body)
             await self._payer.turn()
             return True
 
         async def end(problem: Problem) -> None:
             """No quota delays it."""
-            await put(make("problem", problem, None))
+            await put(make("problem", problem, None), last=True)
 
         async with trio.open_nursery() as nursery:
             revoked = Revocation()
@@ -93,12 +101,18 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _keep_alive(self, put: Any, end: Any, scope: trio.CancelScope) -> None:
-        while True:
-            await trio.sleep(KEEP_ALIVE_SECONDS)
-            if not self._allowed():
-                await end(HttpError(401, "NOT_LOGGED_IN", OVER).problem)
-                scope.cancel()
-            await put(_packed("alive", None, None) if self._binary else b":\n\n")
+        due = trio.current_time() + KEEP_ALIVE_SECONDS
+        while self._stands():
+            await trio.sleep(min(LOOK_SECONDS, KEEP_ALIVE_SECONDS))
+            if self._stands() and trio.current_time() >= due:
+                await put(_packed("alive", None, None) if self._binary else b":\n\n")
+                due = trio.current_time() + KEEP_ALIVE_SECONDS
+        await end(HttpError(401, "NOT_LOGGED_IN", OVER).problem)
+        scope.cancel()
+
+    def _stands(self) -> bool:
+        self._refused = self._refused or not self._allowed()  # it tells the audit, once
+        return not self._refused
 
 
 class Revocation:

@@ -35,7 +35,7 @@ class Views:
         )
         self.quotas = ClientQuotas(runtime)
         self.sent = self.problems = 0
-        self.stand = True
+        self.stand = self.allowed = True
         self.revoked: list[Any] = []
 
     def allow(self, rate: float, key: QuotaKey = QuotaKey.CONSUME) -> None:
@@ -54,7 +54,7 @@ class Views:
 
     async def show(self) -> None:
         payer = HttpPayer(self.quotas, "ada", needs=needs.topic(Op.READ))
-        stream = EventStream(self, PaidPacer(Pacer(), payer), lambda: True, self._hold, payer, binary=False)
+        stream = EventStream(self, PaidPacer(Pacer(), payer), lambda: self.allowed, self._hold, payer, binary=False)
         await stream({}, trio.sleep_forever, self._send)
 
     def _hold(self, take: Any) -> Any:
@@ -117,6 +117,30 @@ def test_a_view_that_waits_for_its_quota_ends_with_what_it_shows() -> None:
         views.stand = False
 
     assert seconds_to_end(ends) < 1
+
+
+def log_out(views: Views) -> None:
+    views.allowed = False
+
+
+def test_a_view_ends_with_its_session() -> None:
+    """A look was taken every 15 seconds, and no part that was sent meanwhile asked."""
+    assert seconds_to_end(log_out) <= 1
+
+
+def test_nothing_is_shown_after_the_end_of_a_session() -> None:
+    views = Views()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(views.show)
+            while not views.sent:
+                await trio.lowlevel.checkpoint()
+            log_out(views)
+            sent = views.sent
+        assert (views.sent, views.problems) == (sent, 1)
+
+    simulate(main)
 
 
 def test_a_quota_that_changes_counts_at_once() -> None:

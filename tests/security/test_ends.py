@@ -93,6 +93,30 @@ def test_a_live_page_that_was_opened_with_a_password_ends_with_it(tmp_path: Path
         assert json.loads(last.removeprefix("data:"))["code"] == "NOT_LOGGED_IN"
 
 
+@pytest.mark.parametrize("view", ["/topics/seen/tail", "/topics/seen/watch"])
+@pytest.mark.parametrize("end", ["logout", "deletion"])
+def test_nothing_is_shown_of_a_live_page_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: str, end: str
+) -> None:
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 3600.0)
+    with broker_of(tmp_path) as (broker, client):
+        client.create_topic("seen")
+        client.security.set_password("carl", "c")
+        client.add_acls([AclInfo("topic", "seen", "User:carl", "read")])
+        with browser(broker, "carl", "c") as carl, browser(broker) as ada, carl.stream("GET", view) as answer:
+            lines = answer.iter_lines()
+            assert any(line in ("event: start", "event: end_of_snapshot") for line in lines)
+            if end == "logout":
+                carl.post("/logout", headers=CHANGES).raise_for_status()
+            else:
+                client.security.delete_user("carl")
+            event = {"key": "k", "value": "after"}
+            ada.post("/topics/seen/events", json=event, headers=CHANGES, auth=("ada", SECRET)).raise_for_status()
+            told = list(lines)
+        assert "NOT_LOGGED_IN" in told[-2]
+        assert "after" not in str(told)
+
+
 def test_an_empty_authorization_makes_no_more_of_a_session(tmp_path: Path) -> None:
     """A request with it stands on its cookie."""
     with broker_of(tmp_path) as (broker, client), browser(broker, "ada", SECRET) as http:
