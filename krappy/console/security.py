@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 
 from krappy.console.attempts import WrongToken
 from krappy.console.problems import HttpError
-from krappy.console.sessions import SESSION_MS, ConsoleSession, Sessions
+from krappy.console.sessions import MOST, MOST_OF_ONE, SESSION_MS, ConsoleSession, Sessions
 from krappy.core.security.oauthbearer import OAUTHBEARER, TokenClaims, TokenRefused
 from krappy.core.security.principal import Principal
 from krappy.ports.tokens import TokensPort
@@ -130,7 +130,8 @@ class Guard:
 
     def log_in(self, principal: Principal, now: int, lasts: int = SESSION_MS) -> str:
         """The cookie of a new session. `lasts`: ms."""
-        return self.sessions.open(now, principal, self.stamp(principal), lasts)
+        most = MOST if principal.name == CONSOLE.name else MOST_OF_ONE  # those who have the token are many people
+        return self.sessions.open(now, principal, self.stamp(principal), lasts, most)
 
     def stamp(self, principal: Principal) -> bytes:
         """Of the password that this user has; it changes with it."""

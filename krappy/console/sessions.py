@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import math
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
@@ -18,7 +19,8 @@ SESSION_MS = 12 * 3600 * 1000
 OVER = "its time is over"
 TOO_MANY = "there are too many sessions"
 Ended = Callable[[Principal, str], None]
-MOST = 1000  # sessions at a time; with one more the oldest of its user ends, or of all if he has none
+MOST = 1000  # sessions at a time; with one more the oldest ends of the user who has most
+MOST_OF_ONE = 100  # of one user; with one more his oldest ends
 
 
 class ConsoleSession(NamedTuple):
@@ -40,17 +42,36 @@ class Sessions:
         self._number = 0
         self._next = math.inf  # no session ends before this
 
-    def open(self, now: int, principal: Principal = ANONYMOUS, stamp: bytes = b"", lasts: int = SESSION_MS) -> str:
-        """Opens a session; returns its cookie's value. `now`: ms by the steady clock. `lasts`: ms."""
+    def open(
+        self,
+        now: int,
+        principal: Principal = ANONYMOUS,
+        stamp: bytes = b"",
+        lasts: int = SESSION_MS,
+        most: int = MOST,
+    ) -> str:
+        """Opens a session; returns its cookie's value. `now`: ms by the steady clock. `lasts`: ms. `most`: how many
+        this user may have."""
         self._number += 1
-        while len(self._open) >= MOST:
-            own = (number for number, each in self._open.items() if each.principal.name == principal.name)
-            self._ended(self._open.pop(next(own, next(iter(self._open)))).principal, TOO_MANY)
+        self._make_room(principal.name, most)
         until = now + lasts
         self._next = min(self._next, until)
         self._open[self._number] = ConsoleSession(until, principal, stamp)
         told = f"{until}.{self._number}"
         return f"{told}.{self._sign(told)}"
+
+    def _make_room(self, name: str, most: int) -> None:
+        """For a session of this user. Nobody's logins end sessions of those who have fewer."""
+        while True:
+            count = Counter(each.principal.name for each in self._open.values())
+            if count[name] >= most:
+                whose = name
+            elif len(self._open) >= MOST:
+                whose = max(count, key=lambda each: (count[each], each == name))
+            else:
+                return
+            oldest = next(number for number, each in self._open.items() if each.principal.name == whose)
+            self._ended(self._open.pop(oldest).principal, TOO_MANY)
 
     def expire(self, now: int) -> None:
         """Ends the sessions whose time is over."""

@@ -155,6 +155,21 @@ def test_a_user_with_many_sessions_ends_his_own() -> None:
     assert sessions.close_all(1) == MOST - 1
 
 
+def test_a_user_with_many_sessions_ends_none_of_one_who_has_few() -> None:
+    sessions, bob, ada, eve = Sessions(b"secret", 0), *(Principal(name=name) for name in ("bob", "ada", "eve"))
+    bobs = [sessions.open(0, bob)]
+    many = [sessions.open(0, ada) for _ in range(MOST - 1)]
+    new = [sessions.open(0, eve), sessions.open(0, bob)]
+    assert [bool(sessions.find(cookie, 1)) for cookie in bobs + many[:3] + new] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
 def test_a_session_ends_and_cannot_be_made_up() -> None:
     guard, other = Guard(TOKEN, local=True), Guard(TOKEN + "!", local=True)
     headers = {"host": "x"}

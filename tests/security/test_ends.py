@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from krappy.app import Broker
 from krappy.blocking import Client
 from krappy.broker import authorizer, users
 from krappy.clients.acls import AclInfo
-from krappy.console import attempts, live, paying
+from krappy.console import attempts, live, paying, security
 from krappy.core.security.acl import Acl, Pattern, Permission
 from krappy.core.security.operations import Grant, Op, Resource
 from krappy.core.security.principal import Principal
@@ -115,6 +115,15 @@ def test_nothing_is_shown_of_a_live_page_after_its_end(
             told = list(lines)
         assert "NOT_LOGGED_IN" in told[-2]
         assert "after" not in str(told)
+
+
+def test_a_users_logins_end_his_oldest_session_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security, "MOST_OF_ONE", 3)
+    with broker_of(tmp_path) as (broker, _), browser(broker, "ada", SECRET) as ada, ExitStack() as stack:
+        bobs = [stack.enter_context(browser(broker, "bob", "b")) for _ in range(5)]
+        assert [each.get("/topics").status_code for each in (*bobs, ada)] == [401, 401, 200, 200, 200, 200]
 
 
 def test_an_empty_authorization_makes_no_more_of_a_session(tmp_path: Path) -> None:
