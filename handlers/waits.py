@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 LONGEST_MS = 600_000
 
 
-def bounded_ms(asked_ms: int) -> int:
-    """The wait that was asked for, between 0 and `LONGEST_MS`."""
-    return max(0, min(asked_ms, LONGEST_MS))
+def bounded_ms(asked_ms: int, seconds: float = math.inf) -> int:
+    """The wait that was asked for, between 0 and `LONGEST_MS`, and for so many seconds at most."""
+    return math.ceil(max(0, min(asked_ms, LONGEST_MS, 1000 * seconds)))

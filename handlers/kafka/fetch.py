@@ -8,6 +8,7 @@
 - There are no fetch sessions (KIP-227). The answer's session id is 0, which tells the client to name all its partitions
   each time. A request with session epoch 0 or -1 names them all, and is served. Any other epoch continues a session:
   FETCH_SESSION_ID_NOT_FOUND.
+- One whose login ends while it waits is answered without partitions then.
 - A consumer that is over its quota is answered without partitions (KIP-219). One that has a quota gets what it may have
   in a second, or one batch.
 - A replica, which names its broker id, reads differently: replica_fetch.py.
@@ -176,7 +177,7 @@ class Fetch:
             self._moved[id(source)] = by_source[id(source)]
 
         sources = [wanted.source for wanted in self.wanted if wanted.source is not None]
-        seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
+        seconds = bounded_ms(self.request["max_wait_ms"], self.session.proved_for) / 1000
         if len(sources) > LARGE:
             seconds = min(seconds, LARGE_SECONDS)
         await self.session.broker.wait_for_moves(sources, self.enough, seconds, told=moved)
@@ -206,6 +207,8 @@ class Fetch:
             return NOTHING
         self._share = share
         async with self.session.answering(self._room) as room:
+            if not self.session.proved_for:
+                return NOTHING
             await self._find_again()
             found = await read_all(self.session, room, self._reads)
             while await self._find_again():

@@ -315,7 +315,7 @@ class ReplicaFetch:
     # --- when to answer
 
     async def _until_news(self) -> None:
-        seconds = min(bounded_ms(self.request["max_wait_ms"]) / 1000, self.watch.until_due())
+        seconds = min(bounded_ms(self.request["max_wait_ms"], self.session.proved_for) / 1000, self.watch.until_due())
         await self.session.broker.wait_for_moves([self.watch], self.watch.some_news, seconds)
 
     # --- the answer

@@ -264,7 +264,7 @@ async def share_fetch(session: KafkaSessionPort, request: Message, version: int)
             errors |= await asked.add_partitions()
             if request["max_records"] > 0 and room > 0 and not asked.renews:
                 at_once = bool(errors) or bool(refused)
-                rows, more = await _acquired(asked, room, 0 if at_once else bounded_ms(request["max_wait_ms"]))
+                rows, more = await _acquired(asked, room, 0 if at_once else request["max_wait_ms"])
                 errors |= more
     except (AuthorizationFailed, Refused) as error:
         asked.connection.end(asked.group, asked.member)
@@ -294,13 +294,15 @@ async def _acquired(asked: ShareRequest, room: int, wait_ms: int) -> tuple[dict[
     session, request = asked.session, asked.request
     ids: dict[tuple[str, int], At] = {}
     clock = session.broker.clock
-    deadline = clock.steady_ms() + wait_ms
+    deadline = clock.steady_ms() + bounded_ms(wait_ms, session.proved_for)
     errors: dict[At, KrappyError] = {}
     while True:
         left = max(0, deadline - clock.steady_ms())
         ids |= asked.open_ids()
         some = await asked.group.until_some(asked.member, left, lambda: asked.is_outdated)
         async with session.answering(room) as allowed:
+            if not session.proved_for:  # its login has ended while it waited
+                return {}, errors
             outdated = asked.is_outdated
             errors |= asked.check_access()
             ids |= asked.open_ids()  # another connection of the session may have added partitions while this one waited

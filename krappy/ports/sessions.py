@@ -90,6 +90,10 @@ class PacedPort(Protocol):
         """Lets others have their turn, in the middle of long work."""
 
     @property
+    def proved_for(self) -> float:
+        """Seconds until its peer has to log in anew; infinite: never."""
+
+    @property
     def throttled(self) -> float:
         """Seconds for which `throttle` has kept it silent, over its life."""
 

@@ -8,8 +8,9 @@ Rules, kept here:
   the connection ends.
 - A session may have an end (`connections_max_reauth_ms`), and one by a token ends with that, at the latest: the
   connection is then locked again, until its peer has logged in anew (KIP-368), as the same user, whose groups may have
-  changed. What it waits for goes on. Requests of the native protocol may last for
-  ever (watches): there the peer has `authentication_timeout_ms`, as at first.
+  changed. A read of Kafka's protocol that waits is answered then, without events (`proved_for`), and a login that is
+  behind it begins; other waits go on. Requests of the native protocol may last for ever (watches): there the peer has
+  `authentication_timeout_ms`, as at first.
 - A certificate that is not valid now lets nobody in, and a connection ends with the certificate that its peer has
   shown, or one that vouches for it, whoever has logged in on it. TLS does not look at that when a peer goes on with a
   session of before.
@@ -223,6 +224,11 @@ class Entrance:
     _barred = False  # no further request begins, whatever has come
     _endless = False  # its requests may last for ever
     _stands_on = NOBODY  # the authorities by which its peer's certificate is good
+
+    @property
+    def proved_for(self) -> float:
+        """See PacedPort."""
+        return 0.0 if self._locked else max(0.0, self._until - trio.current_time())
 
     def _stop_reading(self) -> None:
         raise NotImplementedError

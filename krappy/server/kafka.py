@@ -169,6 +169,8 @@ class KafkaConnection(Channel):
             frame = memoryview(encode_request(ApiKey.SASL_AUTHENTICATE, 0, 0, self.session.client_id, body))[4:]
         header = parse_header(frame)
         key, version = header.api_key, header.version
+        if self._until < math.inf and not self._locked and not self.proved_for:
+            self._time_is_over()  # before the server looks
         if self._locked and key not in LOGGING_IN:
             self._tell_ended("a request came before its sender had logged in again")
             raise ProtocolError("a request before its sender has logged in")

@@ -50,6 +50,10 @@ class Paced:
         return self._peer.ready
 
     @property
+    def proved_for(self) -> float:
+        return self._peer.proved_for
+
+    @property
     def throttled(self) -> float:
         return self._peer.throttled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
@@ -21,6 +22,7 @@ class WillingPeer:
 
     ready = True
     answer_bytes = read_bytes = 32 << 20
+    proved_for = math.inf
     throttled = 0.0
 
     async def pause(self) -> None:
