@@ -11,7 +11,7 @@ from typing import Any
 from krappy import arrow_layout
 from krappy.arrow_layout import binary
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Grant, Op, Resource
 from krappy.entries import columns as entry_columns
 from krappy.entries.entry import pack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, SnapshotGone, UnknownTopic
@@ -22,6 +22,7 @@ from krappy.handlers.native.table import (
     SLICE,
     bounds_size,
     check_size,
+    grants_of,
     look_up_spread,
     moved_since_now,
     partitions_of,
@@ -58,7 +59,7 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     snapshot.owner = str(session.principal)
     snapshots = session.access.snapshots(snapshot.id, Op.READ)
     try:
-        with snapshots.reading(snapshot.id):
+        with session.standing_on(grants_of(topic)), snapshots.reading(snapshot.id):
             size = None if request.measure is None else await snapshot.measure(request.measure)
             ranges = await snapshot.ranges(request.splits)
         check_size(sum(len(bound or b"") for each in ranges for bound in each[1:]), session.answer_bytes, "ranges")
@@ -78,27 +79,28 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
     with session.access.snapshots(request.snapshot, Op.READ).reading(request.snapshot) as snapshot:
         tombstones = snapshot.tombstones if request.tombstones is None else request.tombstones
         most = min(request.max_bytes, MAX_PAGE_BYTES, session.read_bytes)
-        async with session.reading(most), session.answering(most) as room:
-            while True:
-                rows = snapshot.rows(request.partition, following, request.end, max(room, 1), tombstones=tombstones)
-                following = rows.following
-                some = [entry[: entry_columns.END] for entry in rows.entries] if heads_only else rows.entries
-                keys += rows.keys
-                entries += some
-                room -= sum(map(len, rows.keys)) + sum(map(len, some)) + ROW * len(some)
-                if following is None or room <= 0:
-                    break
-                await session.pause()
-            values, offsets, timestamps, headers = entry_columns.columns(entries, wanted)
-            return messages.SnapshotRead(
-                next=following,
-                rows=len(keys),
-                keys=binary(keys) if "key" in wanted else None,
-                values=values,
-                offsets=offsets,
-                timestamps=timestamps,
-                headers=headers,
-            )
+        with session.standing_on([Grant(Resource.TOPIC, snapshot.topic, Op.READ)]):
+            async with session.reading(most), session.answering(most) as room:
+                while True:
+                    rows = snapshot.rows(request.partition, following, request.end, max(room, 1), tombstones=tombstones)
+                    following = rows.following
+                    some = [entry[: entry_columns.END] for entry in rows.entries] if heads_only else rows.entries
+                    keys += rows.keys
+                    entries += some
+                    room -= sum(map(len, rows.keys)) + sum(map(len, some)) + ROW * len(some)
+                    if following is None or room <= 0:
+                        break
+                    await session.pause()
+                values, offsets, timestamps, headers = entry_columns.columns(entries, wanted)
+                return messages.SnapshotRead(
+                    next=following,
+                    rows=len(keys),
+                    keys=binary(keys) if "key" in wanted else None,
+                    values=values,
+                    offsets=offsets,
+                    timestamps=timestamps,
+                    headers=headers,
+                )
 
 
 @serves(messages.KeepSnapshot, needs=needs.cluster(Op.ALTER))

@@ -88,6 +88,7 @@ class SnapshotPort(Protocol):
     """A snapshot that every connection can read."""
 
     id: str
+    topic: str
     owner: str  # the principal that had it taken; "" for none
     tombstones: bool
     offsets: list[tuple[int, int]]

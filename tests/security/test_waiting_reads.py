@@ -73,16 +73,17 @@ async def asked(session: Session, request: Any) -> Any:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda handle: m.GetColumns("t", COLUMN.offsets, COLUMN.data),
-        lambda handle: m.History("t", b"k"),
-        lambda handle: m.ReadLog("t", 0, 0, 1),
-        lambda handle: m.Poll(handle),
+        lambda handle, _: m.GetColumns("t", COLUMN.offsets, COLUMN.data),
+        lambda handle, _: m.History("t", b"k"),
+        lambda handle, _: m.ReadLog("t", 0, 0, 1),
+        lambda handle, _: m.Poll(handle),
+        lambda handle, snapshot: m.ReadSnapshot(snapshot, 0),
     ],
-    ids=["GetColumns", "History", "ReadLog", "Poll"],
+    ids=["GetColumns", "History", "ReadLog", "Poll", "ReadSnapshot"],
 )
 @trio_test
 async def test_who_waits_for_his_quota_is_told_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[int], Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[int, str], Any]
 ) -> None:
     waits, may_read = trio.Event(), trio.Event()
 
@@ -103,11 +104,12 @@ async def test_who_waits_for_his_quota_is_told_nothing(
         session = native_session(broker)
         session.principal = Principal(name="eve")
         handle = (await asked(session, m.ConsumerRegistration(["t"]))).handle
+        snapshot = (await asked(session, m.OpenSnapshot("t"))).snapshot
         monkeypatch.setattr(session, "reading", reading)
         monkeypatch.setattr(type(session), "ready", False)
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(refused, ask(handle))
+                nursery.start_soon(refused, ask(handle, snapshot))
                 await waits.wait()
                 await broker.authorizer.remove([ALLOW])
                 await topic.led(0).publish(record(b"new")).wait()
