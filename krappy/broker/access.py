@@ -24,7 +24,7 @@ from krappy.core.security.acl import OPERATIONS
 from krappy.core.security.operations import CLUSTER_NAME, Grant, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import AuthorizationFailed, InvalidTopic, SecurityDisabled, UnknownTopic
-from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, PartitionPort, StagedJobRow
+from krappy.ports import MOST_LEASES, GroupFacts, Layer, Listed, MemberFacts, PartitionPort, StagedJobRow
 from krappy.ports.audit import Change
 from krappy.settings.topic_table import Changes
 
@@ -329,7 +329,8 @@ class Access:
         return self._broker.kafka_groups if why is None else GroupsElsewhere(self._broker.kafka_groups, why)
 
     def told(self, group: GroupFacts) -> GroupFacts:
-        """A group's description, without the topics that may not be described."""
+        """A group's description, without the topics that may not be described. If there are such, `leased` counts the
+        leases that are listed."""
         if self._guard is None:
             return group
         seen: GroupFacts = {
@@ -338,11 +339,14 @@ class Access:
             "partitions": [each for each in group["partitions"] if self._sees(each["topic"])],
         }
         if "members" in group:
-            seen["members"] = [
-                {**each, "leases": [lease for lease in each.get("leases", []) if self._sees(lease[0])]}
-                for each in group["members"]
-            ]
+            hides = len(seen["topics"]) < len(group["topics"])
+            seen["members"] = [self._told_member(each, hides=hides) for each in group["members"]]
         return seen
+
+    def _told_member(self, member: MemberFacts, *, hides: bool) -> MemberFacts:
+        leases = [lease for lease in member.get("leases", []) if self._sees(lease[0])]
+        leased = sum(last - first + 1 for _, _, first, last, _ in leases) if hides else member["leased"]
+        return {**member, "leased": leased, "leases": leases}
 
     def listed_groups(self, op: Op) -> Iterator[Listed]:
         """All groups that this broker coordinates, as Kafka's tools list them. Raises CoordinatorLoading while some are

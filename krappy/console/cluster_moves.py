@@ -215,7 +215,7 @@ def _reassignment(at: TopicPartition, partition: PartitionImage, lags: Mapping[i
     summary="Moves that would give brokers as many replicas as each other, and partitions several racks",
 )
 async def balance(call: Call, query: BalanceQuery) -> BalanceProposal:
-    """Nothing is moved: give the moves to `/cluster/reassignments`."""
+    """Nothing is moved: give the moves to `/cluster/reassignments`. Topics that may not be described do not count."""
     call.access.cluster(Op.DESCRIBE)
     image, there = call.broker.image, call.access.topics(Op.DESCRIBE)
     moves = [each for each in await trio.to_thread.run_sync(propose, image, query.without) if each.topic in there]
@@ -224,7 +224,7 @@ async def balance(call: Call, query: BalanceQuery) -> BalanceProposal:
     held_after, preferred_after = Counter[int](), Counter[int]()
     moving = 0
     for topic in image.topics.values():
-        for index, each in enumerate(topic.partitions):
+        for index, each in enumerate(topic.partitions) if topic.name in there else ():
             after = changes.get((topic.name, index), each.replicas)
             held.update(each.replicas)
             preferred[each.replicas[0]] += 1

@@ -54,7 +54,8 @@ class LeaseRow(msgspec.Struct):
 
 
 class MemberRow(msgspec.Struct):
-    """`leased`: how many events it holds now. `leases`: which ones, at most 100 runs of offsets."""
+    """`leased`: how many events it holds now. `leases`: which ones, at most 100 runs of offsets. For one who may not
+    describe all topics of the group, `leased` counts those of `leases` alone."""
 
     name: str
     client: str
