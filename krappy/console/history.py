@@ -30,6 +30,8 @@ WRITES = frozenset(("Batch", "Message", "Produce"))
 Rate = Annotated[float, Meta(description="per second, since the point before")]
 Seconds = Annotated[float | None, Meta(description="of the observations since the point before; null: there were none")]
 
+Lag = Annotated[int | None, Meta(description="events, of all topics; null: some may not be described")]
+
 
 class HistoryPoint(msgspec.Struct):
     """The broker's figures at one time."""
@@ -41,8 +43,8 @@ class HistoryPoint(msgspec.Struct):
     write50: Seconds
     write99: Seconds
     sync99: Seconds
-    group_lag: int
-    view_lag: int
+    group_lag: Lag
+    view_lag: Lag
     resident: int
     budget: int
 

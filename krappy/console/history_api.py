@@ -11,7 +11,7 @@ from krappy.console.api import Call, Routes
 from krappy.console.history import EVERY_SECONDS, HistoryPoint
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
-from krappy.core.security.operations import Op
+from krappy.core.security.operations import Op, Resource
 
 routes = Routes("history")
 EVERY_MS = int(EVERY_SECONDS * 1000)
@@ -46,12 +46,26 @@ class GroupsHistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 @routes.get(
     "/history",
-    needs=needs.cluster(Op.DESCRIBE),
+    needs=needs.cluster(Op.DESCRIBE) + needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE),
     summary="The broker's rates, latencies and lags over the last hour",
 )
 async def history(call: Call) -> BrokerHistory:
     call.access.cluster(Op.DESCRIBE)
-    return BrokerHistory(EVERY_MS, list(call.console.history.points))
+    points = list(call.console.history.points)
+    if not await _sees_all(call):  # lags are kept as sums, and would tell of hidden topics
+        points = [msgspec.structs.replace(each, group_lag=None, view_lag=None) for each in points]
+    return BrokerHistory(EVERY_MS, points)
+
+
+async def _sees_all(call: Call) -> bool:
+    """Whether every topic and group of this broker may be described."""
+    access, everything = call.access, call.broker.access()
+    if access.sees is None:
+        return True
+    if len(access.topics(Op.DESCRIBE)) < len(everything.topics(Op.DESCRIBE)):
+        return False
+    groups = await in_slices(each["group"] for each in everything.each_group(Op.DESCRIBE))
+    return all(access.may(Resource.GROUP, group, Op.DESCRIBE) for group in groups)
 
 
 @routes.get("/history/groups", needs=needs.group(Op.DESCRIBE), summary="How far groups were behind, over the last hour")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from krappy.console import history
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.wire import messages as m
-from tests.security.guarded import ADMIN, Guarded, rule
+from tests.process import wait_until
+from tests.security.guarded import ADMIN, Guarded, guarded_broker, rule
 
 
 def test_what_a_member_has_leased(guarded: Guarded) -> None:
@@ -39,3 +45,19 @@ def test_how_many_replicas_a_broker_has(guarded: Guarded) -> None:
         assert {value for name, value in broker.items() if name.endswith(("_before", "_after"))} == {1}
         assert all_seen.get("/cluster/balance")["brokers"][0]["replicas_before"] >= 2
     guarded.take_away()
+
+
+def test_lags_of_the_last_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "EVERY_SECONDS", 0.05)
+    with guarded_broker(tmp_path) as guarded, guarded.native(ADMIN) as admin:
+        guarded.admin.make("hidden")
+        admin.call(m.Message(admin.producer("hidden").handle, b"x"))
+        admin.call(m.Commit("of-hidden", [("hidden", 0, 0)]))
+        describe = [(Resource.CLUSTER, CLUSTER_NAME), (Resource.GROUP, "of-hidden"), (Resource.TOPIC, "hidden")]
+        with guarded.web(ADMIN) as all_seen, guarded.web() as web:
+            wait_until(
+                lambda: [each["group_lag"] for each in all_seen.get("/history")["points"]][-1:] == [1], "it is kept"
+            )
+            for (resource, name), told in zip(describe, (None, None, 1), strict=True):
+                guarded.allow(rule(resource, name, Op.DESCRIBE))
+                assert web.get("/history")["points"][-1]["group_lag"] == told
