@@ -14,8 +14,10 @@ import pytest
 from krappy.errors import KrappyError
 from krappy.records import batch
 from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey, Code
 from tests.crash.ledger import fold
 from tests.crash.tmpfs import Tmpfs
+from tests.kafka.raw import Raw, produce
 from tests.peer import Gone, Peer, Stored
 from tests.process import BrokerProcess, Died, Launcher, broker_process, launcher, wait_until
 
@@ -330,3 +332,26 @@ def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) 
         with Peer(broker.address) as again:
             assert list(again.topics()) == ["kept"]
             assert len(again.read_log("kept")[0]) >= 2
+
+
+def test_batches_behind_one_that_could_not_be_stored_are_told_why(tmp_path: Path) -> None:
+    """And not of a gap in their producer's sequence. They are stored in its order, once there is room."""
+    with broker_process(tmp_path / "data", listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
+        raw.make("t")
+        given = raw.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 60_000}, 4)
+        values = [bytes([65 + number]) * size for number, size in enumerate((200_000, 1, 1, 200_000, 1, 1))]
+
+        def sent(sequence: int) -> Code:
+            facts = {"producer_id": given["producer_id"], "producer_epoch": 0, "base_sequence": sequence}
+            data = batch.encode([b"k"], [values[sequence]], timestamps=1000, **facts)
+            [found] = raw.ask(ApiKey.PRODUCE, produce("t", data), 9)["responses"][0]["partition_responses"]
+            return Code(found["error_code"])
+
+        for first in (0, 3):
+            broker.limit_file_size(100_000)
+            assert [sent(first + each) for each in range(3)] == [Code.KAFKA_STORAGE_ERROR] * 3
+            broker.limit_file_size(None)
+            assert [sent(first + each) for each in (2, 1)] == [Code.KAFKA_STORAGE_ERROR] * 2
+            assert [sent(first + each) for each in range(3)] == [Code.NONE] * 3
+        assert sent(5) == Code.NONE  # a retry
+        assert raw.values("t") == values

@@ -48,6 +48,7 @@ from krappy.waiting import Later, Signal, wait_any
 
 MAX_DRAIN = 16 << 20  # bytes written by one drain, and those of its keys
 MAX_GROUP = 1000  # single records that share one batch
+MAX_UNWRITTEN = 1000  # producers whose batches could not be appended
 MAX_LAG = 8 << 20  # bytes, and those of the keys, that the view may be behind before drains wait for it
 STILL_S, LOOK_S = 10.0, 0.01  # how long a broker that stood still waits to be told of its topic, and how often it looks
 
@@ -62,6 +63,8 @@ class Appender:
         self._ended = Signal()
         self._commit = partition.commit
         self._verification = Verification(partition, self._queue_now)
+        # By producer id, of the first batch that could not be appended: its epoch and sequence, and why.
+        self._unwritten: dict[int, tuple[int, int, KrappyError]] = {}
 
     def publish(
         self,
@@ -270,7 +273,9 @@ class Appender:
         refused: list[tuple[Pending, KrappyError]] = []
         accepted = self._decide(items, judge, refused)
         if accepted:
-            await self._commit.write(accepted, epoch, refused)
+            error = await self._commit.write(accepted, epoch, refused)
+            if error is not None:
+                self._note_unwritten(accepted, error)
         else:
             for item, error in refused:
                 item.reject(error)
@@ -397,6 +402,7 @@ class Appender:
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
             following = follows.get(header.producer_id)
             if following is None:
+                self._check_written(header)
                 original = partition.log.producers.check(header, from_zero=item.own)
                 if original is not None:
                     self._commit.answer_again(original, header, item.laters[0], alone=item.alone)
@@ -412,6 +418,26 @@ class Appender:
             if not item.own:
                 partition.check_transactional(header)
         return False
+
+    def _note_unwritten(self, items: list[Pending], error: KrappyError) -> None:
+        for header in (item.header for item in reversed(items)):  # the first of each producer counts
+            if header.producer_id >= 0 and header.base_sequence >= 0:
+                self._unwritten[header.producer_id] = header.producer_epoch, header.base_sequence, error
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            self._unwritten.clear()
+
+    def _check_written(self, header: BatchHeader) -> None:
+        """Raises, of a batch behind one that could not be appended, the reason for that: told of a gap, librdkafka
+        (2.16) would begin a new epoch, and send batches to other partitions again that are written there."""
+        if header.producer_id not in self._unwritten:
+            return
+        epoch, first, error = self._unwritten[header.producer_id]
+        if epoch != header.producer_epoch or header.base_sequence <= first:
+            del self._unwritten[header.producer_id]  # it comes again, or the producer has given it up
+            return
+        state = self._partition.log.producers.get(header.producer_id)
+        if state is None or state.epoch != epoch or advance(state.sent[-1].last_sequence, 1) == first:
+            raise error
 
 
 def _following(header: BatchHeader) -> tuple[int, int]:

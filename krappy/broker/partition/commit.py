@@ -55,11 +55,11 @@ class GroupCommit:
 
     async def write(
         self, accepted: list[Pending], epoch: int, refused: Iterable[tuple[Pending, KrappyError]] = ()
-    ) -> None:
-        """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written. The
-        batches' Laters are set later: once they are committed, or with the error. `refused`: others, which were refused
-        because of these; they are told with the last of these. If that is not committed, nobody knows whether it was
-        right to refuse them."""
+    ) -> KrappyError | None:
+        """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written; why
+        none was appended, else None. The batches' Laters are set later: once they are committed, or with the error.
+        `refused`: others, which were refused because of these; they are told with the last of these. If that is not
+        committed, nobody knows whether it was right to refuse them."""
         replica = self._replica
         size = sum(item.header.size for item in accepted)
         together = replica.fsync and size <= TOGETHER and not self._waiting
@@ -83,22 +83,22 @@ class GroupCommit:
                 replica.writing.release()
         except (NotLeader, NotEnoughReplicas) as error:
             _reject((*accepted, *(item for item, _ in refused)), error)
-            return
+            return error
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
             _reject((*accepted, *(item for item, _ in refused)), refusal)
-            return
+            return refusal
         self._refused += [RefusedCondition(accepted[-1].end, *each) for each in refused]
         self._await(accepted, size)
         self._appended = accepted[-1].end
         replica.appended(accepted)
         if synced is not None:
             self._synced(*synced)
-            return
+            return None
         if not replica.fsync:
             self._synced_to(self._appended)
-            return
+            return None
         if self._appended <= self._durable:  # by a sync that ended while the write's thread came back: no other comes
             self._synced_to(self._durable)
         elif not self._syncing:
@@ -108,6 +108,7 @@ class GroupCommit:
             await wait_any([replica.landed, replica.moved], lambda: self._bytes <= MAX_WAITING)
         if not replica.replicas.enough:  # none of them counts in `_bytes`
             await self.on_disk()
+        return None
 
     def _await(self, appended: list[Pending], size: int) -> None:
         """Takes what was appended just now. While too few replicas are in sync nothing is committed: then those who
