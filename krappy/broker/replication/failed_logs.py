@@ -12,9 +12,10 @@ not be opened, or if it has lost events that were acknowledged. `healing.next_st
    that nobody brings it back for what it fetched before. Then it is set aside, and copied from the leader. Not more
    often than once in ANEW_S, and not from a leader that is damaged, too. A kill between two of these steps leaves a
    replica that is no candidate, and empty, or noted as damaged.
-4. One that takes no more events is opened anew after RETRY_S, and then ever more seldom (up to ANEW_S), once the disk
-   takes a sync again. If it has lost events then, it is no candidate any more, in a new leader epoch, and goes on with
-   3; it never leads. One that still leads, for nobody else can, begins a new leader epoch before.
+4. One that takes no more events is opened anew after RETRY_S, or as soon as a data folder that was away is back, and
+   then ever more seldom (up to ANEW_S), once the disk takes a sync again. If it has lost events then, it is no
+   candidate any more, in a new leader epoch, and goes on with 3; it never leads. One that still leads, for nobody else
+   can, begins a new leader epoch before.
 5. When it is in sync again, what was set aside is removed; but not a log that had lost events: if there was an unclean
    election, people may look for them there.
 """
@@ -41,6 +42,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.tree import RefusedMulti
 from krappy.errors import ConnectionLost, KrappyError, StorageError
 from krappy.store.local_replicas import ReplicaId
+from krappy.waiting import subscribed
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -81,26 +83,38 @@ class FailedLogs:
         self._runtime, self._cluster, self._assignments, self._logs = runtime, cluster, assignments, logs
         self._cares: dict[ReplicaId, Care] = {}
         self._healing: set[ReplicaId] = set()  # those that were in trouble, and are not in sync again
+        self._back = -math.inf  # when the data folder came back
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await trio.sleep(LOOK_S)
-            there = self._runtime.topics.by_id
-            self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
-            self._healing &= self._cares.keys()
-            with suppress(ConnectionLost, StorageError):
-                await self._tell()
-            for topic in list(self._runtime.topics.values()):
-                for partition in list(topic.local.values()):
-                    key = topic.id, partition.index
-                    trouble = self._trouble(key, partition)
-                    # Another one has changed it, or ZooKeeper is away: it is looked at again.
-                    with suppress(RefusedMulti, ConnectionLost, StorageError):
-                        if trouble is not None:
-                            await self._take_care(topic, partition, key, trouble)
-                        elif key in self._cares:
-                            await self._look_after(topic, partition, key)
+        with subscribed([(self._runtime.room.moved, self._see_folder)]):
+            while True:
+                await trio.sleep(LOOK_S)
+                await self._look()
+
+    def _see_folder(self) -> None:
+        """The data folder is away, or back: then nothing is wrong with the disk."""
+        if not self._runtime.room.away:
+            self._back = trio.current_time()
+            for care in self._cares.values():
+                care.pause, care.retry = RETRY_S, self._back
+
+    async def _look(self) -> None:
+        there = self._runtime.topics.by_id
+        self._cares = {key: care for key, care in self._cares.items() if key[0] in there}
+        self._healing &= self._cares.keys()
+        with suppress(ConnectionLost, StorageError):
+            await self._tell()
+        for topic in list(self._runtime.topics.values()):
+            for partition in list(topic.local.values()):
+                key = topic.id, partition.index
+                trouble = self._trouble(key, partition)
+                # Another one has changed it, or ZooKeeper is away: it is looked at again.
+                with suppress(RefusedMulti, ConnectionLost, StorageError):
+                    if trouble is not None:
+                        await self._take_care(topic, partition, key, trouble)
+                    elif key in self._cares:
+                        await self._look_after(topic, partition, key)
 
     async def _tell(self) -> None:
         """Lets all brokers know which replicas here are in trouble: people ask any of them."""
@@ -140,7 +154,8 @@ class FailedLogs:
             care = self._cares[key] = Care(now)
         if key not in self._healing:
             self._healing.add(key)
-            care.since, care.retry = now, max(care.retry, now + care.pause)
+            soon = now < self._back + RETRY_S
+            care.since, care.retry = now, now if soon else max(care.retry, now + care.pause)
             partition.report("replica_spoiled", trouble=str(trouble), why=partition.log_failed or partition.spoiled)
         if trouble is LogTrouble.DAMAGED and partition.log.damage and not care.is_noted:
             care.is_noted = True
