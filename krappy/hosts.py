@@ -13,6 +13,14 @@ def read_address(text: str) -> str:
     return str(getattr(found, "ipv4_mapped", None) or found)
 
 
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 @lru_cache(4096)
 def plain(host: str) -> str:
     """As `read_address`; what is no address stays as it is."""

@@ -12,8 +12,8 @@ from krappy.wire import messages
 class AclInfo(NamedTuple):
     """Who may do what. `resource`: topic, group, cluster, transactional_id, …; its `name` may be *, for all.
     `principal`: TYPE:NAME, such as User:ada. `operation`: all, read, write, describe, … `permission`: allow, or deny,
-    which wins. `pattern`: literal, or prefixed: all resources whose names begin with `name`. `host`: an address, or *
-    for all."""
+    which wins. `pattern`: literal, or prefixed: all resources whose names begin with `name`. `host`: an IP address, or
+    * for all."""
 
     resource: str
     name: str

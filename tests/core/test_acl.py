@@ -134,6 +134,19 @@ def test_an_address_has_many_forms() -> None:
     assert not may(found, Principal(name="ada", host="::2"), "read", "t")
 
 
+def test_an_address_of_a_link_is_meant_in_each_zone_unless_it_names_one() -> None:
+    def denied(rule: str, host: str) -> bool:
+        everybody = Acl(Resource.TOPIC, Pattern.LITERAL, "t", "User:*", "*", Op.READ, Permission.ALLOW)
+        found = AclSet([everybody, everybody._replace(host=rule, permission=Permission.DENY)])
+        return not found.decide(Principal(name="ada", host=host), Resource.TOPIC, "t", Op.READ)
+
+    assert denied("fe80::1", "fe80::1%eth0")
+    assert denied("FE80:0:0::1", "fe80::1%eth0")
+    assert denied("fe80::1%eth0", "fe80::1%eth0")
+    assert not denied("fe80::1%eth1", "fe80::1%eth0")
+    assert not denied("fe80::2", "fe80::1%eth0")
+
+
 def test_the_empty_prefix_and_names_that_are_prefixes_of_prefixes() -> None:
     found = acls("allow User:ada read topic te..", "deny User:ada read topic team..")
     assert may(found, ADA, "read", "te")

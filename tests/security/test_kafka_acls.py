@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from krappy import errors
+from krappy.clients.acls import AclInfo
+from krappy.core.security.acl import Acl
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.records import batch
 from krappy.wire.kafka import RANGES, ApiKey, Code
+from tests.process import krappy
 from tests.security.guarded import NOBODY, USER, Guarded, filtered, rule
 
 ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
@@ -53,6 +57,32 @@ def test_acls_that_can_not_be_are_refused_and_the_others_made(guarded: Guarded) 
     only = filtered(resource_name_filter="good")
     assert len(guarded.admin.ask(ApiKey.DESCRIBE_ACLS, only)["resources"]) == 1
     guarded.take_away()
+
+
+@pytest.mark.parametrize("host", ["10.0.0.0/8", "localhost", " 10.0.0.7", "10.0.0.07", "[2001:db8::1]", "10.0.0.*"])
+def test_a_host_that_no_peer_has_is_refused(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """It would deny nothing, and its maker think so. One that is stored already can be seen and removed."""
+    deny = rule(Resource.TOPIC, "hosts", Op.READ, host=host, deny=True)
+    [told] = guarded.admin.ask(ApiKey.CREATE_ACLS, {"creations": [deny]})["results"]
+    assert told["error_code"] == Code.INVALID_REQUEST
+    assert f"'{host}' is no IP address" in told["error_message"]
+    native = AclInfo("topic", "hosts", "User:ada", "read", "deny", host=host)
+    with guarded.broker.connect() as client, pytest.raises(errors.InvalidRequest, match="is no IP address"):
+        client.add_acls([native])
+    command = ("acl", "add", "ada", "-o", "read", "--topic", "hosts", "--deny", "--host", host)
+    done = krappy(*command, "--address", guarded.broker.address)
+    assert done.returncode
+    assert b"is no IP address" in done.stderr
+    only = filtered(resource_name_filter="hosts")
+    assert guarded.admin.ask(ApiKey.DESCRIBE_ACLS, only)["resources"] == []
+    with monkeypatch.context() as before:
+        before.setattr(Acl, "check", lambda self: None)
+        guarded.allow(deny)
+    [stored] = guarded.admin.ask(ApiKey.DESCRIBE_ACLS, only)["resources"]
+    assert [each["host"] for each in stored["acls"]] == [host]
+    [deleted] = guarded.admin.ask(ApiKey.DELETE_ACLS, {"filters": [{**only, "host_filter": host}]})["filter_results"]
+    assert [each["error_code"] for each in deleted["matching_acls"]] == [0]
+    assert guarded.admin.ask(ApiKey.DESCRIBE_ACLS, only)["resources"] == []
 
 
 def test_who_may_not_is_refused(guarded: Guarded) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.security.principal import Principal
 from krappy.errors import InvalidRequest
-from krappy.hosts import plain
+from krappy.hosts import is_address, plain
 
 ANY_NAME = "*"  # as a literal name: all resources of the type; as a host: all hosts
 EVERYBODY = "User:*"
@@ -51,7 +51,7 @@ IMPLIED = {
 
 
 class Acl(NamedTuple):
-    """`principal`: TYPE:NAME, such as "User:ada" or "Group:ops"; "User:*" is everybody. `host`: an address, or *."""
+    """`principal`: TYPE:NAME, such as "User:ada" or "Group:ops"; "User:*" is everybody. `host`: an IP address, or *."""
 
     resource: Resource
     pattern: Pattern
@@ -72,6 +72,10 @@ class Acl(NamedTuple):
             raise InvalidRequest(f"Could not parse principal from `{self.principal:.80}`: it is not TYPE:NAME")
         if not self.host:
             raise InvalidRequest("Invalid empty host; * means all")
+        if self.host != ANY_NAME and not is_address(self.host):  # it would apply to nobody
+            raise InvalidRequest(
+                f"the host '{self.host:.80}' is no IP address; there are no names, no networks; * is all"
+            )
         if max(len(self.name), len(self.principal), len(self.host)) > LONGEST:
             raise InvalidRequest(f"an ACL's names have at most {LONGEST} characters")
         if self.op is not Op.ALL and self.op not in OPERATIONS[self.resource]:
@@ -203,5 +207,5 @@ def _covers(denies: Acl, allows: Acl) -> bool:
 
 
 def _is_host(wanted: str, host: str) -> bool:
-    """Java's tools write IPv6 addresses without ::."""
-    return wanted in (ANY_NAME, host) or plain(wanted) == plain(host)
+    """Java's tools write IPv6 addresses without ::. One without a zone (fe80::1, not fe80::1%eth0) is meant in each."""
+    return wanted in (ANY_NAME, host) or plain(wanted) in (plain(host), plain(host.partition("%")[0]))

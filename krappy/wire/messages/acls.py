@@ -5,7 +5,7 @@ An ACL is `[resource, pattern, name, principal, host, operation, permission]`, a
 - `resource`: topic, group, cluster, transactional_id (also the name of a staged job), delegation_token or user;
 - `pattern`: literal, or prefixed: all resources whose names begin so. The literal name `*` is all of the type, and the
   only name of the cluster is `kafka-cluster`;
-- `principal`: TYPE:NAME, such as `User:ada` or `Group:ops`; `User:*` is everybody. `host`: an address, or `*`;
+- `principal`: TYPE:NAME, such as `User:ada` or `Group:ops`; `User:*` is everybody. `host`: an IP address, or `*`;
 - `operation`: all, or one of Kafka's: read, write, create, delete, alter, describe, cluster_action, describe_configs,
   alter_configs, idempotent_write, …;
 - `permission`: allow or deny. One that denies wins.
