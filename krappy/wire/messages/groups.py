@@ -36,10 +36,11 @@ class Groups(Request, kind=20):
     """Describes one group, or all. Each is a map: `group`, `kind`, `order`, `topics`, `members` (maps of `name`,
     `client`, `leased`, `leases`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`,
     `redelivering`, `dead`). `leases` are a member's first hundred runs of offsets: [[topic, partition, first, last,
-    when the lease ends in ms], …]. A newer broker may add names; ignore those that you do not know. `kind` is `shared`
-    or `positions` for native groups, `classic`, `consumer` or `share` for groups of Kafka clients, which can be
-    described, reset and deleted, but not joined. `end` and `lag` are -1 of a partition that the broker does not have:
-    ask its leader.
+    when the lease ends in ms], …]. To one who may not describe all topics of the group, `leased` of a member counts
+    the events of these `leases` alone. A newer broker may add names; ignore those that you do not know. `kind` is
+    `shared` or `positions` for native groups, `classic`, `consumer` or `share` for groups of Kafka clients, which
+    can be described, reset and deleted, but not joined. `end` and `lag` are -1 of a partition that the broker does
+    not have: ask its leader.
 
     A list of all has those that the asked broker coordinates: in a cluster, ask each broker. It is refused with
     COORDINATOR_NOT_AVAILABLE, or COORDINATOR_LOAD_IN_PROGRESS, while some groups would be left out, since a new
