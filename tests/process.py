@@ -44,7 +44,7 @@ class Died(AssertionError):
 
 def write_at_once(file: Path, text: str) -> None:
     """Whoever reads it meanwhile finds what it had before, or all of this."""
-    new = file.with_suffix(".new")
+    new = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")  # another process may write it, too
     new.write_text(text)
     new.rename(file)
 
