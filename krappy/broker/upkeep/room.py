@@ -77,8 +77,10 @@ class Room:
         logs is not where it was."""
         await trio.to_thread.run_sync(self._look, limiter=self._limiter)
         if self._told != (bool(self.refusal), self.away):
+            moved = self._told[1] != self.away
             self._told = bool(self.refusal), self.away
-            self.moved.fire()
+            if moved:
+                self.moved.fire()
             if self.away:
                 self._runtime.report("data_folder_away", error=self.refusal)
             elif self.refusal:
