@@ -93,10 +93,10 @@ def _hold(router: Router) -> ClusterHeld | None:
     """Raises Unsettled, KrappyError."""
     begun: list[BegunAt] = []
     try:
-        for link in sorted(run(backups.links(router, REACHING_S)), key=lambda link: router.id_of(link)):
+        for link in sorted(run(backups.links(router, REACHING_S)), key=lambda link: router.links.id_of(link)):
             at = run(backups.begin(link))  # one after the other: two backups then wait for each other at the first
             if at is None:
-                if begun or router.several:
+                if begun or router.known.several:
                     raise Unsettled("a broker of the cluster is alone")
                 return None
             begun.append(at)

@@ -156,9 +156,9 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
     found = [_topic(each) for each in described.topics]
     partitions = [each for topic in found for each in topic.partitions]
     brokers = {broker for each in partitions for broker in (each.leader, *each.replicas)} - {NOBODY}
-    if not router.several and (len(brokers) < 2 or all(each.sure for each in partitions)):
+    if not router.known.several and (len(brokers) < 2 or all(each.sure for each in partitions)):
         return found
-    router.several = True
+    router.known.several = True
     deadline = router.runtime.now() + router.timeout
     links = await router.each(deadline)
     told: dict[tuple[str, int], PartitionInfo] = {}
@@ -172,7 +172,8 @@ async def topics(router: Router, names: Sequence[str] | None = None) -> list[Top
             scattered |= {topic.name} if topic.scattered else set()
             for each in topic.partitions:
                 at = topic.name, each.partition
-                if router.id_of(link) == each.leader and (each.sure or at not in told):  # who is deposed says so, too
+                unsure = not each.sure and at in told  # who is deposed says so
+                if router.links.id_of(link) == each.leader and not unsure:
                     told[at] = each
     return [
         topic._replace(
@@ -194,7 +195,7 @@ async def describe(router: Router, topic: str) -> TopicInfo:
 async def offsets(router: Router, topic: str, at: StartAt) -> dict[int, int]:
     """By partition, the offset of an end of the log, or of the first event at or after a time. Raises UnknownTopic."""
     name, number = start(at)
-    if not router.several:
+    if not router.known.several:
         try:
             return dict((await router.home.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
         except NotLeader as error:
@@ -206,9 +207,9 @@ async def all_offsets(router: Router, topic: str, start: str, start_at: int | No
     """As `offsets`, of the partitions that the topic has by now. `start`, `start_at`: as the protocol has them."""
     deadline = router.runtime.now() + router.timeout
     with suppress(ConnectionLost, RequestTimeout):
-        await router.refresh([topic], deadline)
+        await router.learning.refresh([topic], deadline)
     return await leaders_offsets(
-        router, topic, start, start_at, range(len((await router.topic(topic, deadline)).partitions))
+        router, topic, start, start_at, range(len((await router.learning.topic(topic, deadline)).partitions))
     )
 
 
@@ -259,7 +260,7 @@ async def delete_records(
         missing = set(partitions or ()) - found.keys()
         if missing:
             raise UnknownPartition(f"'{topic}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
-    if not router.several:
+    if not router.known.several:
         try:
             return dict((await router.home.ask(messages.DeleteRecords(topic, rows), messages.RecordsDeleted)).starts)
         except NotLeader as error:
@@ -299,8 +300,8 @@ async def _with_ends(router: Router, groups: list[GroupInfo]) -> list[GroupInfo]
     for topic, partitions in unknown.items():
         with suppress(UnknownTopic, UnknownPartition, NotLeader, ConnectionLost, RequestTimeout):
             deadline = router.runtime.now() + min(router.timeout, AWAY)
-            await router.refresh([topic], deadline)
-            known = (await router.topic(topic, deadline)).partitions
+            await router.learning.refresh([topic], deadline)
+            known = (await router.learning.topic(topic, deadline)).partitions
             led = [index for index in sorted(partitions) if index < len(known) and known[index].leader != NOBODY]
             ends[topic] = await leaders_offsets(router, topic, "latest", None, led, deadline)
 

@@ -43,7 +43,7 @@ class StagingProducing(Producing):
         seconds(attempt.ttl, "ttl")
 
     async def _register(self, deadline: float) -> bool:
-        if not self._router.several:
+        if not self._router.known.several:
             return await super()._register(deadline)
         self._refusal = None
         try:

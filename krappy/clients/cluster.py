@@ -46,10 +46,12 @@ class KnownPlaces(NamedTuple):
 
 
 class KnownCluster:
-    """`topics`: of those that were asked for, the ones that exist. `denied`: those that may not be described."""
+    """`topics`: of those that were asked for, the ones that exist. `denied`: those that may not be described.
+    `several`: whether the cluster is known to have several brokers."""
 
     def __init__(self) -> None:
         self.id = ""
+        self.several = False
         self.controller = NOBODY
         self.brokers: dict[int, KnownBroker] = {}
         self.topics: dict[str, KnownPlaces] = {}
@@ -66,6 +68,7 @@ class KnownCluster:
         except (KeyError, TypeError, AttributeError, ConfigError) as error:
             raise ProtocolError(f"an answer to Metadata that is not what it should be: {error!r:.80}") from None
         self.id, self.controller = found.cluster, found.controller
+        self.several = self.several or len(self.brokers) > 1
 
     def _take_topic(self, told: Mapping[str, Any]) -> None:
         name, id = told["name"], told["id"]

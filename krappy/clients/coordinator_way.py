@@ -31,7 +31,7 @@ class CoordinatorWay:
         while True:
             generation: int | None = None
             try:
-                if self._router.several:  # another broker may coordinate it once this connection is lost
+                if self._router.known.several:  # another broker may coordinate it once this connection is lost
                     generation = await self.link.ready(min(deadline, self._router.runtime.now() + PATIENCE))
             except ConnectionLost as error:
                 await self.look(error, deadline)
@@ -80,7 +80,7 @@ async def ask_coordinator(router: Router, request: Request, answer: type[A], *, 
             return await way.ask(request, answer, max(0.0, deadline - router.runtime.now()), again=again)
         except UnknownGroup:
             name = getattr(request, "group", None)
-            listed = await router.groups(deadline, name) if router.several and name is not None else []
+            listed = await router.groups(deadline, name) if router.known.several and name is not None else []
             holder = next((each for each, found in listed if found), None)
             refused += 1
             if refused > SURPRISES or holder is None:

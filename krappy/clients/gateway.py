@@ -72,7 +72,7 @@ class Gateway:
             if not self._connection.is_open:
                 raise ConnectionLost("the broker does not reach the others of its cluster now")
         router = self._connection.router
-        router.several = True
+        router.known.several = True
         return router
 
     # --- partitions

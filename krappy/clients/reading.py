@@ -135,7 +135,7 @@ class Reading(Consuming):
                 mine.set()
             if missing is None:
                 continue
-            if not self._router.several:
+            if not self._router.known.several:
                 if self._router.closed or self._runtime.now() >= until:
                     raise missing
                 self._router.note(missing)
@@ -158,7 +158,7 @@ class Reading(Consuming):
     async def _place(self, until: float) -> KrappyError | None:
         """Registers each partition without a place, at leaders that are connected. Returns why it was not possible for
         all: most of all that one does not know a topic, which may be deleted. Raises what else a broker says."""
-        if not self._router.several:
+        if not self._router.known.several:
             try:
                 generation = await self._router.home.ready(until)
                 return await self._register(self._router.home, generation, self.choice.topics, None)
@@ -189,9 +189,9 @@ class Reading(Consuming):
     async def _all_partitions(self, deadline: float) -> set[TopicPartition]:
         found = set()
         with suppress(ConnectionLost, RequestTimeout):
-            await self._router.refresh(self.choice.topics, deadline)  # what is known may lack added partitions
+            await self._router.learning.refresh(self.choice.topics, deadline)  # what is known may lack added partitions
         for topic in self.choice.topics:
-            count = len((await self._router.topic(topic, deadline)).partitions)
+            count = len((await self._router.learning.topic(topic, deadline)).partitions)
             some = self.choice.partitions
             found |= {TopicPartition(topic, each) for each in (range(count) if some is None else some)}
         return found
@@ -271,7 +271,7 @@ class Reading(Consuming):
         now = self._runtime.now()
         if deadline is not None and not self._router.closed:
             try:
-                if not self._router.several:
+                if not self._router.known.several:
                     await self._router.home.ready(max(deadline, now))
                 elif not any(place.lives for place in self._places):
                     await self._placed(max(deadline, now), all=False)
@@ -322,7 +322,7 @@ class Reading(Consuming):
             self._drop(place)
         elif isinstance(result, NotLeader) and not self._closed:
             self._router.note(result)
-            if self._router.several:
+            if self._router.known.several:
                 place.end()
                 self._drop(place)
             else:
@@ -339,9 +339,9 @@ class Reading(Consuming):
             return
         self._refresh = now + REFRESH
         with suppress(KrappyError):  # if it matters, a poll raises it too
-            if self._router.several:
+            if self._router.known.several:
                 deadline = now + self._router.timeout
-                await self._router.refresh(self.choice.topics, deadline)
+                await self._router.learning.refresh(self.choice.topics, deadline)
                 new = await self._all_partitions(deadline) - self._fetched.keys()
                 with self._runtime.lock:
                     self._unplaced |= new

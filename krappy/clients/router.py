@@ -12,15 +12,16 @@ another broker may lead the partition by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from krappy.clients.backoff import Backoff, chance
-from krappy.clients.cluster import KnownBroker, KnownCluster, KnownPlaces
+from krappy.clients.backoff import Backoff
+from krappy.clients.cluster import KnownCluster
+from krappy.clients.learning import Learning
 from krappy.clients.link import Link
+from krappy.clients.links import Links
 from krappy.clients.replies import ReplySlot
-from krappy.clients.runtime import ClientSignal
 from krappy.clients.session_offsets import SessionOffsets
 from krappy.clients.values import Address
 from krappy.clients.watchdog import Watchdog
@@ -32,7 +33,6 @@ from krappy.errors import (
     NotCoordinator,
     NotLeader,
     RequestTimeout,
-    TopicAuthorizationFailed,
     UnknownPartition,
     UnknownTopic,
 )
@@ -43,8 +43,6 @@ from krappy.wire.messages import Answer, Request
 A = TypeVar("A", bound=Answer)
 PATIENCE = 1.0  # seconds that a request waits for the connection to a leader before the client asks who leads now
 SURPRISES = 3  # how often a leader may say that it does not know the topic, or the partition
-HESITATES = 0.25  # seconds without an answer to a ping after which other brokers are asked rather
-ASKING = 3.0  # seconds that one broker has to answer Metadata before another one is asked
 
 
 class OthersNeeded(NotLeader):
@@ -58,27 +56,26 @@ class Router:
         self.home = home
         self.runtime = home.runtime
         self.timeout = home.timeout
-        self.several = False  # whether the cluster is known to have several brokers
         self.known = KnownCluster()
+        self.links = Links(home, self.known, open_link, self.watch)
+        self.learning = Learning(self.links)
+        self._watchdog = Watchdog(self.links, self.learning)
         self.writers: dict[str, Any] = {}  # by topic: the producer of its tables, or a signal while it is being opened
-        self._bootstrap = home.addresses
-        self._open_link = open_link
-        self._links: dict[int, Link] = {}  # by the broker's id
         self.scattered: dict[str, tuple[bool, float]] = {}  # by topic: whether it may have strays, and until when
         self.is_older = False  # whether a broker does not read the number of partitions that a client knows
-        self._watchdog = Watchdog(self)
         self.session = SessionOffsets(self.known)  # what this client has written and read
-        self._home_at = -1, -1  # a generation of `home`, and the id of the broker that answered it
-        self._turn = 0  # of brokers that are asked for Metadata after errors: one may be cut off, and not know it
-        self._asking: ClientSignal | None = None  # set once Metadata, which some caller asks for, is answered
 
     async def open(self) -> None:
         """Connects. Raises ConnectionLost when no broker answers."""
         await self.home.open()
         pong = self.home.pong
-        self.several = pong is not None and pong.brokers > 1
-        if self.several:
+        self.known.several = pong is not None and pong.brokers > 1
+        if self.known.several:
             self._watchdog.begin()
+
+    def watch(self, link: Link, broker: int) -> None:
+        """Has a link given up, as if its connection were lost, when its broker hangs and has been replaced."""
+        self._watchdog.watch(link, broker)
 
     @property
     def closed(self) -> bool:
@@ -87,10 +84,6 @@ class Router:
     @property
     def trouble(self) -> str:
         return self.home.trouble
-
-    def spread(self, seconds: float) -> float:
-        """From `seconds` to twice as many, by chance: many clients that wait so do not all go on at once."""
-        return seconds * (1 + chance.random())
 
     # --- requests
 
@@ -106,19 +99,19 @@ class Router:
         """The answer of the leader of a partition (None: the one that murmur2 gives the key), by the deadline (None:
         that of the timeout). For requests that may be sent twice. Raises what `Link.ask` raises; NotLeader when the
         partition had no leader all the time; OthersNeeded."""
-        if not self.several:
+        if not self.known.several:
             try:
                 return await self.home.ask(request, answer)
             except NotLeader as error:
                 self.note(error)
-                if not self.several:
+                if not self.known.several:
                     raise
         deadline = self.runtime.now() + self.timeout if deadline is None else deadline
         backoff = Backoff()
         while True:
             count, at = 0, partition
             if at is None:
-                count = len((await self.topic(topic, deadline)).partitions)
+                count = len((await self.learning.topic(topic, deadline)).partitions)
                 at = partition_for(key, count)
             link = await self.leader(topic, at, deadline)
             left = max(0.0, deadline - self.runtime.now())
@@ -178,17 +171,13 @@ class Router:
 
     async def _find(self, id: int, deadline: float) -> Link | None:
         if id not in self.known.brokers:
-            await self.refresh((), deadline)
-        return self._known_link(id)
+            await self.learning.refresh((), deadline)
+        return self.links.find(id)
 
     def broker_now(self, id: int) -> Link | None:
         """The link to a broker, if that is known and connected; else it begins to connect."""
-        link = self._known_link(id)
+        link = self.links.find(id)
         return None if link is None or link.broken else link
-
-    def _known_link(self, id: int) -> Link | None:
-        broker = self.known.brokers.get(id)
-        return None if broker is None or broker.address is None else self._link(broker, broker.address)
 
     async def ask_each(
         self, asked: Sequence[tuple[Link, Request]], answer: type[A], deadline: float
@@ -218,11 +207,11 @@ class Router:
         backoff = Backoff()
         asked = False
         while True:
-            if not self.several:
+            if not self.known.several:
                 await self.home.ready(deadline)
                 return self.home
             try:
-                await self.topic(topic, deadline)
+                await self.learning.topic(topic, deadline)
                 broker = self.known.leader(topic, partition)
             except UnknownPartition:
                 if asked:
@@ -231,8 +220,8 @@ class Router:
             error: KrappyError = NotLeader(
                 f"{topic}-{partition}: no broker leads it now", topic=topic, partition=partition
             )
-            if broker is not None and broker.address is not None:
-                link = self._link(broker, broker.address)
+            link = None if broker is None else self.links.to(broker)
+            if link is not None:
                 try:
                     await link.ready(min(deadline, self.runtime.now() + patience))
                     return link
@@ -243,20 +232,18 @@ class Router:
 
     def leader_now(self, topic: str, partition: int) -> Link | None:
         """The link to the partition's leader, if that is known and connected; else it begins to connect."""
-        if not self.several:
+        if not self.known.several:
             return None if self.home.broken else self.home
         try:
             broker = self.known.leader(topic, partition)
         except (UnknownTopic, UnknownPartition):
             return None
-        if broker is None or broker.address is None:
-            return None
-        link = self._link(broker, broker.address)
-        return None if link.broken else link
+        link = None if broker is None else self.links.to(broker)
+        return None if link is None or link.broken else link
 
     def any_now(self) -> Link:
         """A link to some broker, which is connected and answers if one is."""
-        return next((link for link in (self.home, *self._links.values()) if _works(link)), self.home)
+        return next(iter(self.links.working()), self.home)
 
     async def split(self, topic: str, partitions: Iterable[int], deadline: float) -> dict[Link, list[int]]:
         """The partitions by their leaders. Raises as `leader`."""
@@ -310,8 +297,8 @@ class Router:
     async def recounted(self, topic: str, count: int, deadline: float) -> bool:
         """Asks how many partitions a topic has by now. Whether that is another number than `count`."""
         with suppress(ConnectionLost, RequestTimeout):
-            await self.refresh([topic], deadline)
-        return len((await self.topic(topic, deadline)).partitions) != count
+            await self.learning.refresh([topic], deadline)
+        return len((await self.learning.topic(topic, deadline)).partitions) != count
 
     def note_older(self, error: InvalidRequest) -> bool:
         """Whether a broker has refused a request only because it is older, and does not know the field `among`."""
@@ -320,19 +307,14 @@ class Router:
         self.is_older = True
         return True
 
-    def id_of(self, link: Link) -> int:
-        """The id of the broker that a link to a leader leads to; -1: that of `home`, or none."""
-        return next((id for id, each in self._links.items() if each is link), -1)
-
     async def each(self, deadline: float) -> list[Link]:
         """A link to each broker that can be reached, the one to `home` first if there is only that."""
-        if not self.several:
+        if not self.known.several:
             await self.home.ready(deadline)
             return [self.home]
-        await self.refresh((), deadline)
-        found = [self._link(each, each.address) for each in self.known.brokers.values() if each.address is not None]
+        await self.learning.refresh((), deadline)
         reached = []
-        for link in found:
+        for link in [link for broker in self.known.brokers.values() if (link := self.links.to(broker)) is not None]:
             with suppress(ConnectionLost):
                 await link.ready(min(deadline, self.runtime.now() + PATIENCE))
                 reached.append(link)
@@ -344,7 +326,7 @@ class Router:
         backoff = Backoff()
         while True:
             links = await self.each(deadline)
-            lost = sorted(self.known.brokers.keys() - set(map(self.id_of, links))) if self.several else []
+            lost = sorted(self.known.brokers.keys() - set(map(self.links.id_of, links))) if self.known.several else []
             if not lost:
                 return links
             if self.runtime.now() >= deadline:
@@ -357,7 +339,7 @@ class Router:
             return False
         with self.runtime.lock:
             if error.details.get("leader", -1) >= 0:
-                self.several = True
+                self.known.several = True
             return self.known.note(error)
 
     async def look_again(self, topic: str, error: KrappyError, backoff: Backoff, deadline: float) -> None:
@@ -370,9 +352,8 @@ class Router:
             return
         await self.runtime.sleep(max(0.0, min(backoff.pause(), deadline - now)))
         unknown = isinstance(error, UnknownTopic | UnknownPartition)
-        self._turn += not unknown
         with suppress(ConnectionLost, RequestTimeout):
-            await self.refresh([topic], deadline, 0 if unknown or self._turn % 2 else self._turn // 2)
+            await self.learning.refresh([topic], deadline, doubt=not unknown)
         if unknown and not self.may_hear(topic, error):
             raise error
 
@@ -381,119 +362,3 @@ class Router:
         return isinstance(error, UnknownTopic | UnknownPartition) and self.known.may_hear(topic, self.runtime.now())
 
     # --- what is known
-
-    async def topic(self, name: str, deadline: float) -> KnownPlaces:
-        """What is known of a topic; a broker is asked if that is nothing. Raises UnknownTopic, ConnectionLost;
-        TopicAuthorizationFailed where that is all that may be told."""
-        found = self.known.topics.get(name)
-        while found is None:
-            others = self._asking
-            await self.refresh([name], deadline)
-            found = self.known.topics.get(name)
-            if found is None and others is None:
-                if name in self.known.denied:
-                    raise TopicAuthorizationFailed(f"to describe the topic '{name}' is not allowed")
-                raise UnknownTopic(f"there is no topic '{name}'", topic=name)
-        return found
-
-    async def refresh(self, topics: Iterable[str], deadline: float, turn: int = 0) -> None:
-        """Asks for Metadata: of these topics, and of those that are known. Returns when some caller's question is
-        answered. `turn`: which broker is asked first; 0: `home`. Raises ConnectionLost, RequestTimeout."""
-        with self.runtime.lock:
-            others = self._asking
-            if others is None:
-                mine = self._asking = self.runtime.signal()
-        if others is not None:
-            await others.wait(max(0.0, deadline - self.runtime.now()))
-            return
-        try:
-            self.take(await self._metadata(sorted({*self.known.topics, *topics}), deadline, turn))
-        except InvalidRequest:  # an older broker: it does not know the question, and is alone
-            self.several = False
-        finally:
-            self._asking = None
-            mine.set()
-
-    async def _metadata(self, topics: Sequence[str], deadline: float, turn: int) -> messages.MetadataFound:
-        if others := sorted(self.known.brokers.keys() - {self.home_broker}) if turn else []:
-            self._known_link(others[turn % len(others)])  # begins to connect
-        asked = [self.home, *(link for link in list(self._links.values()) if _works(link))]
-        asked = [*asked[(first := turn % len(asked)) :], *asked[:first]]
-        if not _works(self.home):
-            asked = [*(link for link in asked if link is not self.home), self.home]
-        for link in asked:
-            left = max(0.0, deadline - self.runtime.now())
-            try:
-                seconds = min(left, ASKING)
-                found = await link.ask(messages.Metadata(list(topics)), messages.MetadataFound, timeout=seconds)
-                if link is self.home:
-                    self._home_at = link.generation, found.broker
-                elif turn:  # it may not have heard of a topic yet
-                    found.topics = [each for each in found.topics if each["id"] is not None]
-                return found
-            except (ConnectionLost, RequestTimeout) as error:
-                if self.closed or link is asked[-1]:
-                    raise
-                said = error
-        raise said
-
-    def take(self, found: messages.MetadataFound) -> None:
-        """Takes over a broker's answer."""
-        with self.runtime.lock:
-            self.known.take(found)
-            self.several = self.several or len(self.known.brokers) > 1
-            further = [each.address for each in self.known.brokers.values() if each.address is not None]
-            self.home.addresses = list(dict.fromkeys([*self._bootstrap, *further]))
-
-    # --- brokers that hang
-
-    def watch(self, link: Link, broker: int) -> None:
-        """Has a link given up, as if its connection were lost, when its broker hangs and has been replaced."""
-        self._watchdog.watch(link, broker)
-
-    def connected(self, but: Mapping[Link, int | None]) -> list[Link]:
-        """The links that are connected, but for those to these brokers. If there are none, begins to connect to another
-        broker."""
-        brokers = {*but.values()} - {None}
-        links = [(self.home_broker, self.home), *list(self._links.items())]
-        found = [link for id, link in links if link not in but and id not in brokers and not link.broken]
-        others = [each for each in list(self.known.brokers) if each not in brokers]
-        if others and not found:
-            self._known_link(chance.choice(others))
-        return found
-
-    async def learn_from(self, link: Link, seconds: float) -> bool:
-        """Asks this broker who leads the topics that are known. Whether it has answered."""
-        request = messages.Metadata(sorted(self.known.topics))
-        try:
-            found = await link.ask(request, messages.MetadataFound, generation=link.generation, timeout=seconds)
-        except KrappyError:
-            return False
-        self.take(found)
-        return True
-
-    @property
-    def home_broker(self) -> int | None:
-        """The id of the broker that `home` leads to, if that is known."""
-        generation, id = self._home_at
-        return id if self.home.lives(generation) else None
-
-    def _link(self, broker: KnownBroker, address: Address) -> Link:
-        """Raises ConnectionLost if the client is closed."""
-        with self.runtime.lock:
-            found = self._links.get(broker.id)
-            if found is None or found.closed or found.address != address:
-                if self.closed:
-                    raise ConnectionLost(self.trouble)
-                if found is not None:
-                    found.close()
-                found = self._links[broker.id] = self._open_link(address)
-            if not found.begun:  # it is new, or whoever made it was interrupted
-                self.watch(found, broker.id)
-                found.begin()
-            return found
-
-
-def _works(link: Link) -> bool:
-    """Whether it is connected, and its broker does not hesitate to answer pings."""
-    return not (link.broken or link.silent(HESITATES))

@@ -98,9 +98,9 @@ class Scanning:
         backoff = Backoff()
         while True:
             request = self._first
-            if self._router.several:
+            if self._router.known.several:
                 self._link, request.partitions = await self._broker(deadline)
-            of_replica = self._router.several and self._replicas
+            of_replica = self._router.known.several and self._replicas
             request.min_offsets = sorted(self._router.session.seen(self._topic).items()) if of_replica else None
             until = min(deadline, self._runtime.now() + PATIENCE) if of_replica else deadline
             try:
@@ -120,7 +120,7 @@ class Scanning:
                 if isinstance(error, InvalidRequest) and self._router.note_older(error):
                     request.among = None
                     continue
-                new = isinstance(error, UnknownTopic | UnknownPartition) and self._router.several
+                new = isinstance(error, UnknownTopic | UnknownPartition) and self._router.known.several
                 if not new and not isinstance(error, ConnectionLost | NotLeader):
                     raise
                 if self._part and "partitions" in error.details:
@@ -130,7 +130,7 @@ class Scanning:
                 if not self.offsets:
                     self._left = None  # there may be another number of partitions
                 self._router.note(error)
-                if self._router.several:
+                if self._router.known.several:
                     await self._router.look_again(self._topic, error, backoff, deadline)
                 continue
             self._begun = True

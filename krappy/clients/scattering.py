@@ -64,7 +64,7 @@ async def _told(router: Router, topic: str, deadline: float) -> list[dict[str, o
         deadline=deadline,
     )
     for _, _, answer in answers:
-        router.take(answer)
+        router.learning.take(answer)
     return [each for _, _, answer in answers for each in answer.topics]
 
 
@@ -81,7 +81,7 @@ async def check_in_place(router: Router, topic: str, deadline: float) -> None:
 async def partitions(router: Router, topic: str, deadline: float | None = None) -> int:
     """How many the topic has, as far as this client knows."""
     until = router.runtime.now() + router.timeout if deadline is None else deadline
-    return len((await router.topic(topic, until)).partitions)
+    return len((await router.learning.topic(topic, until)).partitions)
 
 
 async def counted(router: Router, topic: str, deadline: float, ask: Callable[[int, int | None], Awaitable[T]]) -> T:

@@ -75,7 +75,7 @@ class Sending:
             if self._runtime.now() >= deadline:
                 raise ConnectionLost(self._link.trouble, address=str(self._link.address))
         with self._lock:
-            if self._router.several and self._leads_anywhere:
+            if self._router.known.several and self._leads_anywhere:
                 self._routes = LeaderRoutes(self._router, self.topic, {})
             self._link.told_of_closing.add(self._awake)
         self._runtime.spawn(self._run, f"krappy producer to {self.topic}")
@@ -194,9 +194,9 @@ class Sending:
                 text = f"the topic '{self.topic}' was deleted, and made anew with {answer.partitions} partitions"
                 self._accumulator.fail_all(UnknownTopic(f"{text}, where it had {count}: send this again"))
         self._tell()
-        if self._router.several and self._leads_anywhere:  # what is known may be of a deleted topic of that name
+        if self._router.known.several and self._leads_anywhere:  # what is known may be of a deleted topic of that name
             with suppress(ConnectionLost, RequestTimeout):
-                await self._router.refresh([self.topic], deadline)
+                await self._router.learning.refresh([self.topic], deadline)
                 known = self._router.known.topics.get(self.topic)
                 self._topic_id = "" if known is None else known.id
         return True
@@ -338,7 +338,7 @@ class Sending:
     def _left(self, partition: int, error: KrappyError) -> None:
         """Another broker leads the partition: the batches that were refused go to that one."""
         self._router.note(error)
-        if self._router.several and self._leads_anywhere:
+        if self._router.known.several and self._leads_anywhere:
             if self._routes is None:
                 self._routes = LeaderRoutes(
                     self._router, self.topic, dict.fromkeys(range(self._accumulator.partitions), self._main)
@@ -389,7 +389,7 @@ class Sending:
                     self.trouble = error.text
                     if not error.retriable:
                         with suppress(KrappyError):  # the broker may be too busy to tell
-                            await self._router.refresh([self.topic], deadline)
+                            await self._router.learning.refresh([self.topic], deadline)
                         surprises += not self._router.may_hear(self.topic, error)
                         if surprises > SURPRISES:
                             self._fail_all(error)
@@ -426,7 +426,7 @@ class Sending:
         route = Route(link, generation, answer.handle)
         if answer.partitions != self._accumulator.partitions:  # some were added, or it is another topic
             with suppress(ConnectionLost, RequestTimeout):
-                await self._router.refresh([self.topic], self._runtime.now() + self._patience)
+                await self._router.learning.refresh([self.topic], self._runtime.now() + self._patience)
             if self._is_anew():
                 self._unregister(route)
                 return None

@@ -43,7 +43,7 @@ async def ask_replicas(
 ) -> list[tuple[list[int], A]] | None:
     """(partitions, the answer about them) of some replicas. None: not all answer, so the leaders are to be asked: what
     a replica refuses, it may only not know yet. Raises as `Router.topic`."""
-    await router.topic(topic, deadline)
+    await router.learning.topic(topic, deadline)
     chosen = replicas(router, topic, partitions)
     if chosen is None:
         return None
@@ -59,4 +59,4 @@ async def ask_replicas(
 async def look_again(router: Router, topic: str, deadline: float) -> None:
     """After a replica has not answered: it may not be in sync any more."""
     with suppress(ConnectionLost, RequestTimeout):
-        await router.refresh([topic], min(deadline, router.runtime.now() + PATIENCE))
+        await router.learning.refresh([topic], min(deadline, router.runtime.now() + PATIENCE))

@@ -156,7 +156,7 @@ class Sharing(Consuming):
         """Registers at the broker that coordinates the group, if it is found; else the caller tries again."""
         router = self._router
         try:
-            if router.several:
+            if router.known.several:
                 await self._link.ready(min(deadline, self._runtime.now() + PATIENCE))
             await self._register(deadline)
         except NotCoordinator as error:
@@ -172,7 +172,7 @@ class Sharing(Consuming):
         except CoordinatorNotAvailable as error:
             await self._ask_again(deadline, error)
         except ConnectionLost as error:
-            if self._link.closed or not router.several:
+            if self._link.closed or not router.known.several:
                 raise
             await self._ask_again(deadline, error)
 
@@ -218,7 +218,7 @@ class Sharing(Consuming):
                 raise
             return
         except UnknownTopic as error:  # it may hear of a new one later than others
-            if not self._router.several:
+            if not self._router.known.several:
                 raise
             await self._router.look_again(self.choice.topic_of(error), error, self._backoff, deadline)
             return
@@ -266,7 +266,7 @@ class Sharing(Consuming):
 
     async def _fetch(self, deadline: float | None) -> bool:
         """Waits for the poll in flight and takes its events, which may be none. Returns False at the deadline."""
-        if deadline is not None and not self._link.closed and not self._router.several:
+        if deadline is not None and not self._link.closed and not self._router.known.several:
             try:
                 await self._link.ready(max(deadline, self._runtime.now()))
             except ConnectionLost:

@@ -111,12 +111,12 @@ async def open_snapshot(
             among=among,
         )
 
-    if not router.several:
+    if not router.known.several:
         try:
             return _snapshot(topic, *await _open_alone(router.home, request(partitions, splits)))
         except NotLeader as error:
             router.note(error)
-            if not router.several:
+            if not router.known.several:
                 raise
     deadline = router.runtime.now() + router.timeout
 
@@ -141,7 +141,7 @@ async def open_snapshot(
         return opened
 
     opened = await counted(router, topic, deadline, ask)
-    holders = [Holder(router.id_of(link), answer.snapshot, frozenset(some)) for link, some, answer in opened]
+    holders = [Holder(router.links.id_of(link), answer.snapshot, frozenset(some)) for link, some, answer in opened]
     return _snapshot(topic, joined(holders), [answer for _, _, answer in opened])
 
 

@@ -77,7 +77,7 @@ async def abort(router: Router, job: str) -> None:
 
 async def jobs(router: Router) -> list[StagedJob]:
     """The jobs that are neither committed nor aborted, of all brokers that can be reached."""
-    if not router.several:
+    if not router.known.several:
         found = await router.home.ask(messages.StagedJobs(), messages.StagedJobsFound)
         return [_job(each) for each in found.jobs]
     deadline = router.runtime.now() + router.timeout

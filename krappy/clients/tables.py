@@ -42,11 +42,11 @@ async def get(
     """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset. `session`: of any replica
     that has what this client has written, and read so."""
     wanted, deadline = key_bytes(key), router.runtime.now() + router.timeout
-    if router.several and (session or min_offset is not None):
+    if router.known.several and (session or min_offset is not None):
         told, found = await _get_of_replica(router, topic, wanted, partition, min_offset, session, deadline)
         if told:
             return found
-    if partition is not None or not router.several or not await may_scatter(router, topic, deadline):
+    if partition is not None or not router.known.several or not await may_scatter(router, topic, deadline):
         with suppress(OthersNeeded):
             return _saw(router, topic, session, await _get(router, topic, wanted, partition, min_offset, deadline))
 
@@ -124,7 +124,7 @@ async def get_many(
         some = wanted[first : first + step]
         deadline = router.runtime.now() + router.timeout
         got = None
-        if session and router.several:
+        if session and router.known.several:
             got = await _get_some_of_replicas(router, topic, some, partition, deadline)
         if got is None:
             got = await _get_some(router, topic, some, partition, deadline)
@@ -160,7 +160,7 @@ async def get_columns(
     request = messages.GetColumns(topic, asked.offsets, asked.data, partition, wanted)
     if partition is not None:
         return _columns(await router.ask(request, messages.ColumnsGot, topic, partition), request)
-    if not router.several:
+    if not router.known.several:
         try:
             return _columns(await router.home.ask(request, messages.ColumnsGot), request)
         except NotLeader as error:
@@ -207,7 +207,7 @@ async def _get_some(
     if partition is not None:
         got = await router.ask(request, messages.MultiGot, topic, partition, deadline=deadline)
         return _several_got(got, keys, partition)
-    if not router.several:
+    if not router.known.several:
         try:
             return _several_got(await router.home.ask(request, messages.MultiGot), keys, None)
         except NotLeader as error:
@@ -319,7 +319,7 @@ class KeyHistory:
 
     async def page(self) -> list[Entry] | None:
         """The next entries. None: there are no more now."""
-        if self._partition is None and self._router.several and await may_scatter(self._router, self._topic):
+        if self._partition is None and self._router.known.several and await may_scatter(self._router, self._topic):
             raise InvalidRequest("the topic has keys in several partitions, which several brokers lead: say which")
         while self._next is not None:
             request = messages.History(self._topic, self._key, self._partition, self._next)

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from krappy.clients.backoff import chance
+from krappy.clients.learning import Learning
 from krappy.clients.link import Link
+from krappy.clients.links import Links
 from krappy.errors import KrappyError
-
-if TYPE_CHECKING:
-    from krappy.clients.router import Router
 
 TICK = 0.5  # seconds between two looks, at least; up to twice as long, so that clients do not all ask at once
 SILENCE = 1.5  # seconds without a byte, while answers are waited for, after which a broker is pinged
@@ -33,9 +32,11 @@ LONGEST = 3.0  # seconds that one has which leads nothing; with SILENCE, a littl
 class Watchdog:
     """Of one client. It works from the first call of `begin` on, until the client is closed."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
-        self._runtime = router.runtime
+    def __init__(self, links: Links, learning: Learning) -> None:
+        self._links = links
+        self._learning = learning
+        self._known = links.known
+        self._runtime = links.home.runtime
         self._brokers: dict[Link, int] = {}
         self._led: dict[Link, Mapping[tuple[str, int], int]] = {}  # of links that hang: who led when that was noticed
         self._running = False
@@ -58,11 +59,11 @@ class Watchdog:
                 return
             self._running = True
         try:
-            home = self._router.home
-            while not await home.ends(self._router.spread(TICK)):
+            home = self._links.home
+            while not await home.ends(TICK * (1 + chance.random())):
                 with suppress(KrappyError):
-                    if self._router.home_broker is None and not home.broken:  # once it hangs, it can't be asked
-                        await self._router.refresh((), self._runtime.now() + PATIENCE)
+                    if self._links.home_broker is None and not home.broken:  # once it hangs, it can't be asked
+                        await self._learning.refresh((), self._runtime.now() + PATIENCE)
                 with suppress(KrappyError):
                     await self._look()
         finally:
@@ -71,7 +72,7 @@ class Watchdog:
     async def _look(self) -> None:
         with self._runtime.lock:
             watched: dict[Link, int | None] = {each: id for each, id in self._brokers.items() if not each.closed}
-        watched[self._router.home] = self._router.home_broker
+        watched[self._links.home] = self._links.home_broker
         for link in watched:
             link.probe(SILENCE)
         hanging = {each: id for each, id in watched.items() if each.silent(PATIENCE)}
@@ -79,7 +80,7 @@ class Watchdog:
             if broker is not None and broker in hanging.values():
                 link.probe(None)  # nobody may wait there yet, and whoever came would wait in vain
         self._led = {each: self._led.get(each) or self._leaders() for each in hanging}
-        if hanging and (await self._learn(hanging) or not self._router.known.brokers):
+        if hanging and (await self._learn(hanging) or not self._known.brokers):
             for link, broker in hanging.items():
                 if self._is_of_no_use(link, broker):
                     link.drop(f"{link.address} does not answer")
@@ -87,17 +88,17 @@ class Watchdog:
     def _leaders(self) -> dict[tuple[str, int], int]:
         """By topic and partition, the broker that leads it, as far as is known."""
         with self._runtime.lock:
-            topics = list(self._router.known.topics.items())
+            topics = list(self._known.topics.items())
         return {(name, index): each.leader for name, found in topics for index, each in enumerate(found.partitions)}
 
     async def _learn(self, hanging: Mapping[Link, int | None]) -> bool:
         """Asks a broker that does not hang who leads, each time another one. Whether it has answered."""
-        others = self._router.connected(hanging)
+        others = self._links.connected(hanging)
         if not others:
             return False
         self._turn += 1
         asked = others[self._turn % len(others)]
-        learned = await self._router.learn_from(asked, PATIENCE)
+        learned = await self._learning.learn_from(asked, PATIENCE)
         if not learned:
             asked.probe(None)  # it may hang, too, and nobody waits for it else
         return learned
@@ -106,6 +107,6 @@ class Watchdog:
         """Whether to leave a broker that hangs. None: it is not known which one that is."""
         now = self._leaders()
         moved = any(leader == broker and now.get(at, broker) != broker for at, leader in self._led[link].items())
-        if moved or (broker is not None and broker not in self._router.known.brokers):
+        if moved or (broker is not None and broker not in self._known.brokers):
             return link.silent(PATIENCE)  # it may have answered meanwhile
         return broker not in now.values() and link.silent(LONGEST)

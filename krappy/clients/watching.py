@@ -141,7 +141,7 @@ class Watching:
             raise ConnectionLost("this watch is closed")
         if self._router.closed:
             raise ConnectionLost(self._router.trouble)
-        if self._router.several and not self._spread:
+        if self._router.known.several and not self._spread:
             await self._divide()
         if self._spread:
             await self._place()
@@ -265,7 +265,7 @@ class Watching:
             self._dissolve(part)
         elif not error.retriable or part.link.closed:
             raise error
-        elif not (isinstance(error, NotLeader) and self._router.several):
+        elif not (isinstance(error, NotLeader) and self._router.known.several):
             await self._runtime.sleep(self._backoff.pause())
 
     # --- several leaders ----------------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ class Watching:
         if self._begins is None:
             await check_in_place(self._router, self._topic, deadline)  # so it is known how many partitions there are
         else:  # without a snapshot, each event is judged
-            await self._router.refresh([self._topic], deadline)
-        count = len((await self._router.topic(self._topic, deadline)).partitions)
+            await self._router.learning.refresh([self._topic], deadline)
+        count = len((await self._router.learning.topic(self._topic, deadline)).partitions)
         every = list(range(count)) if self._some is None else self._some
         self._whole = len(set(every)) == count
         self._refresh = self._runtime.now() + self._each
@@ -330,7 +330,7 @@ class Watching:
         missing: KrappyError | None = None
         wanted: dict[tuple[Address, int, bool], list[int]] = {}
         for index, piece in sorted(self._without.items()):
-            await self._router.topic(self._topic, self._runtime.now() + self._router.timeout)
+            await self._router.learning.topic(self._topic, self._runtime.now() + self._router.timeout)
             broker = self._router.known.leader(self._topic, index)
             if broker is None or broker.address is None:
                 missing = NotLeader(f"{self._topic}-{index}: no broker leads it now")
@@ -363,7 +363,7 @@ class Watching:
         if self._some is not None or not self._told or now < self._refresh:
             return
         self._refresh = now + self._each
-        await self._router.refresh([self._topic], now + self._router.timeout)
+        await self._router.learning.refresh([self._topic], now + self._router.timeout)
         found = self._router.known.topics.get(self._topic)
         there = self.offsets or {}
         for index in range(0 if found is None else len(found.partitions)):

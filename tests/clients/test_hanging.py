@@ -87,7 +87,7 @@ async def test_a_broker_that_comes_back_in_time_is_not_left(several: Cluster, mo
         router = client._router
         await client.table("t").put(b"k", b"v")
         coordinator = await router.broker(3, router.runtime.now() + 20)
-        links = [router.home, *router._links.values()]
+        links = [router.home, *router.links._by_id.values()]
         assert coordinator in links[1:]
         before, asked = [each.generation for each in links], router._watchdog._turn
         for broker in (1, 3):
@@ -162,6 +162,6 @@ async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) 
         with anyio.move_on_after(5) as waited:
             await table.get(b"k", partition=2)
         assert waited.cancelled_caught
-        link = next(link for id, link in client._router._links.items() if id == 3)
+        link = next(link for id, link in client._router.links._by_id.items() if id == 3)
         assert not link.broken
         assert not client._router.home.broken

@@ -17,7 +17,7 @@ from krappy import blocking
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.clients import admin, sending
 from krappy.clients.cluster import HEARD, KnownCluster, KnownPlaces
-from krappy.clients.router import Router
+from krappy.clients.learning import Learning
 from krappy.clients.watching import Watching
 from krappy.errors import CoordinatorNotAvailable, NotCoordinator, Overloaded, PolicyViolation, UnknownProducer
 from krappy.partitioner import partition_for
@@ -175,17 +175,17 @@ async def test_a_producer_outlives_a_broker_that_is_too_busy_to_tell_of_leaders(
 ) -> None:
     several.create("t", 3)
     several.create_no_topics()
-    refresh, busy = Router.refresh, 0
+    refresh, busy = Learning.refresh, 0
 
-    async def refused(router: Router, topics: Iterable[str], deadline: float, turn: int = 0) -> None:
+    async def refused(learning: Learning, topics: Iterable[str], deadline: float, *, doubt: bool = False) -> None:
         nonlocal busy
         if late.is_set() and busy < 2:
             busy += 1
             raise Overloaded("too many requests wait already")
-        await refresh(router, topics, deadline, turn)
+        await refresh(learning, topics, deadline, doubt=doubt)
 
     late = threading.Event()
-    monkeypatch.setattr(Router, "refresh", refused)
+    monkeypatch.setattr(Learning, "refresh", refused)
     async with krappy.connect(several.addresses, timeout=20) as client, client.producer("t") as producer:
         with several.late("t", 2, 3, seconds=0.5):
             late.set()
@@ -235,15 +235,15 @@ async def test_a_batch_whose_answer_was_lost_with_the_leader_is_stored_once(seve
 async def test_a_client_of_one_broker_learns_of_the_others_by_a_refusal(several: Cluster) -> None:
     several.create("t", 3)
     async with krappy.connect(several.addresses[0], timeout=5) as client:
-        client._router.several = False
+        client._router.known.several = False
         async with client.producer("t") as producer:
             for n in range(9):
                 await producer.send(b"%d" % n, key=b"%d" % n)
-        client._router.several = False
+        client._router.known.several = False
         assert await client.table("t").get(b"5") is not None
-        client._router.several = False
+        client._router.known.several = False
         assert None not in await client.table("t").get_many([b"%d" % n for n in range(9)])
-        client._router.several = False
+        client._router.known.several = False
         assert sum((await client.offsets("t", "latest")).values()) == 9
 
 

@@ -491,7 +491,7 @@ def test_a_topic_is_made_anew_with_another_number_of_partitions(
         other.delete_topic(name)
         other.create_topic(name, after)
         if not is_told:
-            for link in [*client._router._links.values()]:
+            for link in [*client._router.links._by_id.values()]:
                 link.close()
         for key in keys:
             receipt = None
