@@ -23,6 +23,7 @@ class FakeRouter:
         self.is_older = False
         self.runtime = SimpleNamespace(now=trio.current_time, sleep=trio.sleep)
         self.timeout = 5.0
+        self.learning = self
 
     async def topic(self, name: str, deadline: float) -> Any:
         return SimpleNamespace(partitions=[None] * self.counts[0])

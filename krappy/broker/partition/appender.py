@@ -437,7 +437,7 @@ class Appender:
             return
         state = self._partition.log.producers.get(header.producer_id)
         if state is None or state.epoch != epoch or advance(state.sent[-1].last_sequence, 1) == first:
-            raise error
+            raise error.with_traceback(None)  # it is raised for each batch, and would grow
 
 
 def _following(header: BatchHeader) -> tuple[int, int]:
