@@ -414,11 +414,11 @@ class Client(Opened, AclMethods):
         self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None
     ) -> None:
         """Changes settings (a value of None resets to the default), or the number of partitions, which only grows."""
-        run(admin.alter_topic(self._link, topic, config, partitions))
+        run(admin.alter_topic(self._router, topic, config, partitions))
 
     def delete_topic(self, topic: str) -> None:
         """Deletes a topic with all its events. Raises UnknownTopic, and ConnectionLost as `create_topic`."""
-        run(admin.delete_topic(self._link, topic))
+        run(admin.delete_topic(self._router, topic))
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, as `describe` gives it."""

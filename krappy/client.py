@@ -410,11 +410,11 @@ class Client(AclMethods):
         self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None
     ) -> None:
         """Changes settings (a value of None resets to the default), or the number of partitions, which only grows."""
-        await admin.alter_topic(self._link, topic, config, partitions)
+        await admin.alter_topic(self._router, topic, config, partitions)
 
     async def delete_topic(self, topic: str) -> None:
         """Deletes a topic with all its events. Raises UnknownTopic, and ConnectionLost as `create_topic`."""
-        await admin.delete_topic(self._link, topic)
+        await admin.delete_topic(self._router, topic)
 
     async def topics(self) -> list[TopicInfo]:
         """Every topic, as `describe` gives it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypedDict
 
 from krappy.clients.link import Link
+from krappy.clients.router import Router
 from krappy.wire import messages
 
 
@@ -37,9 +38,9 @@ class AclMatch(TypedDict, total=False):
     host: str
 
 
-async def add(link: Link, acls: Iterable[AclInfo]) -> None:
+async def add(router: Router, acls: Iterable[AclInfo]) -> None:
     """Stores ACLs, all or none. Those that are there already stay."""
-    await link.ask(messages.CreateAcls([_row(acl) for acl in acls]), messages.AclsCreated)
+    await router.change(messages.CreateAcls([_row(acl) for acl in acls]), messages.AclsCreated)
 
 
 async def find(link: Link, wanted: AclMatch) -> list[AclInfo]:
@@ -47,9 +48,9 @@ async def find(link: Link, wanted: AclMatch) -> list[AclInfo]:
     return list(map(_info, answer.acls))
 
 
-async def delete(link: Link, wanted: AclMatch) -> list[AclInfo]:
+async def delete(router: Router, wanted: AclMatch) -> list[AclInfo]:
     """Returns those that were deleted."""
-    answer = await link.ask(messages.DeleteAcls(**wanted), messages.AclsDeleted, again=False)
+    answer = await router.change(messages.DeleteAcls(**wanted), messages.AclsDeleted, again=False)
     return list(map(_info, answer.acls))
 
 

@@ -127,7 +127,7 @@ async def create_topic(
     TopicExists, InvalidConfig."""
     settings = None if config is None else dict(config)
     request = messages.CreateTopic(topic, partitions, settings, if_absent, replication_factor)
-    answer = await router.home.ask(request, messages.TopicCreated, again=if_absent)
+    answer = await router.change(request, messages.TopicCreated, again=if_absent)
     differs: Differences = {}
     if not answer.created:
         if answer.partitions and partitions not in (None, answer.partitions):  # else they are not told
@@ -139,14 +139,14 @@ async def create_topic(
     return answer.created, differs
 
 
-async def alter_topic(link: Link, topic: str, config: Mapping[str, Setting] | None, partitions: int | None) -> None:
+async def alter_topic(router: Router, topic: str, config: Mapping[str, Setting] | None, partitions: int | None) -> None:
     """Changes settings (None: back to the default) and the number of partitions. Raises UnknownTopic."""
     request = messages.AlterTopic(topic, None if config is None else dict(config), partitions)
-    await link.ask(request, messages.TopicAltered, again=partitions is None)
+    await router.change(request, messages.TopicAltered, again=partitions is None)
 
 
-async def delete_topic(link: Link, topic: str) -> None:
-    await link.ask(messages.DeleteTopic(topic), messages.TopicDeleted, again=False)
+async def delete_topic(router: Router, topic: str) -> None:
+    await router.change(messages.DeleteTopic(topic), messages.TopicDeleted, again=False)
 
 
 async def topics(router: Router, names: Sequence[str] | None = None) -> list[TopicInfo]:
@@ -373,9 +373,9 @@ async def users(link: Link) -> list[UserInfo]:
     return [UserInfo(str(each["user"]), dict(each["credentials"])) for each in answer.users]
 
 
-async def alter_user(link: Link, user: str, credentials: Mapping[str, str | None]) -> None:
+async def alter_user(router: Router, user: str, credentials: Mapping[str, str | None]) -> None:
     """Sets (`ScramCredential.text`) or removes (None) the user's credentials, by mechanism. Raises UnknownUser."""
-    await link.ask(messages.AlterUser(user, dict(credentials)), messages.UserAltered, again=False)
+    await router.change(messages.AlterUser(user, dict(credentials)), messages.UserAltered, again=False)
 
 
 class QuotaInfo(NamedTuple):
@@ -395,10 +395,10 @@ async def quotas(link: Link, user: str | None, client_id: str | None, ip: str | 
 
 
 async def alter_quotas(
-    link: Link, rates: Mapping[str, float | None], user: str | None, client_id: str | None, ip: str | None
+    router: Router, rates: Mapping[str, float | None], user: str | None, client_id: str | None, ip: str | None
 ) -> None:
     """Sets or removes (None) quotas of one entity."""
-    await link.ask(messages.AlterQuotas(dict(rates), user, client_id, ip), messages.QuotasAltered)
+    await router.change(messages.AlterQuotas(dict(rates), user, client_id, ip), messages.QuotasAltered)
 
 
 async def ping(link: Link) -> messages.Pong:

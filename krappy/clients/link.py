@@ -433,12 +433,14 @@ class Link:
         generation: int | None = None,
         timeout: float | None = None,
         abandoned: Callable[[A], None] | None = None,
+        stays: bool = True,
     ) -> A:
         """Sends a request and returns its answer. With `generation`, it is sent on that connection only, and never
         again after its loss.
 
         `again`: it is also sent again when the connection is lost before the answer, though the broker may have applied
-        it; not for requests that do more the second time. After a retriable error it is always sent again.
+        it; not for requests that do more the second time. After a retriable error that says that nothing was applied it
+        is always sent again; not `stays`: unless the broker is cut off from ZooKeeper (`is_cut_off`).
 
         `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after the caller was cancelled
         or timed out, to undo what the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
@@ -472,21 +474,34 @@ class Link:
             if isinstance(result, answer):
                 return result
             error: KrappyError = result
-            if isinstance(error, ConnectionLost):
+            if isinstance(error, ConnectionLost) and not self.lives(on):
                 if not again or generation is not None or self.closed:
                     raise error
-            elif error.retriable and self.runtime.now() < deadline and not _elsewhere(error):
-                said = error
-                pause = min(backoff.pause(), deadline - self.runtime.now())
-                await self.runtime.sleep(max(0.0, pause))
-            else:
+                continue
+            passes = error.retriable and not _elsewhere(error) and (stays or not is_cut_off(error))
+            if isinstance(error, ConnectionLost) and generation is not None:  # the broker has lost others
+                passes = False
+            if not passes or not (again or _is_undone(error)) or self.runtime.now() >= deadline:
                 raise error
+            said = error
+            pause = min(backoff.pause(), deadline - self.runtime.now())
+            await self.runtime.sleep(max(0.0, pause))
 
     async def drained(self, seconds: float | None = None) -> bool:
         """Waits while much of what was posted still waits for the socket. False when that still holds after
         `seconds`."""
         stream = self._stream
         return stream is None or await stream.drained(seconds)
+
+
+def is_cut_off(error: KrappyError) -> bool:
+    """Whether a broker says that it does not reach ZooKeeper. It has changed nothing."""
+    return isinstance(error, ConnectionLost) and error.details.get("sent") is False
+
+
+def _is_undone(error: KrappyError) -> bool:
+    """Whether what a broker was asked for is not done for sure."""
+    return is_cut_off(error) or not isinstance(error, ConnectionLost | RequestTimeout)
 
 
 def _elsewhere(error: KrappyError) -> bool:

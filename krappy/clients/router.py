@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from krappy.clients.backoff import Backoff
 from krappy.clients.cluster import KnownCluster
 from krappy.clients.learning import Learning
-from krappy.clients.link import Link
+from krappy.clients.link import Link, is_cut_off
 from krappy.clients.links import Links
 from krappy.clients.replies import ReplySlot
 from krappy.clients.session_offsets import SessionOffsets
@@ -125,6 +125,31 @@ class Router:
             except (UnknownTopic, UnknownPartition) as error:
                 await self.look_again(topic, error, backoff, deadline)
                 self._check_id(topic, request, error)
+
+    async def change(self, request: Request, answer: type[A], *, again: bool = True) -> A:
+        """The answer of the first broker that is not cut off from ZooKeeper; `home` is asked first. For changes of what
+        the cluster has. `again` and what it raises: as for `Link.ask`."""
+        deadline = self.runtime.now() + self.timeout
+        backoff = Backoff()
+        while True:
+            try:
+                left = max(0.0, deadline - self.runtime.now())
+                return await self.home.ask(request, answer, again=again, timeout=left, stays=not self.known.several)
+            except ConnectionLost as error:
+                if not is_cut_off(error):
+                    raise
+                said = error
+            for link in await self.each(deadline):
+                left = max(0.0, deadline - self.runtime.now())
+                try:
+                    return await link.ask(request, answer, again=again, timeout=left, stays=False)
+                except ConnectionLost as error:
+                    if not is_cut_off(error):
+                        raise
+            pause = backoff.pause()
+            if self.closed or self.runtime.now() + pause >= deadline:
+                raise said
+            await self.runtime.sleep(pause)
 
     async def groups(self, deadline: float, only: str | None = None) -> list[tuple[Link, list[dict[str, Any]]]]:
         """The groups that each broker has (or `only` that one), so that none is left out, and none is there twice.

@@ -135,7 +135,7 @@ class ClusterMembership:
 
     def _now(self) -> Mirror:
         if self._mirror is None:
-            raise ConnectionLost("there is no session with ZooKeeper now", sent=False)
+            raise ConnectionLost("there is no session with ZooKeeper now: nothing was changed", sent=False)
         return self._mirror
 
     async def read(self, path: str) -> Znode | None:

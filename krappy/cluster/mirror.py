@@ -89,7 +89,7 @@ class Mirror:
         told = self._told
         await wait_any([self.changed], lambda: self._seen >= told or self.is_over)
         if self._seen < told:
-            raise ConnectionLost("the session with ZooKeeper has ended", sent=True)
+            raise ConnectionLost("the session with ZooKeeper has ended: the change may have been made", sent=True)
 
     # --- following
 

@@ -7,8 +7,11 @@ from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 
+import httpx
+import pytest
+
 from krappy import blocking
-from krappy.errors import KrappyError
+from krappy.errors import ConnectionLost, KrappyError
 from krappy.records import batch
 from krappy.spark.logs import logs
 from krappy.spark.topics import TopicChoice
@@ -189,6 +192,43 @@ def test_a_client_that_knows_only_a_broker_that_is_cut_off_finds_who_leads(clust
                 assert found.value == b"since"
                 assert client.offsets("led") == {0: 2}
                 assert cluster.partitions_at(3, "led")[0].leader == 3
+
+
+def test_a_client_that_knows_only_a_broker_that_is_cut_off_changes_topics_by_others(cluster: ClusterProcesses) -> None:
+    """While ZooKeeper is away they all refuse: the client asks again, but not without a pause, and says why."""
+    with cut_off(cluster, 3) as cut, blocking.connect(cluster.brokers[3].address, timeout=4) as client:
+        client.create_topic("before", 1, replication_factor=2)
+        cluster.until_in_sync("before")
+        with cut():
+            wait_until(lambda: 3 not in _registered(cluster), "it is out of the cluster")
+            for if_absent in (False, True):
+                assert client.create_topic(f"since-{if_absent}", 1, if_absent=if_absent)
+            client.alter_topic("before", {"retention.ms": 1_000_000})
+            client.alter_topic("before", partitions=2)
+            with blocking.connect(cluster.brokers[1].address, timeout=30) as other:
+                assert other.describe("before").settings["retention.ms"] == "1000000"
+                assert len(other.describe("before").partitions) == 2
+                client.delete_topic("before")
+                names = [topic.name for topic in other.topics()]
+                assert sorted(names) == ["since-False", "since-True"]
+            cluster.zookeeper.pause(True)
+            try:
+                before = _asked(cluster, "CreateTopic")
+                with pytest.raises(ConnectionLost, match=r"ZooKeeper.*nothing was changed"):
+                    client.create_topic("while-away", 1, if_absent=True)
+                assert 3 <= _asked(cluster, "CreateTopic") - before < 100
+            finally:
+                cluster.zookeeper.pause(False)
+
+
+def _registered(cluster: ClusterProcesses) -> set[int]:
+    with cluster.asked(1) as raw:
+        return {each["node_id"] for each in raw.ask(ApiKey.METADATA, {"topics": []})["brokers"]}
+
+
+def _asked(cluster: ClusterProcesses, request: str) -> int:
+    told = httpx.get(f"http://{cluster.brokers[3].http}/api/v1/overview", timeout=30).json()["requests"]
+    return sum(each["latency"]["count"] for each in told if each["request"] == request)
 
 
 def test_who_reads_up_to_now_ends_where_the_leader_says_that_is_sure_to_be_it(cluster: ClusterProcesses) -> None:

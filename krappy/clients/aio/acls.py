@@ -17,7 +17,7 @@ class AclMethods:
 
     async def add_acls(self, added: Iterable[AclInfo]) -> None:
         """Stores ACLs, all or none; those that are there already stay. Raises InvalidRequest."""
-        await acls.add(self._connection.link, added)
+        await acls.add(self._connection.router, added)
 
     async def acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
         """The ACLs that have all the values given, such as `acls(principal="User:ada")`; all if none is given. With
@@ -26,4 +26,4 @@ class AclMethods:
 
     async def delete_acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
         """Deletes the ACLs that have all the values given, as for `acls`; returns them."""
-        return await acls.delete(self._connection.link, wanted)
+        return await acls.delete(self._connection.router, wanted)

@@ -24,13 +24,13 @@ class Security:
     async def set_password(self, user: str, password: str, mechanisms: Sequence[str] = tuple(HASHES)) -> None:
         """Sets a user's password; a user who is not there is made. The password itself is not sent."""
         made = {each: ScramCredential.of(each, password, os.urandom(SALT)).text() for each in mechanisms}
-        await admin.alter_user(self._connection.link, user, made)
+        await admin.alter_user(self._connection.router, user, made)
 
     async def delete_user(self, user: str) -> None:
         """Raises UnknownUser."""
         known = {each.name: each.iterations for each in await self.users()}
         mechanisms = known.get(user) or dict.fromkeys(HASHES)
-        await admin.alter_user(self._connection.link, user, dict.fromkeys(mechanisms))
+        await admin.alter_user(self._connection.router, user, dict.fromkeys(mechanisms))
 
     async def quotas(
         self, user: str | None = None, client_id: str | None = None, ip: str | None = None
@@ -50,4 +50,4 @@ class Security:
         none of their own. `rates`: producer_byte_rate and consumer_byte_rate (bytes a second), request_percentage (of
         one core), controller_mutation_rate (partitions a second); of an address connection_creation_rate. Raises
         InvalidRequest."""
-        await admin.alter_quotas(self._connection.link, rates, user, client_id, ip)
+        await admin.alter_quotas(self._connection.router, rates, user, client_id, ip)

@@ -20,7 +20,7 @@ class AclMethods:
 
     def add_acls(self, added: Iterable[AclInfo]) -> None:
         """Stores ACLs, all or none; those that are there already stay. Raises InvalidRequest."""
-        run(acls.add(self._connection.link, added))
+        run(acls.add(self._connection.router, added))
 
     def acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
         """The ACLs that have all the values given, such as `acls(principal="User:ada")`; all if none is given. With
@@ -29,4 +29,4 @@ class AclMethods:
 
     def delete_acls(self, **wanted: Unpack[AclMatch]) -> list[AclInfo]:
         """Deletes the ACLs that have all the values given, as for `acls`; returns them."""
-        return run(acls.delete(self._connection.link, wanted))
+        return run(acls.delete(self._connection.router, wanted))

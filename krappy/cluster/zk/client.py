@@ -266,7 +266,7 @@ class ZooKeeper:
         return later
 
     async def get(self, path: str) -> Znode | None:
-        """A znode's data, version and owner. Raises ConnectionLost, StorageError."""
+        """A znode's data, version and owner. Raises ConnectionLost with `sent` False, StorageError."""
         return await self._find(Opcode.GET_DATA, path, JuteReader.znode)
 
     async def children(self, path: str) -> list[str]:
@@ -280,6 +280,8 @@ class ZooKeeper:
             if error.error == ErrorCode.NO_NODE:
                 return None
             raise
+        except ConnectionLost as error:  # to read changes nothing
+            raise ConnectionLost(f"{error.text}: nothing was changed", sent=False) from error
 
     async def _answer(self, path: str, later: Later[T]) -> T:
         """Waits for an answer. `path`: what the request is about, for the text of an error."""
@@ -349,11 +351,11 @@ class ZooKeeper:
         try:
             later = self.ask(Opcode.MULTI, jute.multi_fields(operations, self._encoded_acl), JuteReader.parts)
         except ConnectionLost as error:
-            raise ConnectionLost(error.text, sent=False) from error
+            raise ConnectionLost(f"{error.text}: nothing was changed", sent=False) from error
         try:
             errors = await self._answer(operations[0].path, later)
         except ConnectionLost as error:
-            raise ConnectionLost(error.text, sent=True) from error
+            raise ConnectionLost(f"{error.text}: the change may have been made", sent=True) from error
         for index, code in enumerate(errors):
             if code not in (ErrorCode.OK, ErrorCode.RUNTIME_INCONSISTENCY):
                 operation = (asked or operations)[index]
