@@ -74,6 +74,11 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
+    def following(self, producer_id: int) -> tuple[int, int] | None:
+        """The epoch and sequence of the batch that is expected next; None of an unknown producer."""
+        state = self.get(producer_id)
+        return None if state is None else (state.epoch, advance(state.sent[-1].last_sequence, 1))
+
     def copy(self) -> ProducerStates:
         """An independent copy of the states as they are now."""
         copied = ProducerStates()

@@ -5,19 +5,24 @@ requests of a connection keep their order and can share a group commit. acks=-1 
 it on disk, and acks=1 until this broker has, however many are in sync. acks=0 waits for nothing, but its bytes count
 against the budget until they are written, as for acks=1; an error closes the connection, because there is no answer to
 tell it. A header can make a record conditional (core/conditions.py). Brokers publish staged jobs to each other by it.
+
+What is refused here, before its partition has it, may be taken a moment later: once this broker leads the partition,
+say. Then it is taken in its producer's order alone (core/refused_batches.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from krappy.core.refused_batches import NextBatch, RefusedBatches, comes_again
 from krappy.core.security import needs
 from krappy.core.security.audit import AUDITOR
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
 from krappy.core.staging import PUBLISHER
 from krappy.errors import (
+    CorruptBatch,
     InvalidRecord,
     InvalidRequest,
     InvalidTopic,
@@ -40,6 +45,8 @@ ADDS_SINCE = 12  # the version from which a batch adds its partition to its tran
 ABORTABLE_SINCE = 11  # the version from which TRANSACTION_ABORTABLE is known (KIP-1050)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
+MAX_REFUSED = 256  # producers, times partitions, of a connection whose batches were refused for now
+UNKNOWN = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
 Named = AbstractSet[tuple[str, bytes, int]]  # topic, its id, partition
 NOBODY: Named = frozenset()
@@ -87,6 +94,7 @@ class Work:
         "laters",
         "own",
         "refusal",
+        "refused",
         "responses",
         "sender",
         "version",
@@ -110,6 +118,7 @@ class Work:
             )
         self.sender = TransactionalSender(transactional_id, version >= ADDS_SINCE) if transactional_id else None
         self.hints = LeaderHints(session)
+        self.refused = _RefusedHere(session)
         self.responses: list[Message] = []
         self.laters: list[Later[StoredAt]] = []
         self.waiting: list[tuple[Message, bool, TopicPort, PartitionPort]] = []  # of each: LogAppendTime?
@@ -137,11 +146,14 @@ def _publish(
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)
+        at = name, id, asked["index"]
         if isinstance(topic, KrappyError):
             _refuse(answer, topic, version)
+            work.refused.note(at, asked["records"], answer, topic)
             continue
         if isinstance(topic, Code):
             answer["error_code"] = topic
+            work.refused.note(at, asked["records"], answer)
             continue
         if work.denied:
             answer["error_code"] = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -150,21 +162,58 @@ def _publish(
             answer["error_code"] = Code.INVALID_REQUIRED_ACKS
             continue
         try:
-            if twice and (name, id, asked["index"]) in twice:
+            if twice and at in twice:
                 # Kafka writes the last batch and acknowledges all.
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
             records = _checked(asked["records"], version)
+            if work.refused and (code := work.refused.find(at, records, partition)):
+                answer["error_code"] = code
+                continue
             if work.is_staged:
                 later = partition.publish_staged(records)
             else:
                 later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
         except KrappyError as error:
             _refuse(answer, error, version)
+            work.refused.note(at, asked["records"], answer, error)
             work.hints.add(answer, topic.image, asked["index"])
             continue
         work.laters.append(later)
         work.waiting.append((answer, topic.config.log_append_time, topic, partition))
+
+
+class _RefusedHere:
+    """Batches of one connection that were refused for now before their partitions had them."""
+
+    __slots__ = ("_clock", "_first", "_state")
+
+    def __init__(self, session: KafkaSessionPort) -> None:
+        self._clock, self._state = session.broker.clock, session.state
+        self._first: RefusedBatches[tuple[Hashable, int], Code] | None = session.state.get("refused_batches")
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def note(self, at: Hashable, records: memoryview | None, answer: Message, error: KrappyError | None = None) -> None:
+        """`error`: None if the code tells all."""
+        if not (answer["error_code"] in UNKNOWN if error is None else comes_again(error)) or records is None:
+            return
+        try:
+            header = batches.read_header(records)
+        except CorruptBatch:
+            return
+        if self._first is None:
+            self._first = self._state["refused_batches"] = RefusedBatches(MAX_REFUSED)
+        self._first.note((at, header.producer_id), header, Code(answer["error_code"]), self._clock.steady_ms() / 1000)
+
+    def find(self, at: Hashable, records: memoryview, partition: PartitionPort) -> Code | None:
+        """Why this batch can't be taken yet. Raises CorruptBatch."""
+        assert self._first is not None
+        header = batches.read_header(records)
+        found = partition.following(header.producer_id)
+        following = None if found is None else NextBatch(*found)
+        return self._first.find((at, header.producer_id), header, following, self._clock.steady_ms() / 1000)
 
 
 def _topic(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str) -> TopicPort | Code | InvalidTopic:

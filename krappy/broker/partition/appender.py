@@ -27,6 +27,7 @@ from krappy.broker.partition.verification import Verification
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.core.cluster.roles import Role
+from krappy.core.refused_batches import NextBatch, RefusedBatches, comes_again
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -48,7 +49,7 @@ from krappy.waiting import Later, Signal, wait_any
 
 MAX_DRAIN = 16 << 20  # bytes written by one drain, and those of its keys
 MAX_GROUP = 1000  # single records that share one batch
-MAX_UNWRITTEN = 1000  # producers whose batches could not be appended
+MAX_REFUSED = 1000  # producers whose batches were refused for now
 MAX_LAG = 8 << 20  # bytes, and those of the keys, that the view may be behind before drains wait for it
 STILL_S, LOOK_S = 10.0, 0.01  # how long a broker that stood still waits to be told of its topic, and how often it looks
 
@@ -62,9 +63,8 @@ class Appender:
         self._closed: Exception | None = None
         self._ended = Signal()
         self._commit = partition.commit
-        self._verification = Verification(partition, self._queue_now)
-        # By producer id, of the first batch that could not be appended: its epoch and sequence, and why.
-        self._unwritten: dict[int, tuple[int, int, KrappyError]] = {}
+        self._verification = Verification(partition, self._queue_now, self._reject)
+        self._refused = RefusedBatches[int, KrappyError](MAX_REFUSED)  # by producer id
 
     def publish(
         self,
@@ -198,7 +198,7 @@ class Appender:
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
-                item.reject(refusal)
+                self._reject(item, refusal)
             self._waiting.clear()
             if not isinstance(error, KrappyError):
                 raise
@@ -229,7 +229,7 @@ class Appender:
         try:
             items[0].admit(await large.opened(partial(admission, keep=conditional)))
         except KrappyError as error:
-            items.pop(0).reject(error)
+            self._reject(items.pop(0), error)
 
     async def _look_for_strays(self, items: list[Pending]) -> None:
         """Looks at the keys that will be checked when they become readable: then it must be known at once."""
@@ -260,7 +260,7 @@ class Appender:
             await mark.make_known()
         except KrappyError as error:
             for item in found:
-                item.reject(error)
+                self._reject(item, error)
                 items.remove(item)
 
     async def _write(self, items: list[Pending], epoch: int, judge: Judge | None = None) -> None:
@@ -268,14 +268,14 @@ class Appender:
         partition = self._partition
         if partition.role is not Role.LEADER or partition.epoch != epoch:
             for item in items:
-                item.reject(partition.deposed())
+                self._reject(item, partition.deposed())
             return
         refused: list[tuple[Pending, KrappyError]] = []
         accepted = self._decide(items, judge, refused)
         if accepted:
             error = await self._commit.write(accepted, epoch, refused)
             if error is not None:
-                self._note_unwritten(accepted, error)
+                self._note_refused(accepted, error)
         else:
             for item, error in refused:
                 item.reject(error)
@@ -339,7 +339,7 @@ class Appender:
         self._waiting[:0] = items[count:]
         del items[count:]
         for item, error in refused:
-            item.reject(error)
+            self._reject(item, error)
             items.remove(item)
 
     def _decide(
@@ -370,14 +370,16 @@ class Appender:
                     item.stamp(partition.now_ms())
             except OffsetMismatch as error:
                 # Without a lease the view may be stale: there may be another leader by now.
-                refused.append((item, error if partition.is_sure else partition.unsure()))
+                told = error if partition.is_sure else partition.unsure()
+                self._note_refused([item], told)
+                refused.append((item, told))
                 continue
             except KrappyError as error:
-                item.reject(error)
+                self._reject(item, error)
                 continue
             except Exception as error:  # a bug of ours, which must not fail the other publishes
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
-                item.reject(StorageError(f"{partition}: {error!r}"))
+                self._reject(item, StorageError(f"{partition}: {error!r}"))
                 continue
             header = item.header
             if header.is_transactional:
@@ -401,8 +403,8 @@ class Appender:
                 if not header.is_transactional and self._verification.is_transactional(header.producer_id):
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
             following = follows.get(header.producer_id)
+            self._check_refused(header, following)
             if following is None:
-                self._check_written(header)
                 original = partition.log.producers.check(header, from_zero=item.own)
                 if original is not None:
                     self._commit.answer_again(original, header, item.laters[0], alone=item.alone)
@@ -419,25 +421,25 @@ class Appender:
                 partition.check_transactional(header)
         return False
 
-    def _note_unwritten(self, items: list[Pending], error: KrappyError) -> None:
-        for header in (item.header for item in reversed(items)):  # the first of each producer counts
-            if header.producer_id >= 0 and header.base_sequence >= 0:
-                self._unwritten[header.producer_id] = header.producer_epoch, header.base_sequence, error
-        if len(self._unwritten) > MAX_UNWRITTEN:
-            self._unwritten.clear()
+    def _reject(self, item: Pending, error: KrappyError) -> None:
+        """Refuses a batch. If it comes again, the next ones of its producer have to wait for that."""
+        self._note_refused([item], error)
+        item.reject(error)
 
-    def _check_written(self, header: BatchHeader) -> None:
-        """Raises, of a batch behind one that could not be appended, the reason for that: told of a gap, librdkafka
-        (2.16) would begin a new epoch, and send batches to other partitions again that are written there."""
-        if header.producer_id not in self._unwritten:
-            return
-        epoch, first, error = self._unwritten[header.producer_id]
-        if epoch != header.producer_epoch or header.base_sequence <= first:
-            del self._unwritten[header.producer_id]  # it comes again, or the producer has given it up
-            return
-        state = self._partition.log.producers.get(header.producer_id)
-        if state is None or state.epoch != epoch or advance(state.sent[-1].last_sequence, 1) == first:
-            raise error.with_traceback(None)  # it is raised for each batch, and would grow
+    def _note_refused(self, items: list[Pending], error: KrappyError) -> None:
+        if comes_again(error):
+            now = trio.current_time()
+            for item in items:
+                self._refused.note(item.header.producer_id, item.header, error, now)
+
+    def _check_refused(self, header: BatchHeader, following: tuple[int, int] | None) -> None:
+        """Raises why an earlier batch of the producer was refused, which is to come again."""
+        if self._refused:
+            following = following or self._partition.log.producers.following(header.producer_id)
+            expected = None if following is None else NextBatch(*following)
+            error = self._refused.find(header.producer_id, header, expected, trio.current_time())
+            if error is not None:
+                raise error
 
 
 def _following(header: BatchHeader) -> tuple[int, int]:

@@ -155,6 +155,10 @@ class Partition(Viewed):
         data = marker(end.producer_id, end.epoch, end.commit, self.now_ms(), end.coordinator_epoch)
         return self.appender.publish_marker(data, end)
 
+    def following(self, producer_id: int) -> tuple[int, int] | None:
+        """The epoch and sequence of the batch that it expects next of a producer; None: it does not know that."""
+        return self.log.producers.following(producer_id)
+
     # --- reads for the log of another broker
 
     def fetch_all_now(self, offset: int, max_bytes: int, *, min_one: bool = True) -> Raw:

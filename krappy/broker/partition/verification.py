@@ -41,9 +41,14 @@ class ToldTransaction(NamedTuple):
 
 
 class Verification:
-    def __init__(self, partition: Viewed, release: Callable[[Pending], None]) -> None:
-        """`release`: queues an item that need not be held any more. Raises KrappyError."""
-        self._partition, self._release = partition, release
+    def __init__(
+        self,
+        partition: Viewed,
+        release: Callable[[Pending], None],
+        reject: Callable[[Pending, KrappyError], None],
+    ) -> None:
+        """`release`: queues an item that need not be held any more. Raises KrappyError. `reject`: refuses it."""
+        self._partition, self._release, self._reject = partition, release, reject
         self._held: dict[Sender, deque[Pending]] = {}
         self._asked: dict[Sender, int] = {}  # the producer epoch that the coordinator is being asked about
         self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
@@ -103,12 +108,12 @@ class Verification:
                             raise error
                         self._release(item)
                     except KrappyError as refused:
-                        item.reject(refused)
+                        self._reject(item, refused)
         finally:
             del self._held[sender]
             for item in held:  # after a bug of ours
                 text = f"the transaction of producer {sender[0]} was not verified"
-                item.reject(StorageError(f"{self._partition}: {text}"))
+                self._reject(item, StorageError(f"{self._partition}: {text}"))
 
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""

@@ -1,0 +1,83 @@
+"""Batches of idempotent producers that were refused for now, and that come again.
+
+The next ones of the producer may be on their way. None of them may be stored before, though what refused the first has
+passed: librdkafka (2.16) takes that for stored then, too ("implicitly acked by subsequent batch"), and of a producer
+that the log does not know any sequence would be taken. And told of a gap, it begins a new epoch, and sends batches to
+other partitions again that are stored there. So they get the first one's refusal until that has come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+from krappy.errors import CorruptBatch, KrappyError, UnknownPartition
+from krappy.records.batch import BatchHeader
+
+KEPT_S = 600.0  # after which nothing that was sent beside a batch is on its way any more
+MAX_SEQUENCE = 2**31 - 1
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class NextBatch(NamedTuple):
+    """What the log expects of a producer that it knows."""
+
+    epoch: int
+    sequence: int
+
+
+class _First(NamedTuple, Generic[R]):
+    epoch: int
+    sequence: int
+    refusal: R
+    at: float  # seconds by a steady clock
+
+    def is_before(self, header: BatchHeader, now: float) -> bool:
+        """Whether the batch is one behind it, which may have been sent beside it."""
+        if header.producer_epoch != self.epoch or now - self.at > KEPT_S:
+            return False
+        return 0 < (header.base_sequence - self.sequence) & MAX_SEQUENCE <= MAX_SEQUENCE // 2
+
+
+class RefusedBatches(Generic[K, R]):
+    """`K`: names a producer, and the partition if there are several. `R`: what tells why."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: how many first batches are remembered; with one more the oldest is forgotten."""
+        self._most = most
+        self._first: dict[K, _First[R]] = {}
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def note(self, key: K, header: BatchHeader, refusal: R, now: float) -> None:
+        """This batch was refused for now; `now`: seconds by a steady clock."""
+        if header.producer_id < 0 or header.base_sequence < 0:
+            return
+        first = self._first.get(key)
+        if first is not None and (header.producer_epoch < first.epoch or first.is_before(header, now)):
+            return
+        self._first.pop(key, None)
+        self._first[key] = _First(header.producer_epoch, header.base_sequence, refusal, now)
+        if len(self._first) > self._most:
+            del self._first[next(iter(self._first))]
+
+    def find(self, key: K, header: BatchHeader, following: NextBatch | None, now: float) -> R | None:
+        """Why this batch is refused, too: it is behind one that was, and that the log does not have. `following`: None
+        of a producer that the log does not know."""
+        first = self._first.get(key)
+        if first is None or header.producer_epoch < first.epoch:
+            return None
+        if first.is_before(header, now) and (
+            following is None or following.epoch < first.epoch or following == NextBatch(first.epoch, first.sequence)
+        ):
+            return first.refusal
+        del self._first[key]  # it comes again, or it is stored, or its producer has given it up
+        return None
+
+
+def comes_again(error: KrappyError) -> bool:
+    """Whether Kafka's clients send again what was refused so."""
+    return error.retriable or isinstance(error, CorruptBatch | UnknownPartition)

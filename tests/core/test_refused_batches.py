@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from krappy.core.refused_batches import KEPT_S, MAX_SEQUENCE, NextBatch, RefusedBatches
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
+
+LATER = 1.0  # seconds
+
+
+def sent(sequence: int, epoch: int = 0, id: int = 7) -> BatchHeader:
+    data = batch.encode([b"k"], [b"v"], timestamps=1, producer_id=id, producer_epoch=epoch, base_sequence=sequence)
+    return batch.read_header(data)
+
+
+def refused(*headers: BatchHeader, most: int = 10) -> RefusedBatches[int, str]:
+    """Each for a reason of its own: its sequence."""
+    made = RefusedBatches[int, str](most)
+    for header in headers:
+        made.note(header.producer_id, header, str(header.base_sequence), 0.0)
+    return made
+
+
+@pytest.mark.parametrize("first", [0, 5, MAX_SEQUENCE])
+@pytest.mark.parametrize("known", [False, True])
+def test_those_behind_it_wait_until_it_comes_again(first: int, known: bool) -> None:
+    """`known`: the log has what is before it."""
+    following = NextBatch(0, first) if known else None
+    behind = [(first + each) & MAX_SEQUENCE for each in (1, 2)]
+    made = refused(sent(first), *(sent(each) for each in behind))
+    for each in (*behind, *behind):
+        assert made.find(7, sent(each), following, LATER) == str(first)
+    assert made.find(7, sent(first), following, LATER) is None
+    assert not made
+    assert made.find(7, sent(behind[0]), following, LATER) is None
+
+
+def test_they_do_not_wait_for_what_is_stored() -> None:
+    made = refused(sent(5))
+    assert made.find(7, sent(9), NextBatch(0, 9), LATER) is None
+    assert not made
+
+
+def test_nor_for_what_was_given_up() -> None:
+    assert refused(sent(5)).find(7, sent(0, epoch=1), NextBatch(0, 5), LATER) is None
+    assert refused(sent(5)).find(7, sent(6), NextBatch(1, 3), LATER) is None
+    assert refused(sent(5)).find(7, sent(6), None, KEPT_S + 1) is None
+
+
+def test_one_of_an_earlier_epoch_changes_nothing() -> None:
+    made = refused(sent(0, epoch=1), sent(3))
+    assert made.find(7, sent(1), NextBatch(0, 0), LATER) is None
+    assert made.find(7, sent(1, epoch=1), NextBatch(0, 3), LATER) == "0"
+
+
+def test_producers_wait_each_for_itself() -> None:
+    made = refused(sent(0), sent(0, id=-1))
+    assert made.find(8, sent(1, id=8), None, LATER) is None
+    assert len(made) == 1
+
+
+def test_the_oldest_are_forgotten() -> None:
+    made = refused(*(sent(0, id=id) for id in (7, 8, 9, 7)), most=2)
+    assert [made.find(id, sent(1, id=id), None, LATER) for id in (7, 8, 9)] == ["0", None, "0"]

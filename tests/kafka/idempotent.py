@@ -1,0 +1,28 @@
+"""An idempotent producer over the bare client, of one partition."""
+
+from __future__ import annotations
+
+from krappy.records import batch
+from krappy.wire.kafka import ApiKey, Code
+from tests.kafka.raw import Raw, produce
+
+
+class Idempotent:
+    """Each batch is one event, whose value is its sequence."""
+
+    def __init__(self, raw: Raw, topic: str, index: int = 0) -> None:
+        self.raw, self.topic, self.index = raw, topic, index
+        self.id = raw.new_producer_id()
+
+    def sent(self, sequence: int, epoch: int = 0) -> Code:
+        data = batch.encode(
+            [b"k"],
+            [b"%d" % sequence],
+            timestamps=1000,
+            producer_id=self.id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        answer = self.raw.ask(ApiKey.PRODUCE, produce(self.topic, data, self.index), 12)
+        [found] = answer["responses"][0]["partition_responses"]
+        return Code(found["error_code"])

@@ -1,0 +1,50 @@
+"""A batch was refused for now, and is to be sent again. The next ones of its producer are on their way. If they were
+stored meanwhile, librdkafka (2.16) would take the first for stored, too: "implicitly acked by subsequent batch"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from krappy.wire.kafka import Code
+from tests.kafka.idempotent import Idempotent
+from tests.kafka.raw import Raw
+from tests.process import broker_process, wait_until
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
+    """`known`: batches that the producer has stored before."""
+    folder, away = tmp_path / "data", tmp_path / "away"
+    with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
+        raw.make("t")
+        producer = Idempotent(raw, "t")
+        assert [producer.sent(each) for each in range(known)] == [Code.NONE] * known
+        folder.rename(away)
+        wait_until(lambda: bool(broker.events("data_folder_away")), "it is away")
+        assert producer.sent(known) == Code.KAFKA_STORAGE_ERROR
+        assert producer.sent(known + 1) == Code.KAFKA_STORAGE_ERROR
+        away.rename(folder)
+        wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
+        for _ in range(2):
+            assert producer.sent(known + 2) == Code.KAFKA_STORAGE_ERROR
+        assert [producer.sent(known + each) for each in range(4)] == [Code.NONE] * 4
+        assert raw.values("t") == [b"%d" % each for each in range(known + 4)]
+
+
+def test_before_there_was_the_topic(raw: Raw) -> None:
+    producer = Idempotent(raw, "not-yet-there")
+    assert producer.sent(0) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    raw.make("not-yet-there")
+    assert producer.sent(1) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert [producer.sent(each) for each in range(3)] == [Code.NONE] * 3
+    assert producer.sent(0, epoch=1) == Code.NONE
+
+
+def test_one_that_its_producer_has_given_up_holds_up_no_new_epoch(raw: Raw) -> None:
+    producer = Idempotent(raw, "given-up")
+    assert producer.sent(0) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    raw.make("given-up")
+    assert producer.sent(1) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert [producer.sent(each, epoch=1) for each in range(2)] == [Code.NONE] * 2
