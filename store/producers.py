@@ -8,6 +8,10 @@ A state is an immutable value, replaced as a whole: `check` may run in another t
 `stability` has what the log's control batches say of transactions (core/stability.py), as of the log's end. Readers use
 the partition's own, which is as of the high watermark. `ended` has the last marker of each producer: late batches and
 markers of before it are refused by it. After compaction has removed a marker, a log that is read anew lacks it.
+
+A producer writes in transactions always or never. Only their coordinator knows which ids do, and anybody may write by
+an id outside of transactions. So the first transactional batch of an id replaces what was known of it, and from then on
+others do not change that.
 """
 
 from __future__ import annotations
@@ -78,6 +82,10 @@ class ProducerStates:
         """The epoch and sequence of the batch that is expected next; None of an unknown producer."""
         state = self.get(producer_id)
         return None if state is None else (state.epoch, advance(state.sent[-1].last_sequence, 1))
+
+    def is_transactional(self, producer_id: int) -> bool:
+        """Whether the producer has, or had, a transaction here."""
+        return producer_id in self.stability.open or producer_id in self.ended
 
     def copy(self) -> ProducerStates:
         """An independent copy of the states as they are now."""
@@ -150,6 +158,7 @@ class ProducerStates:
         `data`: the batch itself, which is looked at when it is a control batch.
         """
         producer_id = header.producer_id
+        known = bool(header.attributes & TRANSACTIONAL) is self.is_transactional(producer_id)
         if header.attributes & TRANSACTIONAL:
             self.stability.apply(header, base_offset, data)
             if header.is_control and header.count and data is not None:
@@ -165,12 +174,15 @@ class ProducerStates:
             base_offset + header.last_offset_delta,
             header.max_timestamp,
         )
+        if not known and not header.attributes & TRANSACTIONAL:
+            return
         if state is None or header.producer_epoch != state.epoch:
             self._states[producer_id] = ProducerState(header.producer_epoch, now_ms, (sent,))
             if len(self._states) > MOST:
                 self._forget_oldest()
         elif base_offset > state.sent[-1].base_offset:
-            self._states[producer_id] = ProducerState(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
+            before = state.sent[1 - KEPT :] if known else ()
+            self._states[producer_id] = ProducerState(state.epoch, now_ms, (*before, sent))
 
     def _note_end(self, header: BatchHeader, offset: int, now_ms: int, data: Buffer) -> None:
         marker, before = read_marker(data), self.ended.get(header.producer_id)

@@ -203,3 +203,39 @@ def test_the_log_keeps_them_up(tmp_path: Path) -> None:
     assert log.producers.check(one[0]) == 0
     assert log.producers.check(two[0]) == 2
     assert log.producers.get(1).seen_ms == 77  # type: ignore[union-attr]
+
+
+def transactional(sequence: int, *, epoch: int = 0) -> BatchHeader:
+    header = sent(sequence, epoch=epoch)
+    return header._replace(attributes=header.attributes | TRANSACTIONAL)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_first_transaction_replaces_what_was_written_outside_of_them(epoch: int) -> None:
+    """By somebody else, under the producer's id."""
+    states = ProducerStates()
+    for sequence in range(3):
+        states.apply(sent(sequence, epoch=epoch), sequence, 1)
+    assert not states.is_transactional(PID)
+    states.apply(transactional(0), 3, 2)
+    assert states.is_transactional(PID)
+    assert states.following(PID) == (0, 1)
+    assert states.check(transactional(0)) == 3
+    assert states.check(transactional(1)) is None
+
+
+def test_what_is_written_outside_of_transactions_later_changes_nothing() -> None:
+    states = ProducerStates()
+    states.apply(transactional(0), 0, 1)
+    for epoch in (0, 1):
+        states.apply(sent(1, epoch=epoch), 1 + epoch, 1)
+    assert states.following(PID) == (0, 1)
+    states.apply(transactional(1), 3, 1)
+    assert states.check(transactional(1)) == 3
+
+
+def test_a_batch_that_is_remembered_already_replaces_nothing() -> None:
+    """As when a log is read again from before its checkpoint, which an earlier version wrote."""
+    states = after((0, 1), (1, 1))
+    states.apply(transactional(0), 0, 1)
+    assert states.following(PID) == (0, 2)

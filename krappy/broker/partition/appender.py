@@ -398,14 +398,16 @@ class Appender:
         it now."""
         partition, header = self._partition, item.header
         if header.producer_id >= 0:
+            known = item.own or header.is_transactional is self._verification.is_transactional(header.producer_id)
             if not item.own:
                 partition.check_producer(header, item.sender)
-                if not header.is_transactional and self._verification.is_transactional(header.producer_id):
+                if not (known or header.is_transactional):
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
-            following = follows.get(header.producer_id)
-            self._check_refused(header, following)
+            # Else what there is of this id is of somebody who writes outside of transactions: it concerns none.
+            following = follows.get(header.producer_id) if known else None
+            self._check_refused(header, following, known=known)
             if following is None:
-                original = partition.log.producers.check(header, from_zero=item.own)
+                original = partition.log.producers.check(header, from_zero=item.own) if known else None
                 if original is not None:
                     self._commit.answer_again(original, header, item.laters[0], alone=item.alone)
                     return True
@@ -432,10 +434,13 @@ class Appender:
             for item in items:
                 self._refused.note(item.header.producer_id, item.header, error, now)
 
-    def _check_refused(self, header: BatchHeader, following: tuple[int, int] | None) -> None:
-        """Raises why an earlier batch of the producer was refused, which is to come again."""
+    def _check_refused(self, header: BatchHeader, following: tuple[int, int] | None, *, known: bool) -> None:
+        """Raises why an earlier batch of the producer was refused, which is to come again. `following`: what is next
+        behind what this drain has accepted; None: nothing. `known`: what the log knows of the id is of this
+        producer."""
         if self._refused:
-            following = following or self._partition.log.producers.following(header.producer_id)
+            if known:
+                following = following or self._partition.log.producers.following(header.producer_id)
             expected = None if following is None else NextBatch(*following)
             error = self._refused.find(header.producer_id, header, expected, trio.current_time())
             if error is not None:

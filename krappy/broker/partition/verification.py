@@ -170,7 +170,7 @@ class Verification:
 
     def is_transactional(self, id: int) -> bool:
         """Whether the producer has, or had, a transaction here, once what this drain has accepted is appended."""
-        return self._opened_now(id) is not None or id in self._partition.log.producers.ended
+        return id in self._opened or self._partition.log.producers.is_transactional(id)
 
     def _opened_now(self, id: int) -> int | None:
         return self._opened[id] if id in self._opened else self._open(id)
