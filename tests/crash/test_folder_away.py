@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from krappy.broker.upkeep.room import Room
 from krappy.errors import StorageError
+from krappy.settings.server import ServerConfig
 from krappy.wire import messages as m
 from tests.peer import Peer
 from tests.process import broker_process, wait_until
@@ -77,3 +80,59 @@ def test_a_broker_ends_once_another_folder_stands_in_place_of_its_own(
         broker.start()
         with Peer(broker.address) as peer:
             assert len(peer.read_log("t")[0]) == 1
+
+
+@pytest.mark.parametrize("where", ["data", ""])
+def test_the_folder_of_the_logs_alone_is_away(tmp_path: Path, where: str) -> None:
+    """`where`: it is taken to: the data folder, or another one. No other folder stands in the place of either."""
+    data, away = tmp_path / "data", tmp_path / where / "away"
+    with broker_process(data) as broker, Peer(broker.address) as peer:
+        peer.ask(m.CreateTopic("t", 1), m.TopicCreated)
+        handle = peer.producer("t").handle
+        (data / "topics").rename(away)
+        wait_until(lambda: bool(broker.events("data_folder_away")), "it is told")
+        away.rename(data / "topics")
+        wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
+        peer.ask(m.Message(handle, b"1", b"k"), m.MessageStored)
+        assert broker.stop() == 0
+
+
+class BackAtOnce(Room):
+    """The data folder comes back just after a look has not found it."""
+
+    def _is_away(self) -> bool:
+        found = super()._is_away()
+        away = self._runtime.config.data.with_name("away")
+        if found and away.exists():
+            away.rename(self._runtime.config.data)
+        return found
+
+
+class Lender:
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.told: list[str] = []
+
+    def report(self, event: str, **facts: Any) -> None:
+        self.told.append(event)
+
+
+def test_a_folder_that_comes_back_during_a_look_is_no_other_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for part in ("topics", "meta", "views"):
+        (data / part).mkdir(parents=True)
+    lender = Lender(ServerConfig(data=data, ballast_bytes=0))
+    aborted: list[bool] = []
+
+    async def looks() -> None:
+        room = BackAtOnce(lender, lambda: None)
+        room.abort = lambda: aborted.append(True)
+        await room.look()
+        data.rename(data.with_name("away"))
+        with pytest.raises(StorageError):
+            await room.look()
+        await room.look()
+
+    trio.run(looks)
+    assert not aborted
+    assert lender.told == ["data_folder_away", "events_taken_again"]

@@ -21,6 +21,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import trio
@@ -59,7 +60,9 @@ class Room:
         self._told = False, False  # whether events were refused, and the folder was away, as of the last look
         self._runtime = runtime
         self._folder = runtime.config.data
-        self._logs = -1  # the folder of the logs, which is kept open once it was seen: so no other gets its inode
+        # The folder of the logs, and the data folder. They are kept open once they were seen: so no other gets their
+        # inodes.
+        self._logs = self._home = -1
         self._ballast = Ballast(self._folder, runtime.config.ballast_bytes)
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
 
@@ -139,23 +142,29 @@ class Room:
         with refusals(folder):
             try:
                 if self._logs < 0:
-                    self._logs = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                    weakref.finalize(self, os.close, self._logs)
+                    logs = self._open(folder)
+                    self._home, self._logs = self._open(self._folder), logs
                 return not os.path.samestat(os.stat(folder), os.fstat(self._logs))
             except OSError as error:  # no folder, or a file or a broken link in its place, a stale mount
                 if self._logs < 0 and not isinstance(error, FileNotFoundError):  # before the first start there is none
                     raise
                 return self._logs >= 0
 
+    def _open(self, folder: Path) -> int:
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, found)
+        return found
+
     def _is_replaced(self) -> bool:
-        """Whether paths lead to folders of something else than this broker: its logs are not where they were."""
+        """Whether paths lead to folders of something else than this broker: its logs are not where they were. They may
+        come back at any moment."""
         if os.path.lexists(self._folder / "topics"):
-            return True
+            return self._is_away()
+        others = any(os.path.lexists(self._folder / each) for each in ("meta", "views"))
         try:
-            own = os.path.samestat(os.stat(self._folder), os.stat("..", dir_fd=self._logs))
+            return others and not os.path.samestat(os.stat(self._folder), os.fstat(self._home))
         except OSError:
-            own = False
-        return not own and any(os.path.lexists(self._folder / each) for each in ("meta", "views"))
+            return others
 
     def _full(self, found: Space) -> str:
         return (
