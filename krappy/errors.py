@@ -41,7 +41,7 @@ native protocol's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 LONGEST_TEXT = 1000  # characters: a text may repeat thousands of names that a client sent
 
@@ -61,6 +61,10 @@ class KrappyError(Exception):
         self.text = text[:LONGEST_TEXT] or self.name
         super().__init__(self.text)
         self.details = details
+
+    def copy(self) -> Self:
+        """The same error, to be kept or raised another time: one that was raised keeps all that it went through."""
+        return type(self)(self.text, **self.details)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_") or attribute == "details":

@@ -430,9 +430,9 @@ class Appender:
 
     def _note_refused(self, items: list[Pending], error: KrappyError) -> None:
         if comes_again(error):
-            now = trio.current_time()
+            now, kept = trio.current_time(), error.copy()
             for item in items:
-                self._refused.note(item.header.producer_id, item.header, error, now)
+                self._refused.note(item.header.producer_id, item.header, kept, now)
 
     def _check_refused(self, header: BatchHeader, following: tuple[int, int] | None, *, known: bool) -> None:
         """Raises why an earlier batch of the producer was refused, which is to come again. `following`: what is next
@@ -444,7 +444,7 @@ class Appender:
             expected = None if following is None else NextBatch(*following)
             error = self._refused.find(header.producer_id, header, expected, trio.current_time())
             if error is not None:
-                raise error
+                raise error.copy()
 
 
 def _following(header: BatchHeader) -> tuple[int, int]:
