@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def make(cluster: ClusterProcesses, name: str, *assigned: list[int]) -> None:
     [made] = cluster.admin.create_topics([NewTopic(name, len(assigned), replica_assignment=list(assigned))]).values()
     made.result(LONG_S)
     wait_until(lambda: all(each.leader > 0 for each in cluster.partitions(name).values()), "it is led", LONG_S)
+    for index, each in cluster.partitions(name).items():
+        with cluster.asked(each.leader) as raw:  # it may know that it leads a moment before it does
+            wait_until(partial(_is_led, raw, name, index), f"{name}-{index} is led", LONG_S)
+
+
+def _is_led(leader: Raw, topic: str, index: int) -> bool:
+    return bool(leader.fetch(topic, 0, index)["error_code"] == 0)
 
 
 def test_producers_transactions_and_jobs(cluster: ClusterProcesses, client: blocking.Client, tmp_path: Path) -> None:

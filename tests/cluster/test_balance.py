@@ -122,7 +122,7 @@ def test_an_unclean_election_is_asked_for_twice(cluster: ClusterProcesses, krapp
     wait_until(lambda: all(each.isrs == [2] for each in cluster.partitions("t").values()), "3 is in no ISR")
     cluster.brokers[2].kill()
     wait_until(lambda: set(leaders(cluster, "t")) == {-1}, "nobody leads")
-    cluster.brokers[3].start()
+    cluster.start_again(3)  # the controller has heard of it then
     status, _, err = krappy(1, "elect", "t", "--unclean")
     assert status == 1
     assert "--yes" in err

@@ -231,8 +231,8 @@ def test_two_damaged_replicas_while_the_third_is_out_of_sync(
         led = cluster.partitions("t")[0].leader
         wait_until(lambda led=led: cluster.partitions("t")[0].leader not in (led, -1), "they lead in turns")  # type: ignore[misc]
         read_some(client)
-    told = healings(cluster, leader)
-    assert told[leader] == told[follower] == "spoiled (damaged)"
+    both = dict.fromkeys((leader, follower), "spoiled (damaged)")
+    wait_until(lambda: both.items() <= healings(cluster, leader).items(), "the trouble of both is told")
     for id in (leader, follower):
         assert not cluster.events(id, "replica_begins_anew")
         assert id in cluster.partitions("t")[0].isrs

@@ -53,7 +53,7 @@ def test_a_follower_is_not_waited_for(cluster: ClusterProcesses, client: blockin
         wait_until(lambda: follower not in cluster.partitions("t")[0].isrs, "it is not in sync")
         for number in range(1, 100):
             producer.send(b"%d" % number).result(LONG_S)
-    assert follower not in cluster.partitions("t")[0].isrs, "it follows no more, whatever its disk does now"
+        assert follower not in cluster.partitions("t")[0].isrs, "it follows no more while its disk fails"
     assert logs_of(client, "t") == [b"%d" % number for number in range(100)]
 
 

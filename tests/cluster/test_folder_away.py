@@ -74,7 +74,7 @@ def test_it_is_as_if_the_broker_were_dead(cluster: ClusterProcesses, tmp_path: P
             lambda: all(victim not in (each.leader, *each.isrs) for each in cluster.partitions("t").values()),
             "nobody counts on it",
         )
-        assert cluster.coordinator(group) != victim
+        wait_until(lambda: cluster.coordinator(group) != victim, "another one coordinates")
         client.create_topic("made-meanwhile", PARTITIONS)
         send(60)
         found = client.table("t").get_many([f"k{key}" for key in range(30)])

@@ -42,10 +42,8 @@ def row_of(fetched: dict[str, Any]) -> dict[str, Any]:
 def test_the_leader_is_named_with_its_address(cluster: ClusterProcesses) -> None:
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
     made.result(30)
+    cluster.until_in_sync("t")
     with Raw(address(cluster, 3)) as raw:
-        wait_until(
-            lambda: raw.ask(ApiKey.METADATA, {"topics": [{"name": "t"}]})["topics"][0]["partitions"], "it is known"
-        )
         id = raw.topic_id("t")
 
         def told(leader: int) -> None:
@@ -84,6 +82,7 @@ def test_only_who_is_wrong_is_told(cluster: ClusterProcesses) -> None:
     """Not in answers of the leader, nor for partitions that there are not, nor in versions without a place for it."""
     [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2]])]).values()
     made.result(30)
+    cluster.until_in_sync("t")
     with Raw(address(cluster, 1)) as raw:
         wait_until(lambda: not any(row["error_code"] for row, _ in ask_both(raw, raw.topic_id("t"))), "broker 1 leads")
         assert all(row["current_leader"] == NONE and not nodes for row, nodes in ask_both(raw, raw.topic_id("t")))

@@ -30,7 +30,7 @@ from tests.kafka.shares import ACCEPT, Member, beat, earliest
 from tests.peer import Peer
 from tests.process import wait_until
 
-LONG_S = 20.0
+LONG_S = 60.0
 BROKER = 1
 EVENTS = 3  # of a topic before answers are lost
 _numbers = count()

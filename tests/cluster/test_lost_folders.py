@@ -289,8 +289,12 @@ def test_old_copies_of_all_data_folders(cluster: ClusterProcesses) -> None:
         broker.ready()
         wait_until(lambda broker=broker: len(broker.events("old_folder")) > 0, "it knows")  # type: ignore[misc]
     wait_until(lambda: cluster.states("t")[0]["isr"] == cluster.states("t")[0]["elr"] == [], "nobody may lead")
-    [topic] = state_by(cluster, 1)["topics"]
-    assert [each["healing"] for each in topic["partitions"][0]["replicas"]] == ["old folder"] * 3
+
+    def healings() -> list[str | None]:
+        [topic] = state_by(cluster, 1)["topics"]
+        return [each["healing"] for each in topic["partitions"][0]["replicas"]]
+
+    wait_until(lambda: healings() == ["old folder"] * 3, "it is told")
     newest = cluster.brokers[3]
     for broker in cluster.brokers.values():
         if broker is not newest:

@@ -233,6 +233,7 @@ def test_a_broker_with_some_of_the_partitions_sees_no_strays(
 ) -> None:
     [made] = cluster.admin.create_topics([NewTopic("single", PARTITIONS, 1)]).values()
     made.result(30)
+    cluster.until_in_sync("single")  # the client may ask another broker than the one that made it
     with client.producer("single") as producer:
         producer.send_columns([b"k%03d" % n for n in range(300)], [b"0"] * 300)
     assert not client.describe("single").scattered
@@ -484,7 +485,7 @@ def test_a_topic_is_made_anew_with_another_number_of_partitions(
     """No key goes where the deleted topic would have had it: it would be a stray, or wait for a leader in vain."""
     name = f"anew-{before}-{after}-{is_told}"
     keys = [key for key in map(str, range(100)) if _at(key, before) != _at(key, after)][:5]
-    with blocking.connect(cluster.native, timeout=15) as client, blocking.connect(cluster.native) as other:
+    with blocking.connect(cluster.native, timeout=LONG_S) as client, blocking.connect(cluster.native) as other:
         other.create_topic(name, before)
         for key in keys:
             client.table(name).put(key, "old")

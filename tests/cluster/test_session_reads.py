@@ -155,9 +155,10 @@ def test_a_follower_is_asked_for_offsets_it_has_not(cluster: ClusterProcesses, c
     with client.producer("wire") as producer:
         producer.send_many((key, "v") for key in KEYS)
     keys = [key.encode() for key in KEYS]
+    last = [(index, end - 1) for index, end in client.offsets("wire", "latest").items()]
     for broker in cluster.brokers.values():
         with Peer(broker.address) as peer:
-            assert None not in peer.ask(m.MultiGet("wire", keys, None, [(0, 0), (1, 0), (2, 0)]), m.MultiGot).entries
+            assert None not in peer.ask(m.MultiGet("wire", keys, None, last), m.MultiGot).entries
             assert len(peer.ask(m.Scan("wire", min_offsets=[]), m.Scanned).offsets) == PARTITIONS
             assert len(peer.ask(m.Get("wire", keys[0], None, -1), m.Got).entry) == 1
             for request in (m.MultiGet("wire", keys), m.Scan("wire")):

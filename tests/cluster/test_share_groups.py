@@ -60,6 +60,23 @@ def _is_led(cluster: ClusterProcesses, internal: str, group: str) -> bool:
     return leader_of(cluster, internal, group) in cluster.running
 
 
+def set_everywhere(cluster: ClusterProcesses, raw: Raw, group: str, settings: dict[str, str]) -> None:
+    """Of a group, at one broker; returns once all know them. Where a group begins to read is what the partition's
+    leader knows of that, which may be another broker."""
+    configs = [{"name": name, "value": value, "config_operation": 0} for name, value in settings.items()]
+    body = {"resources": [{"resource_type": 32, "resource_name": group, "configs": configs}]}
+    assert raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"][0]["error_code"] == 0
+    resource = {"resource_type": 32, "resource_name": group, "configuration_keys": list(settings)}
+
+    def knows(asked: Raw) -> bool:
+        [told] = asked.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]})["results"]
+        return {each["name"]: each["value"] for each in told["configs"]} == settings
+
+    for id in cluster.running:
+        with cluster.asked(id) as asked:
+            wait_until(partial(knows, asked), f"broker {id} knows the group's settings")
+
+
 class Scene:
     """A group and a topic of one partition. `others`: of the leader; a broker each for what the group needs, unless one
     broker is to have both."""
@@ -101,11 +118,9 @@ class Scene:
             wait_until(lambda: raw.produce(self.topic, data)["error_code"] == 0, "it is written")
 
     def set(self, raw: Raw, **settings: str) -> None:
-        configs = [
-            {"name": name.replace("_", "."), "value": value, "config_operation": 0} for name, value in settings.items()
-        ]
-        body = {"resources": [{"resource_type": 32, "resource_name": self.group, "configs": configs}]}
-        assert raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)["responses"][0]["error_code"] == 0
+        """Returns once all brokers know it."""
+        wanted = {name.replace("_", "."): value for name, value in settings.items()}
+        set_everywhere(self.cluster, raw, self.group, wanted)
 
     def joined(self, stack: ExitStack, name: str = "one") -> Member:
         """A member with a connection to the leader of now, once there is a coordinator that takes it."""
@@ -387,7 +402,13 @@ def test_partitions_that_a_topic_gains_are_read_from_their_first_record(cluster:
     with ExitStack() as stack:
         one = scene.joined(stack)
         one.wait_ms = 0
-        assert one.acquired() == []
+
+        def begins() -> bool:  # at the end of now, and not of later
+            assert one.acquired() == []
+            with cluster.asked(leader_of(cluster, SHARES, scene.group)) as asked:
+                return bool(scene.read(asked, -1)["start_offset"] == 10)
+
+        wait_until(begins, "it is kept where the group begins")
         body = {"topics": [{"name": scene.topic, "count": 2, "assignments": [{"broker_ids": [scene.coordinator]}]}]}
         with cluster.asked(1) as raw:
             made = raw.ask(ApiKey.CREATE_PARTITIONS, {**body, "timeout_ms": 10_000, "validate_only": False})

@@ -87,6 +87,7 @@ def test_a_job_that_is_over_leaves_nothing_of_its_attempts(cluster: ClusterProce
     """Also attempts in which nothing was staged, sealed or not: Spark makes one for each task without rows."""
     [made] = cluster.admin.create_topics([NewTopic("t", 3, 3)]).values()
     made.result(30)
+    cluster.until_in_sync("t")
     with blocking.connect(cluster.native, timeout=LONG_S) as client:
         for end in ("committed", "aborted"):
             tokens = []
@@ -155,6 +156,7 @@ def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterP
         )
         [made] = cluster.admin.create_topics([topic]).values()
         made.result(30)
+        cluster.until_in_sync("t")
         with client.stage("t", job="job", task=0, attempt=0) as staged:
             for index in range(2):
                 staged.send(b"value", partition=index)
@@ -210,6 +212,7 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
         waiting = next(name for name in names if coordinator(cluster, name) != full)
         [made] = cluster.admin.create_topics([NewTopic("t", 1, replica_assignment=[[full, 1, 3]])]).values()
         made.result(30)
+        cluster.until_in_sync("t")
         tokens = {}
         for job in (dropped, waiting):
             with client.stage("t", job=job, task=0, attempt=0) as staged:

@@ -241,7 +241,7 @@ def make_alone(cluster: ClusterProcesses, broker: int) -> None:
 
 def test_a_transaction_that_takes_too_long_is_aborted_by_the_next_coordinator(cluster: ClusterProcesses) -> None:
     make_topic(cluster, "t")
-    one = ScatteredProducer(cluster, "x").init(timeout_ms=3_000)
+    one = ScatteredProducer(cluster, "x").init(timeout_ms=8_000)
     assert one.add(("t", 0)) == Code.NONE
     assert one.write("t", 0) == Code.NONE
     cluster.brokers[coordinator_of(cluster, "x")].kill()

@@ -22,8 +22,8 @@ from krappy.records import batch
 from krappy.types import Entry
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.test_share_groups import leader_of, make_ready
-from tests.kafka.shares import ACCEPT, Member, beat, earliest
+from tests.cluster.test_share_groups import leader_of, make_ready, set_everywhere
+from tests.kafka.shares import ACCEPT, Member, beat
 from tests.kafka.test_latest_wire import following, rows
 from tests.process import wait_until
 
@@ -217,7 +217,7 @@ def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterP
     with scene(cluster) as made:
         group = made.name_at(SHARES, THIRD)
         with cluster.asked(THIRD) as raw:
-            earliest(raw, group)
+            set_everywhere(cluster, raw, group, {"share.auto.offset.reset": "earliest"})
         assert made.share(group) == list(range(KEPT))
         made.write_alone()
         assert made.share(group) == list(range(KEPT, KEPT + GONE))
