@@ -28,7 +28,7 @@ from tests.process import BrokerProcess, krappy, wait_until
 
 LONG_S = 120.0
 PACE = 0.05  # seconds between two transactions
-BULK = 1 << 20  # bytes that no other load writes, so that the backup takes a while
+BULK = 3 << 20  # bytes that no other load writes, so that the backup takes a while
 
 
 def done(*arguments: object) -> Any:
@@ -119,8 +119,9 @@ def loaded(cluster: ClusterProcesses, client: blocking.Client) -> Iterator[Befor
     make_topic(cluster, "t", **{"cleanup.policy": "compact,delete", "segment.bytes": "65536"})
     assigned = {"left": [1, 2, 3], "right": [2, 3, 1], "bulk": [3, 1, 2]}
     made = cluster.admin.create_topics([NewTopic(n, 1, replica_assignment=[r]) for n, r in assigned.items()])
-    for each in made.values():
+    for name, each in made.items():
         each.result(LONG_S)
+        cluster.until_in_sync(name)
     with client.producer("bulk") as producer:
         producer.send_columns(None, [b"%08d" % n * 128 for n in range(BULK >> 10)])
     client.security.set_password("ada", "secret", ["SCRAM-SHA-256"])

@@ -32,7 +32,7 @@ LIMIT_S = 60
 
 
 @contextlib.asynccontextmanager
-async def mirror(address: tuple[str, int], chroot: str, timeout_ms: int = 4000) -> AsyncIterator[Mirror]:
+async def mirror(address: tuple[str, int], chroot: str, timeout_ms: int = 20_000) -> AsyncIterator[Mirror]:
     found = Mirror(partial(ZooKeeper, [address], chroot=chroot, timeout_ms=timeout_ms))
     with trio.fail_after(LIMIT_S):
         async with trio.open_nursery() as nursery:

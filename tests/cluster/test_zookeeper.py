@@ -25,7 +25,7 @@ LIMIT_S = 60
 
 @contextlib.asynccontextmanager
 async def connected(
-    address: tuple[str, int], chroot: str, timeout_ms: int = 2000, **more: Any
+    address: tuple[str, int], chroot: str, timeout_ms: int = 20_000, **more: Any
 ) -> AsyncIterator[ZooKeeper]:
     client = ZooKeeper([address], chroot=chroot, timeout_ms=timeout_ms, **more)
     with trio.fail_after(LIMIT_S):
@@ -119,7 +119,7 @@ async def test_a_session_survives_connections_and_ends_with_its_time(
     entered: list[bool] = []
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.run)
-        async with connected(proxy.address, chroot, 1500, entered=entered.append) as client:
+        async with connected(proxy.address, chroot, 5000, entered=entered.append) as client:
             await client.multi([Create("/mine", owner=1)])
             proxy.silent = True  # as a server that hangs: the client must find that out by itself
             with pytest.raises(ConnectionLost):
