@@ -195,12 +195,14 @@ async def test_events_that_nobody_else_has_are_cut(tmp_path: Path) -> None:
         await it.same()
         it.fetcher.set([])
         # In two epochs this broker led, and nobody had its events.
-        for epoch in (EPOCH + 1, EPOCH + 2):
+        for end, epoch in enumerate((EPOCH + 1, EPOCH + 2), 2):
             await it.copy.take(
                 PartitionState(FOLLOWER, epoch, 1, (LEADER, FOLLOWER), min_isr=2), epoch, Role.LEADER, FOLLOWER
             )
             it.copy.publish(batch.encode([b"k"], [b"lost"], timestamps=1))
-            await trio.sleep(0.05)
+            with trio.fail_after(20):
+                while it.copy.end_offset < end:
+                    await trio.sleep(0.005)
         assert it.copy.end_offset == 3
         await it.leads(EPOCH + 3)
         await it.publish(b"b", b"c")

@@ -324,6 +324,7 @@ async def test_an_answer_of_another_epoch_is_ignored() -> None:
 
         it.listener.changes = change
         it.leader.produce(b"a")
+        await eventually(lambda: it.follower.epoch == 6)
         await trio.sleep(0.3)
         assert it.follower.log.end == 0
         it.listener.changes = lambda request, answer: answer
@@ -643,6 +644,7 @@ async def test_an_error_for_the_whole_request_is_waited_out() -> None:
         it.follow()
         await trio.sleep(0.35)
         assert len(it.listener.requests) <= 4
+        await eventually(lambda: bool(it.events))
         [(event, facts)] = it.events
         assert event == "leader_unreachable"
         assert "FETCH_SESSION_ID_NOT_FOUND" in facts["error"]
@@ -656,7 +658,7 @@ async def test_a_leader_that_is_not_registered_is_waited_for() -> None:
         image, it.image = it.image, Image()
         it.leader.produce(b"a")
         it.follow()
-        await trio.sleep(0.1)
+        await eventually(lambda: bool(it.events))
         it.image = image
         it.fetcher.changed()
         await it.same()

@@ -148,7 +148,7 @@ def test_a_broker_that_may_wait_has_so_much_longer() -> None:
 
 def test_an_answer_may_take_long_but_not_stop() -> None:
     async def main(stops: bool) -> None:
-        async with linked(timeout_s=1) as (listener, link):
+        async with linked(timeout_s=3) as (listener, link):
             begun: list[float] = []
 
             async def serve(stream: trio.SocketStream) -> None:
@@ -159,7 +159,7 @@ def test_an_answer_may_take_long_but_not_stop() -> None:
                 data = b"".join(encode_response(ApiKey.FETCH, NEWEST, 2, {"session_id": 9, "responses": []}))
                 for at in range(0, len(data), 2):
                     await stream.send_all(data[at : at + 2])
-                    await trio.sleep(0.15 if not stops or at < 8 else 5)
+                    await trio.sleep(0.4 if not stops or at < 8 else 30)
 
             async with trio.open_nursery() as nursery:
                 [accepting] = await nursery.start(
@@ -172,7 +172,7 @@ def test_an_answer_may_take_long_but_not_stop() -> None:
                         await ask
                 else:
                     assert (await ask)["session_id"] == 9
-                    assert trio.current_time() - begun[0] > 1
+                    assert trio.current_time() - begun[0] > 3
                 nursery.cancel_scope.cancel()
 
     trio.run(main, False)
