@@ -66,6 +66,7 @@ def test_a_broker_dies_and_comes_back(page: Page, cluster: ClusterProcesses) -> 
 def test_a_damaged_replica(page: Page, cluster: ClusterProcesses) -> None:
     """There is no other, so it stays."""
     cluster.admin.create_topics([NewTopic("alone", 1, 1)])["alone"].result(30)
+    cluster.until_in_sync("alone")
     with blocking.connect(cluster.native) as client:
         with client.producer("alone") as producer:
             producer.send(b"x" * 300).result(30)

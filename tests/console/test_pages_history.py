@@ -28,8 +28,14 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
                 for number in range(3):
                     producer.send("v", key=f"k{number}").result()
                 client.commit("behind", {TopicPartition("t", 0): 1})
-            kept = f"http://{broker.http_address}/api/v1/history"
-            wait_until(lambda: len(httpx.get(kept, trust_env=False).json()["points"]) > 20, "some points are kept")
+            kept = f"http://{broker.http_address}/api/v1/history/groups?group=behind"
+
+            def points() -> int:
+                """Of the group, which was not there at first."""
+                series = [each["lags"] for each in httpx.get(kept, trust_env=False, timeout=60).json()["groups"]]
+                return sum(lag is not None for lags in series for lag in lags)
+
+            wait_until(lambda: points() > 20, "some points are kept")
             patch.setattr(history_module, "EVERY_SECONDS", 3600.0)
             yield broker
 
