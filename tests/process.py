@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -135,6 +135,17 @@ class Launch(Protocol):
 def kept_off(thread: Path) -> float:
     """Seconds that a thread waited for a processor; `thread` is its folder in /proc."""
     return int((thread / "schedstat").read_text().split()[1]) / 1e9
+
+
+def all_kept_off(pids: Iterable[int], but: Collection[int] = ()) -> float:
+    """Seconds that threads of these processes waited for a processor, together: what took longer on a busy machine did
+    so by no more than that. `but`: threads that do not count, by their `native_id`."""
+    waited = 0.0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                waited += 0.0 if int(task.name) in but else kept_off(task)
+    return waited
 
 
 class Launcher:

@@ -41,7 +41,7 @@ async def test_a_lease_lasts_as_long_as_it_was_to(tmp_path: Path, jump: Jump, by
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.led(0), 2)
-        short = await broker.groups.join("g", "a", ["t"], lease_ms=200)
+        short = await broker.groups.join("g", "a", ["t"], lease_ms=1500)
         long = await broker.groups.join("g", "b", ["t"], lease_ms=HOUR // 2)
         waits = await broker.groups.join("g", "c", ["t"])
         assert [got.offset for got in events(await short.poll(1, 1 << 20))] == [0]

@@ -14,6 +14,7 @@ import pytest
 import krappy
 from krappy import blocking
 from krappy.broker.groups.member import Member
+from krappy.clients import sharing
 from krappy.clients.acks import runs
 from krappy.clients.link import Link
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, LeaseLost, StorageError
@@ -144,7 +145,7 @@ async def test_an_ack_that_comes_too_late_does_nothing(address: str, topic: str)
 
 
 async def test_acks_that_are_given_up_are_told(lossy: Proxy, address: str, topic: str) -> None:
-    async with krappy.connect(address) as other, krappy.connect(lossy.address, timeout=0.5) as client:
+    async with krappy.connect(address) as other, krappy.connect(lossy.address, timeout=2.5) as client:
         await fill(other, topic, 3)
 
         async def connected() -> bool:
@@ -186,7 +187,7 @@ async def test_what_the_broker_refuses_for_long_is_given_up(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch, error: type[KrappyError]
 ) -> None:
     """StorageError is retriable: it is tried again, and stored once the broker takes it."""
-    async with krappy.connect(address, timeout=0.5) as client:
+    async with krappy.connect(address, timeout=2.5) as client:
         await fill(client, topic, 3)
         left = client.consumer(topic, group=topic)
         consumer = await left.__aenter__()
@@ -246,7 +247,7 @@ async def test_waiting_for_one_ack_waits_for_those_before(address: str, topic: s
 async def test_acks_that_never_pause_are_confirmed_all_the_same(address: str, topic: str) -> None:
     """The next ack is always noted before the last one is answered, for longer than the timeout."""
     told: list[str] = []
-    async with krappy.connect(address, timeout=0.5) as client:
+    async with krappy.connect(address, timeout=2.5) as client:
         await fill(client, topic, 1)
         left = client.consumer(topic, group=topic)
         consumer = await left.__aenter__()
@@ -262,7 +263,7 @@ async def test_acks_that_never_pause_are_confirmed_all_the_same(address: str, to
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(acknowledge)
-            await anyio.sleep(1.2)
+            await anyio.sleep(4.0)
             await consumer.ack(event, wait=True)
             await left.__aexit__(None, None, None)
         assert told == ["this consumer is not open: use `async with`"]
@@ -304,8 +305,9 @@ def test_a_blocking_member_acknowledges_while_it_does_nothing(address: str, topi
 
 
 async def test_a_member_that_is_quick_leases_more_with_each_poll(
-    address: str, topic: str, asked: list[Request]
+    address: str, topic: str, asked: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sharing, "QUICK", 30.0)  # on a busy machine, too
     async with krappy.connect(address) as client:
         await fill(client, topic, 8000)
         for most, expected in ((None, [500, 1000, 2000, 4000]), (500, [500] * 4), (20, [20] * 4)):
@@ -321,8 +323,16 @@ async def test_a_member_that_is_quick_leases_more_with_each_poll(
     [(0.0, {}, True), (0.15, {}, False), (0.0, {"order": "key"}, False), (0.0, {"max_deliveries": 2}, False)],
 )
 async def test_who_was_quick_gets_the_next_events_ahead(
-    address: str, topic: str, asked: list[Request], pause: float, choice: dict[str, Any], ahead: bool
+    address: str,
+    topic: str,
+    asked: list[Request],
+    pause: float,
+    choice: dict[str, Any],
+    ahead: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not pause:
+        monkeypatch.setattr(sharing, "QUICK", 30.0)  # on a busy machine, too
     async with krappy.connect(address) as client:
         await fill(client, topic, 60)
         async with client.consumer(topic, group=topic, max_records=20, **choice) as consumer:

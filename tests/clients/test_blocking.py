@@ -246,7 +246,7 @@ def test_readers(address: str, topic: str) -> None:
 def test_members(address: str, topic: str) -> None:
     with blocking.connect(address) as client, client.producer(topic) as producer:
         producer.send_columns(None, [b"%d" % number for number in range(20)])
-        with client.consumer(topic, group=topic, lease_ms=500) as one:
+        with client.consumer(topic, group=topic, lease_ms=10_000) as one:
             batch = next(one.batches())
             one.extend(batch, lease_ms=60_000)
             one.nack([event for event in batch.events() if event.offset < 5])
@@ -309,7 +309,7 @@ def test_a_watch_that_is_closed_before_it_begins_does_not_wait(address: str, top
 def test_a_sender_who_is_held_up_holds_up_nobody_else(lossy: Proxy, topic: str) -> None:
     """The broker's machine is gone, or takes nothing: what is sent fills the socket, and there the next waits."""
     with (
-        blocking.connect(lossy.address, timeout=0.5) as client,
+        blocking.connect(lossy.address, timeout=2.5) as client,
         blocking.connect(lossy.address, keepalive=0.5) as other,
     ):
         other.create_topic(topic, partitions=16)

@@ -110,7 +110,7 @@ async def test_what_is_not_acknowledged_comes_again_to_the_next_member(address: 
 async def test_nack_extend_and_a_lease_that_is_lost(address: str, topic: str) -> None:
     async with krappy.connect(address) as client:
         await fill(client, topic, 3)
-        async with client.consumer(topic, group=topic, lease_ms=300) as one:
+        async with client.consumer(topic, group=topic, lease_ms=2000) as one:
             events = [await anext(one) for _ in range(3)]
             await one.extend(events[2], lease_ms=60_000)
             await one.nack(events[0])

@@ -221,7 +221,7 @@ def test_leaving_ends_what_an_interrupted_ack_began(
             consumer.close()
         began = time.monotonic()
         client.close()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20  # and not as long as that sleep
 
 
 def test_an_interrupted_wait_leaves_no_lock_behind() -> None:

@@ -18,12 +18,12 @@ pytestmark = pytest.mark.anyio
 async def test_nothing_is_leased_to_a_member_that_is_busy(address: str, topic: str) -> None:
     async with krappy.connect(address) as client:
         await fill(client, topic, 3)
-        async with client.consumer(topic, group=topic, lease_ms=500, max_deliveries=1, max_records=1) as consumer:
+        async with client.consumer(topic, group=topic, lease_ms=1500, max_deliveries=1, max_records=1) as consumer:
             for offset in range(3):
                 event = await anext(consumer)
                 assert (event.offset, event.deliveries) == (offset, 1)
                 await consumer.extend(event, lease_ms=60_000)
-                await anyio.sleep(0.7)
+                await anyio.sleep(1.7)
                 await consumer.ack(event)
         assert [(row.floor, row.dead) for row in (await client.group(topic)).partitions] == [(3, 0)]
         assert f"{topic}.{topic}.dead" not in [each.name for each in await client.topics()]
@@ -33,13 +33,13 @@ async def test_nothing_is_leased_to_a_member_that_waits_no_more(address: str, to
     async with krappy.connect(address) as client:
         await client.create_topic(topic)
         async with (
-            client.consumer(topic, group=topic, lease_ms=200, max_deliveries=1) as consumer,
+            client.consumer(topic, group=topic, lease_ms=1500, max_deliveries=1) as consumer,
             client.producer(topic) as producer,
         ):
             for wait in (0.0, 0.05):
                 assert await consumer.poll(wait) == []
             receipt = await producer.send(b"v")
-            await anyio.sleep(0.5)  # longer than a lease
+            await anyio.sleep(1.7)  # longer than a lease
             [event] = await consumer.poll(30)
             assert (event.offset, event.deliveries) == (receipt.offset, 1)
             await consumer.ack(event)
@@ -49,10 +49,10 @@ async def test_nothing_is_leased_to_a_member_that_waits_no_more(address: str, to
 async def test_what_ran_out_is_not_handed_out_and_fewer_are_leased_next(address: str, topic: str) -> None:
     async with krappy.connect(address) as client:
         await fill(client, topic, 40)
-        async with client.consumer(topic, group=topic, lease_ms=1000) as slow:
+        async with client.consumer(topic, group=topic, lease_ms=2500) as slow:
             taken = [await anext(slow) for _ in range(3)]
             await slow.ack(taken)
-            await anyio.sleep(1.1)
+            await anyio.sleep(2.6)
             async with client.consumer(topic, group=topic, max_records=10) as other:
                 theirs = [await anext(other) for _ in range(5)]
                 assert [event.offset for event in theirs] == [3, 4, 5, 6, 7]
@@ -66,12 +66,12 @@ def test_a_blocking_member_polls_when_it_wants_events(address: str, topic: str) 
         client.create_topic(topic)
         with client.producer(topic) as producer:
             receipts = [producer.send(b"v").result() for _ in range(3)]
-        with client.consumer(topic, group=topic, lease_ms=500, max_deliveries=1, max_records=1) as consumer:
+        with client.consumer(topic, group=topic, lease_ms=1500, max_deliveries=1, max_records=1) as consumer:
             for receipt in receipts:
                 event = next(consumer)
                 assert (event.offset, event.deliveries) == (receipt.offset, 1)
                 consumer.extend(event, lease_ms=60_000)
-                time.sleep(0.7)
+                time.sleep(1.7)
                 consumer.ack(event)
             assert consumer.poll() == []
         assert [(row.floor, row.dead) for row in client.group(topic).partitions] == [(3, 0)]

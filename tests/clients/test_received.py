@@ -131,7 +131,7 @@ async def test_two_tasks_share_what_a_poll_brings(address: str, topic: str) -> N
 
 def test_a_connection_without_room_holds_no_poll_and_no_leaving_up(lossy: Proxy, address: str, topic: str) -> None:
     """The broker takes nothing, and large requests of other threads have filled the socket."""
-    with blocking.connect(lossy.address, timeout=2) as client, blocking.connect(address) as other:
+    with blocking.connect(lossy.address, timeout=5) as client, blocking.connect(address) as other:
         other.create_topic(topic)
         with other.producer(topic) as producer:
             producer.send_columns(None, [b"v"] * 20)
@@ -150,7 +150,7 @@ def test_a_connection_without_room_holds_no_poll_and_no_leaving_up(lossy: Proxy,
         began = time.monotonic()
         consumer.ack(mine)
         assert consumer.poll(0.1) == []
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 4
         began = time.monotonic()
         with pytest.raises(RequestTimeout):
             consumer.close()

@@ -269,7 +269,7 @@ async def test_an_update_writes_where_the_key_stands(address: str, topic: str) -
 
 
 async def test_an_update_gives_up_after_the_timeout(address: str, topic: str) -> None:
-    async with krappy.connect(address) as client, krappy.connect(address, timeout=0.3) as hasty:
+    async with krappy.connect(address) as client, krappy.connect(address, timeout=2) as hasty:
         table = client.table(topic)
         await table.put("k", "0")
         tried: list[int] = []

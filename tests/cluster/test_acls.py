@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from krappy.clients.acls import AclInfo
 from krappy.errors import AuthorizationFailed, TopicAuthorizationFailed
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
-from tests.process import kept_off, wait_until
+from tests.process import all_kept_off, wait_until
 from tests.security.guarded import filtered
 
 SOON = 1.0  # seconds
@@ -53,20 +53,11 @@ def connect(cluster: ClusterProcesses, id: int, user: str) -> blocking.Client:
 
 def soon(cluster: ClusterProcesses, condition: Callable[[], bool], what: str) -> None:
     """But for the time for which the machine was busy with something else."""
-    since, off = time.monotonic(), all_kept_off(cluster)
+    who = [os.getpid(), cluster.zookeeper.pid, *(each.pid for each in cluster.brokers.values())]
+    since, off = time.monotonic(), all_kept_off(who)
     wait_until(condition, what)
     took = time.monotonic() - since
-    assert took - (all_kept_off(cluster) - off) < SOON, what
-
-
-def all_kept_off(cluster: ClusterProcesses) -> float:
-    """Seconds that who takes part in a change waited for a processor: brokers, ZooKeeper's threads and this process."""
-    waited = sum(each.kept_off() for each in cluster.brokers.values())
-    tasks = [*Path(f"/proc/{cluster.zookeeper.pid}/task").iterdir(), *Path("/proc/self/task").iterdir()]
-    for each in tasks:
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
-            waited += kept_off(each)
-    return waited
+    assert took - (all_kept_off(who) - off) < SOON, what
 
 
 def test_every_broker_follows(cluster: ClusterProcesses) -> None:

@@ -36,7 +36,7 @@ def test_a_certificate_is_a_user_until_it_expires(tmp_path: Path) -> None:
         no_name = authority.issue("c.example", subject="Ada 7")  # no rule is for it
         with pytest.raises(errors.ConnectionLost), broker.connect(ca=authority.ca, cert=no_name, timeout=5):
             pass
-        soon = authority.issue("c.example", subject="bob", seconds=3)
+        soon = authority.issue("c.example", subject="bob", seconds=6)
         with Raw(broker.address) as raw:
             host, _, _ = broker.address.rpartition(":")
             raw.socket = authority.context(soon).wrap_socket(raw.socket, server_hostname=host)

@@ -119,7 +119,7 @@ def test_a_live_view_ends_with_its_token(
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.2)
     everything = provider.token(groups=["ops"])
     http.post("/api/v1/topics", json={"name": "live"}, headers={"Authorization": f"Bearer {everything}"})
-    token = provider.token(groups=["ops"], seconds=2)
+    token = provider.token(groups=["ops"], seconds=4)
     with http.stream("GET", "/api/v1/topics/live/tail", headers={"Authorization": f"Bearer {token}"}) as answer:
         assert answer.status_code == 200
         assert "NOT_LOGGED_IN" in "".join(answer.iter_text())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from krappy.cluster import peers
 from krappy.cluster.inter_broker import InterBroker, PeerLogin
 from krappy.cluster.peers import PeerLink
 from krappy.core.security.oauthbearer import OAUTHBEARER
@@ -44,12 +45,13 @@ async def linked_by_token(
         yield link
 
 
-def test_each_login_reads_the_file(provider: IdentityProvider, tmp_path: Path) -> None:
+def test_each_login_reads_the_file(provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session is renewed on the same connection, with requests that wait, by the token that is there then."""
+    monkeypatch.setattr(peers, "RENEWED", 0.3)  # early, so that a stall of some seconds ends no session
     file = tmp_path / "token"
 
     async def main() -> None:
-        file.write_text(provider.token("broker", seconds=2) + "\n")
+        file.write_text(provider.token("broker", seconds=5) + "\n")
         async with linked_by_token(tmp_path, provider, file) as link:
             assert await ask(link) == 1
             connection = link._connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from krappy.wire.kafka import ApiKey
 from krappy.wire.kafka.codes import Code
 from tests.handlers.raw import Raw as NativeRaw
 from tests.kafka.raw import Closed, Raw
-from tests.process import wait_until
+from tests.process import all_kept_off, wait_until
 from tests.security.authority import Authority
 
 SECRET = "correct horse"
@@ -427,7 +428,7 @@ def test_librdkafka_logs_in_again(tmp_path: Path) -> None:
     confluent = pytest.importorskip("confluent_kafka")
     settings = {**LISTENERS, "users_dir": users_dir(tmp_path / "users", ada=SECRET), **ADMIN}
     # It logs in again after nine tenths of a session: one of seconds lets a busy machine be late.
-    with run_broker(tmp_path / "data", durability="os", connections_max_reauth_ms=5000, **settings) as broker:
+    with run_broker(tmp_path / "data", durability="os", connections_max_reauth_ms=10_000, **settings) as broker:
         said: list[str] = []
         producer = confluent.Producer(
             {
@@ -440,7 +441,7 @@ def test_librdkafka_logs_in_again(tmp_path: Path) -> None:
             }
         )
         offsets: list[int] = []
-        end = time.monotonic() + 11
+        end = time.monotonic() + 12
         count = 0
         while time.monotonic() < end:
             producer.produce(
@@ -634,11 +635,13 @@ def test_a_storm_of_wrong_passwords_harms_nobody(broker: RunningBroker) -> None:
         for each in attackers:
             each.start()
         try:
+            ours, others = [os.getpid()], [each.native_id or 0 for each in attackers]
             end = time.monotonic() + 3
             while time.monotonic() < end:
-                began = time.monotonic()
+                began, off = time.monotonic(), all_kept_off(ours, others)
                 client.ping()
-                worst = max(worst, time.monotonic() - began)
+                took = time.monotonic() - began
+                worst = max(worst, took - (all_kept_off(ours, others) - off))  # the machine may be busy, too
             with blocking.connect(broker.address, user="ada", password=SECRET) as newcomer:
                 assert newcomer.ping().principal == "User:ada"
         finally:
