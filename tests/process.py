@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -137,15 +137,26 @@ def kept_off(thread: Path) -> float:
     return int((thread / "schedstat").read_text().split()[1]) / 1e9
 
 
-def all_kept_off(pids: Iterable[int], but: Collection[int] = ()) -> float:
-    """Seconds that threads of these processes waited for a processor, together: what took longer on a busy machine did
-    so by no more than that. `but`: threads that do not count, by their `native_id`."""
-    waited = 0.0
-    for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                waited += 0.0 if int(task.name) in but else kept_off(task)
-    return waited
+class Stopwatch:
+    """Seconds since it was made, but for those that threads of this process, and of others, waited for a processor: a
+    busy machine is no fault of a broker. `but`: threads that do not count, by their `native_id`."""
+
+    def __init__(self, *others: int, but: Collection[int] = ()) -> None:
+        self._pids, self._but = (os.getpid(), *others), but
+        self._began, self._off = time.monotonic(), self._kept_off()
+
+    @property
+    def seconds(self) -> float:
+        took = time.monotonic() - self._began
+        return took - (self._kept_off() - self._off)
+
+    def _kept_off(self) -> float:
+        waited = 0.0
+        for pid in self._pids:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                    waited += 0.0 if int(task.name) in self._but else kept_off(task)
+        return waited
 
 
 class Launcher:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from krappy.clients.acls import AclInfo
 from krappy.errors import AuthorizationFailed, TopicAuthorizationFailed
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
-from tests.process import all_kept_off, wait_until
+from tests.process import Stopwatch, wait_until
 from tests.security.guarded import filtered
 
 SOON = 1.0  # seconds
@@ -52,12 +51,9 @@ def connect(cluster: ClusterProcesses, id: int, user: str) -> blocking.Client:
 
 
 def soon(cluster: ClusterProcesses, condition: Callable[[], bool], what: str) -> None:
-    """But for the time for which the machine was busy with something else."""
-    who = [os.getpid(), cluster.zookeeper.pid, *(each.pid for each in cluster.brokers.values())]
-    since, off = time.monotonic(), all_kept_off(who)
+    watch = Stopwatch(cluster.zookeeper.pid, *(each.pid for each in cluster.brokers.values()))
     wait_until(condition, what)
-    took = time.monotonic() - since
-    assert took - (all_kept_off(who) - off) < SOON, what
+    assert watch.seconds < SOON, what
 
 
 def test_every_broker_follows(cluster: ClusterProcesses) -> None:

@@ -156,9 +156,9 @@ def test_a_topic_is_not_created_where_the_broker_does_not_allow_it(tmp_path: Pat
 
 
 def test_a_silent_connection_is_closed_but_not_one_that_waits_for_its_answer(tmp_path: Path) -> None:
-    with run_broker(tmp_path, durability="os", idle_timeout_ms=300) as broker, Raw(broker.kafka_address) as raw:
+    with run_broker(tmp_path, durability="os", idle_timeout_ms=1500) as broker, Raw(broker.kafka_address) as raw:
         raw.make("t")
-        answer = raw.ask(ApiKey.FETCH, fetch([("t", 0, 0)], max_wait_ms=1500), 12)
+        answer = raw.ask(ApiKey.FETCH, fetch([("t", 0, 0)], max_wait_ms=2500), 12)
         assert answer["error_code"] == 0
         assert raw.closed()
 

@@ -13,8 +13,8 @@ from tests.kafka.raw import Closed, Raw, create
 from tests.kafka.shares import ACCEPT, REJECT, RELEASE, Batch, Member, beat, earliest, fill, position
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
-LOCK_S, LIMIT, COUNT, PARTITIONS, MEMBERS = 3.0, 4, 300, 2, 6
-SLACK_S = 0.5  # between the broker's clock and what a member knows of it
+LOCK_S, LIMIT, COUNT, PARTITIONS, MEMBERS = 4.0, 4, 300, 2, 6
+SLACK_S = 1.5  # between the broker's clock and what a member knows of it
 At = tuple[int, int]  # partition, offset
 
 

@@ -158,15 +158,15 @@ def test_a_record_is_delivered_five_times_at_most(raw: Raw, broker: BrokerProces
 
 def test_a_lock_ends_and_is_renewed(raw: Raw, broker: BrokerProcess) -> None:
     create(broker, "t7")
-    earliest(raw, "g7", share_record_lock_duration_ms="1500")
+    earliest(raw, "g7", share_record_lock_duration_ms="3500")
     fill(raw, "t7", 4)
     with Raw(broker.kafka) as second:
         one, two = Member(raw, "g7", "one", "t7"), Member(second, "g7", "two", "t7")
         got = one.ask_fetch()
         one.epoch += 1
-        assert got["acquisition_lock_timeout_ms"] == 1500
+        assert got["acquisition_lock_timeout_ms"] == 3500
         for _ in range(4):  # longer than the lock
-            assert two.acquired(max_wait_ms=600) == []
+            assert two.acquired(max_wait_ms=900) == []
             assert one.acknowledge((0, 1, [RENEW]), (2, 3, [RENEW]), is_renew_ack=True) == 0
         assert two.acquired(max_wait_ms=20_000) == [(0, 3, 2)]
         assert one.acknowledge((0, 1, [ACCEPT])) == Code.INVALID_RECORD_STATE
@@ -220,7 +220,7 @@ def test_uncommitted_records_come_at_once_or_committed_ones_alone(raw: Raw, brok
         assert [producer.write("t10", b"v") for _ in range(2)] == [0, 0]  # offset 3 has the marker
         assert producer.end(commit=True) == 0
     fill(raw, "t10", 1)
-    assert two.acquired(max_wait_ms=5000, max_records=2) == [(4, 5, 1)]
+    assert two.acquired(max_wait_ms=20_000, max_records=2) == [(4, 5, 1)]
     assert two.acquired((4, 5, [ACCEPT])) == [(7, 7, 1)]
     assert one.acquired((0, 2, [ACCEPT])) == [(4, 5, 1), (7, 7, 1)]
     assert two.acknowledge((7, 7, [ACCEPT])) == 0

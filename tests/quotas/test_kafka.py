@@ -17,7 +17,7 @@ from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.batches import Row, encode_rows
 from tests.kafka.raw import Raw, fetch, produce
-from tests.process import wait_until
+from tests.process import Stopwatch, wait_until
 from tests.quotas.quotas import Quotas, throttled_seconds
 
 EXACT, DEFAULT, ANY = 0, 1, 2
@@ -160,23 +160,24 @@ def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker,
     quotas.set({"client-id": "writer"}, producer_byte_rate=100.0 * KB)
     with Raw(broker.kafka_address, client_id="writer") as raw:
         raw.make("written")
-        before = time.monotonic()
+        before, watch = time.monotonic(), Stopwatch()
         answer = raw.ask(ApiKey.PRODUCE, produce("written", batch_of(bytes(350 * KB))), NAMED)
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-        assert time.monotonic() - before < 2
+        assert watch.seconds < 2
         assert 2300 < answer["throttle_time_ms"] < 2600  # 350 KB, of which 100 KB may come at once
         assert raw.ask(ApiKey.DESCRIBE_CLUSTER)["error_code"] == 0
-        assert 2.3 <= time.monotonic() - before < 5
+        assert time.monotonic() - before >= 2.3
+        assert watch.seconds < 5
 
 
 def test_one_who_has_no_quota_is_not_throttled(broker: RunningBroker, quotas: Quotas) -> None:
     quotas.set({"client-id": "writer"}, producer_byte_rate=1.0)
     with Raw(broker.kafka_address, client_id="another") as raw:
         raw.make("free")
-        before = time.monotonic()
+        watch = Stopwatch()
         for _ in range(3):
             assert raw.ask(ApiKey.PRODUCE, produce("free", batch_of(bytes(150 * KB))), NAMED)["throttle_time_ms"] == 0
-        assert time.monotonic() - before < 2
+        assert watch.seconds < 2
 
 
 def test_who_is_silenced_goes_on_when_the_quota_is_taken_away(broker: RunningBroker, quotas: Quotas) -> None:
@@ -215,11 +216,11 @@ def test_a_fetch_over_the_quota_is_answered_empty(broker: RunningBroker, quotas:
         [records] = [each["records"] for topic in first["responses"] for each in topic["partitions"]]
         assert 120 * KB <= len(records) < 240 * KB  # one batch, although it is more than that of a second
         assert first["throttle_time_ms"] > 100
-        before = time.monotonic()
+        watch = Stopwatch()
         second = other.ask(ApiKey.FETCH, wanted)
         assert (second["responses"], second["error_code"]) == ([], 0)
         assert second["throttle_time_ms"] > 50
-        assert time.monotonic() - before < 1.5  # it is told to wait for 2 s
+        assert watch.seconds < 1.5  # it is told to wait for 2 s
         third = raw.ask(ApiKey.FETCH, wanted)  # once it is read again
         assert third["responses"]
 
@@ -332,7 +333,7 @@ def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, mo
         client.create_topic("anew", partitions=300)
     with Raw(broker.kafka_address) as raw:
         quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
-        large = batch_of(bytes(50 * KB))
+        large = batch_of(bytes(150 * KB))
         assert raw.ask(ApiKey.PRODUCE, produce("anew", large), NAMED)["throttle_time_ms"] > 3000
     for parts in (
         [{"index": 0, "records": large}],
@@ -340,9 +341,9 @@ def test_new_connections_write_no_more(broker: RunningBroker, quotas: Quotas, mo
     ):
         with Raw(broker.kafka_address) as raw:
             asked = {"acks": -1, "timeout_ms": 9000, "topic_data": [{"name": "anew", "partition_data": parts}]}
-            before = time.monotonic()
+            watch = Stopwatch()
             [topic] = raw.ask(ApiKey.PRODUCE, asked, NAMED)["responses"]
-            assert time.monotonic() - before < 2
+            assert watch.seconds < 2
         assert {each["error_code"] for each in topic["partition_responses"]} == {Code.REQUEST_TIMED_OUT}
         assert "producer_byte_rate" in topic["partition_responses"][0]["error_message"]
     quotas.alter({"user": "ANONYMOUS"}, producer_byte_rate=None)
@@ -358,7 +359,7 @@ def test_a_write_without_answer_waits_for_a_place(
     with Raw(broker.kafka_address) as raw, Raw(broker.kafka_address) as left, Raw(broker.kafka_address) as other:
         other.make("mute")
         quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=10.0 * KB)
-        other.ask(ApiKey.PRODUCE, produce("mute", batch_of(bytes(50 * KB))), NAMED)
+        other.ask(ApiKey.PRODUCE, produce("mute", batch_of(bytes(150 * KB))), NAMED)
         for each in (raw, left):
             for value in (b"1", b"2"):
                 each.send(ApiKey.PRODUCE, produce("mute", batch_of(value), acks=0), NAMED)

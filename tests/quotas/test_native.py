@@ -24,7 +24,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw, produce
 from tests.peer import Peer
-from tests.process import wait_until
+from tests.process import Stopwatch, wait_until
 from tests.quotas.quotas import Quotas
 from tests.quotas.test_kafka import NAMED, batch_of
 from tests.security.test_ends import broker_of
@@ -77,11 +77,12 @@ def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quota
         handle = raw.ask(m.ProducerRegistration("n-written"), m.ProducerRegistered).handle
         assert raw.ask(m.Ping(), m.Pong).throttled == 0
         quotas.set({"user": "ANONYMOUS"}, producer_byte_rate=100.0 * KB)
-        before = time.monotonic()
+        before, watch = time.monotonic(), Stopwatch()
         raw.ask(m.Message(handle, bytes(350 * KB)), m.MessageStored)
-        assert time.monotonic() - before < 2
+        assert watch.seconds < 2
         pong = raw.ask(m.Ping(), m.Pong)
-        assert 2.3 < time.monotonic() - before < 5
+        assert time.monotonic() - before > 2.3
+        assert watch.seconds < 5
         assert 2300 < pong.throttled < 2700
 
 
@@ -93,11 +94,12 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
             raw.ask(m.Message(producer, bytes(350 * KB)), m.MessageStored)
         reader = raw.ask(m.ConsumerRegistration(["n-read"], start="earliest"), m.ConsumerRegistered).handle
         quotas.set({"user": "ANONYMOUS"}, consumer_byte_rate=100.0 * KB)
-        before = time.monotonic()
+        before, watch = time.monotonic(), Stopwatch()
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
-        assert time.monotonic() - before < 2
+        assert watch.seconds < 2
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
-        assert 2.3 < time.monotonic() - before < 5
+        assert time.monotonic() - before > 2.3
+        assert watch.seconds < 5
 
 
 LONG_S = 8.0  # seconds: much more than the second for which request_percentage may silence
@@ -245,10 +247,10 @@ def test_topics_are_refused_beyond_their_rate(broker: RunningBroker, quotas: Quo
     """A client tries again by itself: here is what it is told."""
     quotas.set({"user": "ANONYMOUS"}, controller_mutation_rate=0.5)
     with Peer(broker.address) as raw:
-        raw.ask(m.CreateTopic("n-made-0", 6), m.TopicCreated)
+        raw.ask(m.CreateTopic("n-made-0", 7), m.TopicCreated)
         with pytest.raises(errors.Overloaded, match="controller_mutation_rate") as refused:
             raw.ask(m.CreateTopic("n-made-1"), m.TopicCreated)
-        assert 0.5 < refused.value.seconds < 1.1
+        assert 0.5 < refused.value.seconds < 3.1
     with broker.connect() as client:
         client.create_topic("n-made-1")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,7 +22,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import fetch
 from tests.kafka.shares import Member
-from tests.process import all_kept_off
+from tests.process import Stopwatch
 from tests.security.guarded import Guarded, rule
 
 ONE = batch.encode([b"k"], [b"v"], timestamps=1_000)
@@ -41,12 +39,10 @@ def topic(guarded: Guarded, name: str, *ops: Op) -> str:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """`with` what must take no longer, but for the time for which the machine was busy with something else."""
-    ours = [os.getpid()]
-    since, off = time.monotonic(), all_kept_off(ours)
+    """`with` what must take no longer."""
+    watch = Stopwatch()
     yield
-    took = time.monotonic() - since
-    assert took - (all_kept_off(ours) - off) < SOON
+    assert watch.seconds < SOON
 
 
 @contextmanager
