@@ -155,7 +155,7 @@ async def test_a_new_producer_fences_the_one_before_and_aborts_its_transaction(t
 async def test_an_abandoned_transaction_is_aborted_when_its_time_is_up(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
-        producer = await Producer(broker, "p").init(timeout_ms=50)
+        producer = await Producer(broker, "p").init(timeout_ms=1000)
         await producer.write((b"a", b"1"))
         await until(lambda: partition.last_stable_offset == 2)
         assert partition.aborted(0, 2) == [(producer.id, 0)]

@@ -28,7 +28,7 @@ from tests.handlers.raw import Raw
 
 
 def test_a_silent_connection_is_closed_and_says_why(tmp_path: Path) -> None:
-    with run_broker(tmp_path, durability="os", idle_timeout_ms=200) as broker, Raw(broker.address) as raw:
+    with run_broker(tmp_path, durability="os", idle_timeout_ms=1500) as broker, Raw(broker.address) as raw:
         raw.call(m.Ping())
         with pytest.raises(errors.RequestTimeout):
             raw.receive(0)
@@ -47,11 +47,11 @@ def test_a_connection_that_stops_in_the_middle_of_a_frame_is_closed_and_says_why
 
 
 def test_every_message_extends_the_idle_timeout(tmp_path: Path) -> None:
-    with run_broker(tmp_path, durability="os", idle_timeout_ms=1500) as broker, Raw(broker.address) as raw:
+    with run_broker(tmp_path, durability="os", idle_timeout_ms=3000) as broker, Raw(broker.address) as raw:
         raw.producer("t")
         consumer = raw.call(m.ConsumerRegistration(["t"]))
         for _ in range(20):
-            raw.call(m.Poll(consumer.handle, max_wait=100))
+            raw.call(m.Poll(consumer.handle, max_wait=200))
         assert raw.call(m.Ping()).cluster
 
 

@@ -159,7 +159,7 @@ def test_half_a_request_is_told_so(broker: RunningBroker) -> None:
 
 
 def test_a_head_that_does_not_come_in_time(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(http, "HEAD_SECONDS", 1.0)
     with connected(broker) as sock:
         sock.sendall(GET[:20])
         assert problem(read_all(sock)) == (408, "REQUEST_TIMED_OUT")

@@ -237,7 +237,7 @@ def test_probes_are_answered_although_descriptors_are_short(tmp_path: Path) -> N
                 assert b" 200 " in probe(broker.http), number
                 assert b" 200 " in probe(broker.http, "/readyz"), number
             assert not broker.events("accept_failed"), broker.last_words()
-            assert broker.events("connection_refused")
+            wait_until(lambda: bool(broker.events("connection_refused")), "it is told")
 
 
 def crowd(broker: BrokerProcess, stack: ExitStack, count: int) -> None:
