@@ -49,7 +49,7 @@ def test_tables_go_on_once_the_disk_takes_their_files(tmp_path: Path) -> None:
                 return False
 
         wait_until(answered, "lookups are answered again")
-        assert broker.events("views_reopened")
+        wait_until(lambda: bool(broker.events("views_reopened")), "it is told")
         log, _, _ = peer.read_log("t")
         table = {key: entry[0] for key, entry in peer.scan("t").items()}
         assert table == {key: event.offset for key, event in fold(log).items()}

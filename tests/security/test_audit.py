@@ -275,7 +275,7 @@ def test_a_session_that_is_not_renewed_is_told(tmp_path: Path) -> None:
         tmp_path / "data",
         durability="os",
         connections_max_reauth_ms=300,
-        authentication_timeout_ms=1000,
+        authentication_timeout_ms=3000,
         report=report,
         **settings,
         **listeners,

@@ -17,7 +17,7 @@ from tests.kafka.shares import Member
 from tests.security.identity import IdentityProvider, identity_provider
 from tests.security.test_sasl import SECRET, users_dir
 
-LOGIN_MS = 1500
+LOGIN_MS = 3000
 LONG_MS = 500_000
 
 

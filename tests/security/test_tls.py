@@ -285,7 +285,7 @@ def native(address: str, context: ssl.SSLContext) -> Raw:
 
 def test_answers_come_after_the_end_of_what_is_read(authority: Authority, tmp_path: Path) -> None:
     """Whichever side has closed that direction: the broker says why, and a client gets what it has asked for."""
-    settings = {**LISTENERS, "tls_certificate": authority.issue("127.0.0.1"), "idle_timeout_ms": 300}
+    settings = {**LISTENERS, "tls_certificate": authority.issue("127.0.0.1"), "idle_timeout_ms": 2000}
     with run_broker(tmp_path / "data", **settings) as broker:
         with native(broker.address, authority.context()) as raw:
             assert raw.call(m.Ping()).cluster

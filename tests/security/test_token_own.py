@@ -148,7 +148,7 @@ def test_a_client_that_gets_no_other_token_is_ended_in_time(
     """While it writes and watches. What it was told to be stored is; without an end its session would last an hour."""
     settings = {**LISTENERS, **provider.settings, "super_users": "User:ada", "oauth_clock_skew_seconds": 0}
     tls = {"listen_native": "SASL_SSL://127.0.0.1:0", "tls_certificate": authority.issue("127.0.0.1")}
-    with run_broker(tmp_path / "data", **{**settings, **tls, "authentication_timeout_ms": 1000}) as broker:
+    with run_broker(tmp_path / "data", **{**settings, **tls, "authentication_timeout_ms": 3000}) as broker:
         with broker.connect(ca=authority.ca, token=provider.token) as admin:
             admin.create_topic("lazy")
         ends = time.time() + 3
