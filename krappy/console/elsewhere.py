@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Protocol, TypeVar
 
 import trio
@@ -47,11 +48,13 @@ class EventSource(Protocol):
 
 
 class ElsewherePartition:
-    """A partition that another broker leads, as it was when the leader was asked."""
+    """A partition that another broker leads, as it was when the leader was asked. `waited`: seconds that its reads have
+    waited for that one."""
 
     def __init__(self, gateway: GatewayPort, topic: TopicPort, told: PartitionTold) -> None:
         self._gateway, self._of, self._topic = gateway, topic, topic.name
         self.index = told.partition
+        self.waited = 0.0
         self.take(told)
 
     @property
@@ -70,7 +73,11 @@ class ElsewherePartition:
         end = self.last_stable_offset if limit is None else min(limit, self.last_stable_offset)
         if offset >= end:
             return Span(b"", offset, 0)
-        data, following = await self._gateway.read(self._topic, self.index, offset, end, max_bytes)
+        began = perf_counter()
+        try:
+            data, following = await self._gateway.read(self._topic, self.index, offset, end, max_bytes)
+        finally:
+            self.waited += perf_counter() - began
         return Span(data, following, 0)
 
     async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:

@@ -3,6 +3,7 @@ quota of its user."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 import trio
@@ -41,13 +42,14 @@ class PaidPacer:
 
 
 class PacedStopwatch:
-    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`."""
+    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`. `waited`: seconds so far for which such
+    work has waited for another broker: they are not of this one's time."""
 
-    def __init__(self, pacer: PaidPacer) -> None:
-        self._pacer = pacer
+    def __init__(self, pacer: PaidPacer, waited: Callable[[], float] = lambda: 0.0) -> None:
+        self._pacer, self._waited = pacer, waited
 
     def __enter__(self) -> None:
-        self._began = perf_counter()
+        self._began = perf_counter() - self._waited()
 
     def __exit__(self, *_: object) -> None:
-        self._pacer.spent(perf_counter() - self._began)
+        self._pacer.spent(max(0.0, perf_counter() - self._waited() - self._began))

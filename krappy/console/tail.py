@@ -229,7 +229,7 @@ class TailView:
             return
         if stable - at > allowed:
             at = await self._skip(partition, at, stable - allowed, "rate", send)
-        with PacedStopwatch(self._pacer):
+        with PacedStopwatch(self._pacer, partial(_waited, partition)):
             stretch = await forward(partition, at, allowed, SHOWN)
             shown = [show(event, self._viewer) for event in stretch.events]
         self._positions[partition.index] = stretch.end
@@ -278,6 +278,10 @@ class TailView:
         if shown:
             self._allowed = max(0.0, self._allowed - len(shown))
             await send("events", Events(shown), self._cursor(), self._stands)
+
+
+def _waited(partition: EventSource) -> float:
+    return partition.waited if isinstance(partition, ElsewherePartition) else 0.0
 
 
 def _is_far(partition: EventSource, at: int, stable: int) -> bool:
