@@ -54,7 +54,7 @@ def test_the_first_user_and_the_next(
     assert "ada may log in by SCRAM-SHA-256 and SCRAM-SHA-512" in added
     run("user", "add", "gone", "--data", data, "--new-password-file", "-", "--mechanism", "SCRAM-SHA-512", said="x")
     assert '"gone"' in run("user", "list", "--data", data, "--json")
-    run("user", "delete", "gone", "--data", data, "--yes")
+    assert "deleted the user gone" in run("user", "delete", "gone", "--data", data, "-y")
     assert "gone" not in run("user", "list", "--data", data)
     password = tmp_path / "password"
     password.write_text("secret one\n")
@@ -78,6 +78,8 @@ def test_the_first_user_and_the_next(
         assert "made" in run("--context", "ada", "topic", "list")
         assert "made" in run("--context", "ada", "cluster", "--json") or "brokers" in run("--context", "ada", "cluster")
         run("--context", "ada", "user", "delete", "bob", "--yes")
+        assert main.run(["--context", "ada", "user", "delete", "bob", "--yes"]) == 1
+        assert "there is no user 'bob'" in capfd.readouterr().err
         assert main.run(["--context", "bob", "topic", "list"]) == 1
         assert "invalid credentials" in capfd.readouterr().err
         assert main.run(["--context", "carl", "topic", "list"]) == 1

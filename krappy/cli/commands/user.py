@@ -124,12 +124,14 @@ def list_users(data: Path | None, file: Path | None, address: str, as_json: bool
 
 @user.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @stored_options
 @address_option
 @json_option
 def delete(name: str, yes: bool, data: Path | None, file: Path | None, address: str, as_json: bool) -> None:
-    """Delete a user. Connections that have logged in stay, unless connections_max_reauth_ms ends them.
+    """Delete a user. Asks first.
+
+    Connections that have logged in stay, unless connections_max_reauth_ms ends them.
 
     \b
     Examples:
@@ -143,6 +145,8 @@ def delete(name: str, yes: bool, data: Path | None, file: Path | None, address: 
         stored.delete(name)
     if as_json:
         output.emit_json({"user": name, "deleted": True})
+    else:
+        output.note(f"deleted the user {name}")
 
 
 def _password(name: str, file: IO[bytes] | None) -> str:

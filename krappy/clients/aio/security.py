@@ -9,6 +9,7 @@ from krappy.clients import admin
 from krappy.clients.admin import QuotaInfo, UserInfo
 from krappy.clients.aio.connection import ClientConnection
 from krappy.core.security.scram import HASHES, SALT, ScramCredential
+from krappy.errors import UnknownUser
 
 
 class Security:
@@ -29,8 +30,9 @@ class Security:
     async def delete_user(self, user: str) -> None:
         """Raises UnknownUser."""
         known = {each.name: each.iterations for each in await self.users()}
-        mechanisms = known.get(user) or dict.fromkeys(HASHES)
-        await admin.alter_user(self._connection.router, user, dict.fromkeys(mechanisms))
+        if user not in known:
+            raise UnknownUser(f"there is no user '{user:.80}'", user=user)
+        await admin.alter_user(self._connection.router, user, dict.fromkeys(known[user]))
 
     async def quotas(
         self, user: str | None = None, client_id: str | None = None, ip: str | None = None

@@ -12,6 +12,7 @@ from krappy.clients.admin import QuotaInfo, UserInfo
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import ClientConnection
 from krappy.core.security.scram import HASHES, SALT, ScramCredential
+from krappy.errors import UnknownUser
 
 
 class Security:
@@ -32,8 +33,9 @@ class Security:
     def delete_user(self, user: str) -> None:
         """Raises UnknownUser."""
         known = {each.name: each.iterations for each in self.users()}
-        mechanisms = known.get(user) or dict.fromkeys(HASHES)
-        run(admin.alter_user(self._connection.router, user, dict.fromkeys(mechanisms)))
+        if user not in known:
+            raise UnknownUser(f"there is no user '{user:.80}'", user=user)
+        run(admin.alter_user(self._connection.router, user, dict.fromkeys(known[user])))
 
     def quotas(self, user: str | None = None, client_id: str | None = None, ip: str | None = None) -> list[QuotaInfo]:
         """The quotas of those who have all the names that are given; "" is the default."""
