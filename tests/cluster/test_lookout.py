@@ -128,7 +128,7 @@ def test_what_happens_is_watched_and_counted(cluster: ClusterProcesses, tmp_path
         for partition in led:
             wait_until(lambda at=partition: f"t-{at}: broker" in lines(), f"the election for t-{partition} is told")  # type: ignore[misc]
         wait_until(lambda: f"broker {victim} is gone" in lines(), f"broker {victim} is gone")
-        wait_until(lambda: f"({victim} left)" in lines(), "the shrunk ISRs are told")
+        wait_until(lambda: f"(broker {victim} left)" in lines(), "the shrunk ISRs are told")
         all_of = PARTITIONS + 1  # and the one of `second`
         wait_until(lambda: state_by(cluster, 1)["under_replicated"] == all_of, "the whole change has come to broker 1")
         state = state_by(cluster, 1, troubled="true")
@@ -151,7 +151,7 @@ def test_what_happens_is_watched_and_counted(cluster: ClusterProcesses, tmp_path
 
         wait_until(is_counted, "it has come to all brokers")
         cluster.brokers[victim].start()
-        wait_until(lambda: f"({victim} came back)" in lines(), "the replicas come back")
+        wait_until(lambda: f"(broker {victim} came back)" in lines(), "the replicas come back")
         until_whole(cluster)
         lag = f'krappy_follower_lag_events{{follower="{victim}"}}'
         wait_until(lambda: metrics_of(cluster, living[0]).get(lag) == 0.0, "its lag is told")

@@ -50,7 +50,7 @@ def test_a_broker_dies_and_comes_back(page: Page, cluster: ClusterProcesses) -> 
     expect(page.get_by_role("status").filter(has_text=f"{PARTITIONS} under-replicated")).to_be_visible()
     expect(rows(page, "Changes").filter(has_text="in sync are")).to_have_count(0)
     page.get_by_label("With changes of ISRs").check()
-    expect(rows(page, "Changes").filter(has_text="(3 left)").first).to_be_visible()
+    expect(rows(page, "Changes").filter(has_text="(broker 3 left)").first).to_be_visible()
     page.get_by_label("With changes of ISRs").uncheck()
     page.get_by_label("Only those in trouble").check()
     expect(rows(page, "Partitions")).to_have_count(PARTITIONS)

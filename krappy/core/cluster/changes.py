@@ -141,7 +141,9 @@ def _of_partition(topic: str, index: int, was: PartitionImage, now: PartitionIma
             [each for each in old.isr if each not in new.isr],
         )
         told = "; ".join(
-            ", ".join(map(str, some)) + text for some, text in ((came, " came back"), (left, " left")) if some
+            f"broker{'s' * (len(some) > 1)} {', '.join(map(str, some))} {did}"
+            for some, did in ((came, "came back"), (left, "left"))
+            if some
         )
         text = f"{name}: in sync are {', '.join(map(str, new.isr)) or 'none'} ({told})"
         yield ClusterChange(ChangeKind.ISR, text, None, *place, old.isr, new.isr)

@@ -33,7 +33,7 @@ def test_a_leader_dies() -> None:
         "broker 1 is gone",
         "broker 2 is the controller",
         "t-0: broker 2 leads it instead of 1, in epoch 5",
-        "t-0: in sync are 2, 3 (1 left)",
+        "t-0: in sync are 2, 3 (broker 1 left)",
     ]
     *_, isr = changes_between(image(STATE), after)
     assert (isr.kind, isr.before, isr.after, isr.shrinks, isr.expands) == (
@@ -47,7 +47,10 @@ def test_a_leader_dies() -> None:
 
 def test_a_partition_loses_its_last_leader_and_gets_one() -> None:
     none = STATE._replace(leader=NOBODY, leader_epoch=5, isr=(1,))
-    assert told(image(STATE), image(none)) == ["t-0: nobody leads it, in epoch 5", "t-0: in sync are 1 (2, 3 left)"]
+    assert told(image(STATE), image(none)) == [
+        "t-0: nobody leads it, in epoch 5",
+        "t-0: in sync are 1 (brokers 2, 3 left)",
+    ]
     back = none._replace(leader=1, leader_epoch=6)
     assert told(image(none), image(back)) == ["t-0: broker 1 leads it, in epoch 6"]
 
