@@ -118,9 +118,10 @@ class _Placing:
                     continue
                 target = self._best(place, broker)
                 if target is None:
+                    gone, left = ", ".join(map(str, sorted(self._without))), len(self._targets)
                     raise InvalidRequest(
-                        f"{place[0]}-{place[1]} has {len(self._now[place])} replicas, and without the brokers "
-                        f"{sorted(self._without)} there are {len(self._targets)}"
+                        f"{place[0]}-{place[1]} has {len(self._now[place])} replicas, "
+                        f"and without {gone} there are only {left} brokers for them"
                     )
                 self._replace(place, broker, target)
 

@@ -83,7 +83,7 @@ def test_a_broker_is_emptied() -> None:
     found = after(placed, propose(image_of({**NO_RACKS, 4: None}, placed), [3]))
     assert 3 not in held(found)
     assert max(held(found).values()) - min(held(found).values()) <= 1
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="t-0 has 3 replicas, and without 3 there are only 2 brokers for them"):
         propose(image_of(NO_RACKS, [(1, 2, 3)]), [3])
 
 
