@@ -10,6 +10,7 @@ from krappy import errors
 HINTS: dict[type[errors.KrappyError], str] = {
     errors.UnknownTopic: "`krappy topic list` shows all topics",
     errors.UnknownGroup: "`krappy group list` shows all groups",
+    errors.SecurityDisabled: "ACLs need `krappy serve --authorizer acl` and --super-users (krappy/docs/howto/acls.md)",
     errors.TopicExists: "with --if-absent that is no error; `krappy topic alter` changes the topic",
     errors.GroupNotEmpty: "stop its members first",
     errors.GroupFull: "the group has the most members that it may have: stop one first",

@@ -218,7 +218,7 @@ class Link:
                 seconds = min(self._keepalive, self._renewed_at - now) if greeted else greeting_ends - now
                 data = await stream.receive(seconds)
                 if data and not greeted and data.startswith(TLS_ALERT):
-                    self._tell(f"{self.address} speaks TLS: connect with ca=, or with tls=True")
+                    self._tell(f"{self.address} speaks TLS: connect with ca= or tls=True (--ca, --tls)")
                     return
                 if data:
                     # A broker that has begun to answer has all the time for that.

@@ -27,8 +27,8 @@ class ClientLogin:
         user = security.user
         if user is None:
             raise AuthenticationFailed(
-                f"the broker asks who you are: connect with user= and password=, or set ${USER} and ${PASSWORD_FILE}; "
-                f"its mechanisms are {', '.join(mechanisms)}"
+                f"the broker asks who you are: connect with user= and password= (--user, --password-file), "
+                f"or set ${USER} and ${PASSWORD_FILE}; its mechanisms are {', '.join(mechanisms)}"
             )
         wanted = PREFERRED if security.mechanism is None else (security.mechanism,)
         self.mechanism = next((each for each in wanted if each in mechanisms), PLAIN)

@@ -478,6 +478,13 @@ def test_an_unknown_topic_is_one_clear_line(krappy: Krappy, arguments: list[str]
     assert "krappy topic" in result.err
 
 
+def test_acls_without_an_authorizer_tell_what_turns_them_on(krappy: Krappy) -> None:
+    result = krappy("acl", "list")
+    assert result.status == 1
+    assert result.err.count("\n") == 1
+    assert "--authorizer acl" in result.err
+
+
 def test_added_partitions_are_told_for_what_they_do_to_lookups(krappy: Krappy, topic: str) -> None:
     assert krappy("topic", "alter", topic, "-p", "3").err == f"{topic} has 3 partitions already\n"
     assert krappy("topic", "alter", topic, "-p", "4").err == f"altered {topic}\n"

@@ -67,7 +67,7 @@ async def test_ping_tells_what_the_broker_is(address: str) -> None:
 
 
 async def test_nobody_listens_is_one_clear_error() -> None:
-    with pytest.raises(ConnectionLost, match=r"no broker at 127\.0\.0\.1:1 .*krappy serve"):
+    with pytest.raises(ConnectionLost, match=r"no broker at 127\.0\.0\.1:1 .*krappy serve.* --address"):
         async with krappy.connect("127.0.0.1:1"):
             pass
 

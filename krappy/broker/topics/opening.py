@@ -108,7 +108,10 @@ def check_room(partitions: int) -> None:
     """Raises StorageError when there are too few descriptors for so many new partitions."""
     if partitions > descriptors.room():
         most = descriptors.allowed()
-        raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
+        raise StorageError(
+            f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE): "
+            f"start it with a higher limit (`ulimit -n`), or make fewer partitions"
+        )
 
 
 def _open(place: LogPlace, check_stop: Callable[[], None], *, new: bool) -> Log:
