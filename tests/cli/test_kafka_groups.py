@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from confluent_kafka import Consumer, TopicPartition
 
 from krappy.testing.running import RunningBroker
@@ -29,6 +31,21 @@ def test_a_kafka_group_is_shown_moved_and_deleted(krappy: Krappy, broker: Runnin
     assert krappy("group", "delete", "java", "--yes").status == 0
     assert krappy("group", "describe", "java").status == 1
     krappy("group", "delete", "native", "--yes")
+
+
+def test_a_group_without_positions_says_that_nothing_was_moved(
+    krappy: Krappy, broker: RunningBroker, topic: str
+) -> None:
+    settings = {"bootstrap.servers": broker.kafka_address, "group.id": "bare", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 20
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    consumer.close()
+    assert "nothing was moved" in krappy("group", "reset", "bare", "--to", "earliest").err
+    assert "nothing was moved" not in krappy("group", "reset", "bare", "--to", "earliest", "--topic", topic).err
+    krappy("group", "delete", "bare", "--yes")
 
 
 @alone  # in a cluster another broker may coordinate native groups of this name

@@ -153,7 +153,9 @@ def reset(
     output.table(
         ["topic", "partition", "from", "to"], [[each.topic, each.partition, each.old, each.new] for each in moved]
     )
-    if dry_run:
+    if not moved:
+        output.note("nothing was moved: the group has no positions; --topic gives it those of a topic")
+    elif dry_run:
         output.note("nothing was changed: this was a dry run")
 
 
