@@ -43,7 +43,8 @@ def print_state(state: Mapping[str, Any]) -> None:
 def counts(state: Mapping[str, Any]) -> str:
     """How whole the partitions are, in a line."""
     told = [f"{state[name]:,} {name.replace('_', ' ').replace('isr', 'ISR')}" for name in COUNTS]
-    return f"{state['partitions']:,} partitions: {', '.join(told)}"
+    number = state["partitions"]
+    return f"{number:,} partition{'s' * (number != 1)}: {', '.join(told)}"
 
 
 def _row(topic: str, partition: Mapping[str, Any]) -> list[Any]:

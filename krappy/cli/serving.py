@@ -53,7 +53,7 @@ def settings_options(command: F) -> F:
 
 def _sentence(doc: str) -> str:
     """It begins with a capital, unless with a name, such as `cleanup.policy` or `https:`."""
-    return doc if re.match(r"[a-z]+[.:]", doc) else doc[0].upper() + doc[1:]
+    return doc if re.match(r"[a-z]+([.:]| of topics:)", doc) else doc[0].upper() + doc[1:]
 
 
 class SettingsCommand(click.Command):
@@ -63,7 +63,7 @@ class SettingsCommand(click.Command):
         sections = {row.name: row.section for row in describe()}
         rows: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
                 rows.setdefault(sections.get(param.name or "", "Options"), []).append(record)
         for section, records in rows.items():
             with formatter.section(section):

@@ -83,8 +83,13 @@ def test_the_settings_of_a_broker_stand_in_groups(run: Krappy) -> None:
     for row in describe():
         assert f"  {row.flag} " in out
     assert "  segment.bytes of topics: " in out  # a name, as it has to be written
+    assert "  preallocate of topics: " in out
     assert "  HOST:PORT of the native protocol" in out
     assert "  Bytes of the view's block cache" in out
+
+
+def test_arguments_of_a_broker_do_not_stand_among_its_options(run: Krappy) -> None:
+    assert "Options:\n  --config FILE" in run("broker", "--help").out
 
 
 def test_without_a_command_there_is_help(run: Krappy) -> None:

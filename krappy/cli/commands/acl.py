@@ -228,7 +228,7 @@ def remove(
 ) -> None:
     """Remove the ACLs that have all that is given. Asks first.
 
-    What a principal has open by their leave ends at once.
+    What only these ACLs allowed, such as polls and watches that wait, ends within a second.
 
     \b
     Examples:

@@ -95,9 +95,9 @@ def _query(wanted: str, troubled: bool) -> dict[str, str]:
 def watch(address: str, url: str | None, token: str | None, wanted: str, troubled: bool, as_json: bool) -> None:
     """Show the cluster, then elections, changes of ISRs, brokers that come or go and new controllers as they happen.
 
-    So are replicas that are spoiled, begin anew and are whole. Each is a line; with --json only these are printed.
-    Times are those of the broker that is watched. If that one goes away, the command goes on with another broker of the
-    cluster, and says so on stderr.
+    It also shows replicas that are spoiled (damaged), begin anew (are copied anew) and are whole again. Each is a line;
+    with --json only these are printed. Times are those of the broker that is watched. If that one goes away, the
+    command goes on with another broker of the cluster, and says so on stderr.
 
     \b
     Examples:
@@ -172,8 +172,8 @@ def balance(
     """Propose moves of replicas, so that brokers have as many as each other, and partitions are on several racks.
 
     It counts replicas, not bytes. Nothing is moved without --yes. Then replicas are copied, `--at-once` partitions at a
-    time, and it is told how far that is. If you end the command, what has begun goes on, and the rest is not moved. A
-    limit of their rate is set by Kafka's tools, as a throttle of the brokers: see the how-to on clusters.
+    time, and the command prints how many have moved. If you end the command, what has begun goes on, and the rest is
+    not moved. A limit of their rate is set by Kafka's tools, as a throttle of the brokers: see the how-to on clusters.
 
     \b
     Examples:

@@ -179,8 +179,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 
     `events` counts offsets; after compaction there are fewer events. `view lag` is the number of offsets that the table
     does not include yet. `scattered`: some keys are in other partitions than murmur2 gives them, because partitions
-    were added or producers use another partitioner; then lookups ask all partitions. Of a cluster it tells the ids of
-    the broker that leads a partition (none: nobody does now), of its replicas, and of those in sync.
+    were added or producers use another partitioner; then lookups ask all partitions. In a cluster it also
+    shows the ids of the broker that leads a partition (none: nobody does now), of its replicas, and of those in sync.
 
     \b
     Examples:
