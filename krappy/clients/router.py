@@ -171,8 +171,7 @@ class Router:
             unsure = CoordinatorNotAvailable("the brokers do not agree now which of them coordinates which groups")
             said = next(iter(refusals), unsure)
             pause = backoff.pause()
-            lost = isinstance(said, ConnectionLost | RequestTimeout)
-            if self.closed or not (lost or said.retriable) or self.runtime.now() + pause >= deadline:
+            if self.closed or not said.retriable or self.runtime.now() + pause >= deadline:
                 raise said
             await self.runtime.sleep(pause)
 
