@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy.errors import OffsetMismatch, OutOfOrderSequence, StorageError
+from krappy.errors import NotLeader, OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.records import batch
 from krappy.store import disk
 from tests.broker.engine import publish, read_all, running, until
@@ -47,6 +47,34 @@ async def test_a_retry_of_what_was_never_synced_is_refused(
         ).wait()
         assert stored.offset == 0
         assert stored.duplicate  # what was synced before is known again
+
+
+@trio_test
+async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the log, but another leader may take it out: of a producer that is not known any sequence is taken."""
+    async with running(tmp_path, durability="fsync") as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
+        await broker.catalog.skip_producer_ids(8)
+        first, second = (
+            batch.encode(None, [b"x" * 400_000], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=each)
+            for each in range(2)
+        )
+        may_sync = threading.Event()
+        with monkeypatch.context() as slow:
+            slow.setattr(disk, "_datasync", lambda fd: may_sync.wait())
+            later = partition.publish(first)
+            await until(lambda: partition.log.end_offset == 1)
+            partition.commit.end(partition.deposed())
+            may_sync.set()
+            with pytest.raises(NotLeader):
+                await later.wait()
+            await partition.commit.settled()
+        behind = batch.read_header(second)
+        with pytest.raises(NotLeader):
+            partition.refusals.check(behind, None)
+        partition.refusals.check(behind, partition.log.producers.following(7))  # the log has kept the first one
 
 
 @trio_test

@@ -27,7 +27,6 @@ from krappy.broker.partition.verification import Verification
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.core.cluster.roles import Role
-from krappy.core.refused_batches import NextBatch, RefusedBatches, comes_again
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -49,7 +48,6 @@ from krappy.waiting import Later, Signal, wait_any
 
 MAX_DRAIN = 16 << 20  # bytes written by one drain, and those of its keys
 MAX_GROUP = 1000  # single records that share one batch
-MAX_REFUSED = 1000  # producers whose batches were refused for now
 MAX_LAG = 8 << 20  # bytes, and those of the keys, that the view may be behind before drains wait for it
 STILL_S, LOOK_S = 10.0, 0.01  # how long a broker that stood still waits to be told of its topic, and how often it looks
 
@@ -63,8 +61,8 @@ class Appender:
         self._closed: Exception | None = None
         self._ended = Signal()
         self._commit = partition.commit
-        self._verification = Verification(partition, self._queue_now, self._reject)
-        self._refused = RefusedBatches[int, KrappyError](MAX_REFUSED)  # by producer id
+        self._verification = Verification(partition, self._queue_now, partition.refusals)
+        self._refusals = partition.refusals
 
     def publish(
         self,
@@ -198,7 +196,7 @@ class Appender:
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
-                self._reject(item, refusal)
+                self._refusals.reject([item], refusal)
             self._waiting.clear()
             if not isinstance(error, KrappyError):
                 raise
@@ -229,7 +227,7 @@ class Appender:
         try:
             items[0].admit(await large.opened(partial(admission, keep=conditional)))
         except KrappyError as error:
-            self._reject(items.pop(0), error)
+            self._refusals.reject([items.pop(0)], error)
 
     async def _look_for_strays(self, items: list[Pending]) -> None:
         """Looks at the keys that will be checked when they become readable: then it must be known at once."""
@@ -260,7 +258,7 @@ class Appender:
             await mark.make_known()
         except KrappyError as error:
             for item in found:
-                self._reject(item, error)
+                self._refusals.reject([item], error)
                 items.remove(item)
 
     async def _write(self, items: list[Pending], epoch: int, judge: Judge | None = None) -> None:
@@ -268,14 +266,12 @@ class Appender:
         partition = self._partition
         if partition.role is not Role.LEADER or partition.epoch != epoch:
             for item in items:
-                self._reject(item, partition.deposed())
+                self._refusals.reject([item], partition.deposed())
             return
         refused: list[tuple[Pending, KrappyError]] = []
         accepted = self._decide(items, judge, refused)
         if accepted:
-            error = await self._commit.write(accepted, epoch, refused)
-            if error is not None:
-                self._note_refused(accepted, error)
+            await self._commit.write(accepted, epoch, refused)
         else:
             for item, error in refused:
                 item.reject(error)
@@ -339,7 +335,7 @@ class Appender:
         self._waiting[:0] = items[count:]
         del items[count:]
         for item, error in refused:
-            self._reject(item, error)
+            self._refusals.reject([item], error)
             items.remove(item)
 
     def _decide(
@@ -371,15 +367,15 @@ class Appender:
             except OffsetMismatch as error:
                 # Without a lease the view may be stale: there may be another leader by now.
                 told = error if partition.is_sure else partition.unsure()
-                self._note_refused([item], told)
+                self._refusals.note([item], told)
                 refused.append((item, told))
                 continue
             except KrappyError as error:
-                self._reject(item, error)
+                self._refusals.reject([item], error)
                 continue
             except Exception as error:  # a bug of ours, which must not fail the other publishes
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
-                self._reject(item, StorageError(f"{partition}: {error!r}"))
+                self._refusals.reject([item], StorageError(f"{partition}: {error!r}"))
                 continue
             header = item.header
             if header.is_transactional:
@@ -405,7 +401,9 @@ class Appender:
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
             # Else what there is of this id is of somebody who writes outside of transactions: it concerns none.
             following = follows.get(header.producer_id) if known else None
-            self._check_refused(header, following, known=known)
+            if self._refusals:
+                of_log = partition.log.producers.following(header.producer_id) if known else None
+                self._refusals.check(header, following or of_log)
             if following is None:
                 original = partition.log.producers.check(header, from_zero=item.own) if known else None
                 if original is not None:
@@ -422,29 +420,6 @@ class Appender:
             if not item.own:
                 partition.check_transactional(header)
         return False
-
-    def _reject(self, item: Pending, error: KrappyError) -> None:
-        """Refuses a batch. If it comes again, the next ones of its producer have to wait for that."""
-        self._note_refused([item], error)
-        item.reject(error)
-
-    def _note_refused(self, items: list[Pending], error: KrappyError) -> None:
-        if comes_again(error):
-            now, kept = trio.current_time(), error.copy()
-            for item in items:
-                self._refused.note(item.header.producer_id, item.header, kept, now)
-
-    def _check_refused(self, header: BatchHeader, following: tuple[int, int] | None, *, known: bool) -> None:
-        """Raises why an earlier batch of the producer was refused, which is to come again. `following`: what is next
-        behind what this drain has accepted; None: nothing. `known`: what the log knows of the id is of this
-        producer."""
-        if self._refused:
-            if known:
-                following = following or self._partition.log.producers.following(header.producer_id)
-            expected = None if following is None else NextBatch(*following)
-            error = self._refused.find(header.producer_id, header, expected, trio.current_time())
-            if error is not None:
-                raise error.copy()
 
 
 def _following(header: BatchHeader) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import trio
 
 from krappy.broker.partition.pending import Pending
+from krappy.broker.partition.refusals import Refusals
 from krappy.broker.partition.replica import Replica
 from krappy.core.cluster.roles import Role
 from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageError
@@ -42,8 +43,9 @@ class RefusedCondition(NamedTuple):
 
 
 class GroupCommit:
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, refusals: Refusals) -> None:
         self._replica = replica
+        self._refusals = refusals
         self._waiting: deque[Pending] = deque()  # appended, and not committed yet
         self._bytes = 0  # of these
         self._alone: deque[Pending] = deque()  # appended and not synced yet, of those who asked for no more than that
@@ -55,9 +57,9 @@ class GroupCommit:
 
     async def write(
         self, accepted: list[Pending], epoch: int, refused: Iterable[tuple[Pending, KrappyError]] = ()
-    ) -> KrappyError | None:
-        """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written; why
-        none was appended, else None. The batches' Laters are set later: once they are committed, or with the error.
+    ) -> None:
+        """Appends these batches, which were accepted in this leader epoch. Returns when the next may be written. The
+        batches' Laters are set later: once they are committed, or with the error.
         `refused`: others, which were refused because of these; they are told with the last of these. If that is not
         committed, nobody knows whether it was right to refuse them."""
         replica = self._replica
@@ -82,23 +84,23 @@ class GroupCommit:
             finally:
                 replica.writing.release()
         except (NotLeader, NotEnoughReplicas) as error:
-            _reject((*accepted, *(item for item, _ in refused)), error)
-            return error
+            self._refusals.reject((*accepted, *(item for item, _ in refused)), error)
+            return
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
-            _reject((*accepted, *(item for item, _ in refused)), refusal)
-            return refusal
+            self._refusals.reject((*accepted, *(item for item, _ in refused)), refusal)
+            return
         self._refused += [RefusedCondition(accepted[-1].end, *each) for each in refused]
         self._await(accepted, size)
         self._appended = accepted[-1].end
         replica.appended(accepted)
         if synced is not None:
             self._synced(*synced)
-            return None
+            return
         if not replica.fsync:
             self._synced_to(self._appended)
-            return None
+            return
         if self._appended <= self._durable:  # by a sync that ended while the write's thread came back: no other comes
             self._synced_to(self._durable)
         elif not self._syncing:
@@ -108,7 +110,6 @@ class GroupCommit:
             await wait_any([replica.landed, replica.moved], lambda: self._bytes <= MAX_WAITING)
         if not replica.replicas.enough:  # none of them counts in `_bytes`
             await self.on_disk()
-        return None
 
     def _await(self, appended: list[Pending], size: int) -> None:
         """Takes what was appended just now. While too few replicas are in sync nothing is committed: then those who
@@ -120,7 +121,7 @@ class GroupCommit:
             self._bytes += size
         else:
             error = replica.replicas.too_few(replica)
-            _reject((item for item in appended if not item.alone), error)
+            self._refusals.reject([item for item in appended if not item.alone], error)
             self._refuse_all(error)
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
@@ -219,7 +220,7 @@ class GroupCommit:
         waiting, alone, again = self._waiting, self._alone, self._again
         self._waiting, self._alone, self._again = deque(), deque(), []
         self._bytes = self._appended = self._durable = 0
-        _reject((*waiting, *alone), error)
+        self._refusals.reject((*waiting, *alone), error)
         self._refuse_all(error)
         for _, later, *_ in again:
             later.reject(error)
@@ -231,7 +232,7 @@ class GroupCommit:
         waiting, again = self._waiting, self._again
         self._waiting, self._again = deque(), [each for each in again if each[3]]
         self._bytes = 0
-        _reject((item for item in waiting if not item.alone), error)
+        self._refusals.reject([item for item in waiting if not item.alone], error)
         self._refuse_all(error)
         for _, later, _, alone in again:
             if not alone:
@@ -240,7 +241,7 @@ class GroupCommit:
 
     def _refuse_all(self, error: KrappyError) -> None:
         refused, self._refused = self._refused, []
-        _reject((item for _, item, _ in refused), error)
+        self._refusals.reject([item for _, item, _ in refused], error)
 
     def _tell(self, error: KrappyError) -> None:
         """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
@@ -275,8 +276,3 @@ class GroupCommit:
     async def settled(self) -> None:
         """Returns when no batch waits for its commit, which a sync brings, or a follower's fetch."""
         await wait_any([self._replica.landed, self._replica.moved], lambda: not self._waiting and not self._syncing)
-
-
-def _reject(items: Iterable[Pending], error: KrappyError) -> None:
-    for item in items:
-        item.reject(error)

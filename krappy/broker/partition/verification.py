@@ -28,6 +28,7 @@ from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     from krappy.broker.partition.pending import Pending
+    from krappy.broker.partition.refusals import Refusals
     from krappy.broker.partition.viewed import Viewed
 
 
@@ -45,10 +46,10 @@ class Verification:
         self,
         partition: Viewed,
         release: Callable[[Pending], None],
-        reject: Callable[[Pending, KrappyError], None],
+        refusals: Refusals,
     ) -> None:
-        """`release`: queues an item that need not be held any more. Raises KrappyError. `reject`: refuses it."""
-        self._partition, self._release, self._reject = partition, release, reject
+        """`release`: queues an item that need not be held any more. Raises KrappyError."""
+        self._partition, self._release, self._refusals = partition, release, refusals
         self._held: dict[Sender, deque[Pending]] = {}
         self._asked: dict[Sender, int] = {}  # the producer epoch that the coordinator is being asked about
         self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
@@ -108,12 +109,12 @@ class Verification:
                             raise error
                         self._release(item)
                     except KrappyError as refused:
-                        self._reject(item, refused)
+                        self._refusals.reject([item], refused)
         finally:
             del self._held[sender]
             for item in held:  # after a bug of ours
                 text = f"the transaction of producer {sender[0]} was not verified"
-                self._reject(item, StorageError(f"{self._partition}: {text}"))
+                self._refusals.reject([item], StorageError(f"{self._partition}: {text}"))
 
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""
