@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.login import ClientLogin
+from krappy.clients.refusals import is_cut_off, is_elsewhere, is_undone
 from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.security import ClientSecurity
@@ -29,8 +30,6 @@ from krappy.errors import (
     ConnectionLost,
     FrameTooLarge,
     KrappyError,
-    NotCoordinator,
-    NotLeader,
     RequestTimeout,
 )
 from krappy.wire.frames import DEFAULT_LIMIT
@@ -478,10 +477,10 @@ class Link:
                 if not again or generation is not None or self.closed:
                     raise error
                 continue
-            passes = error.retriable and not _elsewhere(error) and (stays or not is_cut_off(error))
+            passes = error.retriable and not is_elsewhere(error) and (stays or not is_cut_off(error))
             if isinstance(error, ConnectionLost) and generation is not None:  # the broker has lost others
                 passes = False
-            if not passes or not (again or _is_undone(error)) or self.runtime.now() >= deadline:
+            if not passes or not (again or is_undone(error)) or self.runtime.now() >= deadline:
                 raise error
             said = error
             pause = min(backoff.pause(), deadline - self.runtime.now())
@@ -492,20 +491,3 @@ class Link:
         `seconds`."""
         stream = self._stream
         return stream is None or await stream.drained(seconds)
-
-
-def is_cut_off(error: KrappyError) -> bool:
-    """Whether a broker says that it does not reach ZooKeeper. It has changed nothing."""
-    return isinstance(error, ConnectionLost) and error.details.get("sent") is False
-
-
-def _is_undone(error: KrappyError) -> bool:
-    """Whether what a broker was asked for is not done for sure."""
-    return is_cut_off(error) or not isinstance(error, ConnectionLost | RequestTimeout)
-
-
-def _elsewhere(error: KrappyError) -> bool:
-    """Whether another broker has to be asked, or another question."""
-    if isinstance(error, NotLeader):
-        return error.details.get("leader", -1) >= 0 or "partitions" in error.details
-    return isinstance(error, NotCoordinator)

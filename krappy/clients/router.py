@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 from krappy.clients.backoff import Backoff
 from krappy.clients.cluster import KnownCluster
 from krappy.clients.learning import Learning
-from krappy.clients.link import Link, is_cut_off
+from krappy.clients.link import Link
 from krappy.clients.links import Links
+from krappy.clients.refusals import is_cut_off
 from krappy.clients.replies import ReplySlot
 from krappy.clients.session_offsets import SessionOffsets
 from krappy.clients.values import Address
