@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from krappy.core.refused_batches import RefusedBatches, RefusedByPartitions
 from krappy.errors import AuthorizationFailed
 from krappy.ports import (
     AttemptPort,
@@ -39,6 +40,7 @@ class ProducerHandle:
         self.topic = topic
         self.name = name
         self.bytes = 0  # of the events it has sent
+        self.refused: RefusedByPartitions = RefusedBatches(topic.count)
         self._robin = 0
 
     def next_partition(self) -> int:

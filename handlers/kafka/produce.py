@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Hashable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from krappy.core.refused_batches import NextBatch, RefusedBatches, comes_again
+from krappy.core.refused_batches import NextBatch, RefusedBatches, RefusedByPartitions, comes_again
 from krappy.core.security import needs
 from krappy.core.security.audit import AUDITOR
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
@@ -45,7 +45,6 @@ ADDS_SINCE = 12  # the version from which a batch adds its partition to its tran
 ABORTABLE_SINCE = 11  # the version from which TRANSACTION_ABORTABLE is known (KIP-1050)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
-MAX_REFUSED = 256  # producers, times partitions, of a connection whose batches were refused for now
 UNKNOWN = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
 Named = AbstractSet[tuple[str, bytes, int]]  # topic, its id, partition
@@ -173,7 +172,9 @@ def _publish(
             if work.is_staged:
                 later = partition.publish_staged(records)
             else:
-                later = partition.publish(records, by_header=True, alone=acks != ALL, sender=work.sender)
+                later = partition.publish(
+                    records, by_header=True, alone=acks != ALL, sender=work.sender, refused=work.refused.by_partitions
+                )
         except KrappyError as error:
             _refuse(answer, error, version)
             work.refused.note(at, asked["records"], answer, error)
@@ -184,13 +185,15 @@ def _publish(
 
 
 class _RefusedHere:
-    """Batches of one connection that were refused for now before their partitions had them."""
+    """Batches of one connection that were refused for now before their partitions had them. `by_partitions`: and by
+    them."""
 
-    __slots__ = ("_clock", "_first", "_state")
+    __slots__ = ("_clock", "_first", "_state", "by_partitions")
 
     def __init__(self, session: KafkaSessionPort) -> None:
         self._clock, self._state = session.broker.clock, session.state
         self._first: RefusedBatches[tuple[Hashable, int], Code] | None = session.state.get("refused_batches")
+        self.by_partitions: RefusedByPartitions = session.state.setdefault("refused_by_partitions", RefusedBatches())
 
     def __bool__(self) -> bool:
         return bool(self._first)
@@ -204,7 +207,7 @@ class _RefusedHere:
         except CorruptBatch:
             return
         if self._first is None:
-            self._first = self._state["refused_batches"] = RefusedBatches(MAX_REFUSED)
+            self._first = self._state["refused_batches"] = RefusedBatches()
         self._first.note((at, header.producer_id), header, Code(answer["error_code"]), self._clock.steady_ms() / 1000)
 
     def find(self, at: Hashable, records: memoryview, partition: PartitionPort) -> Code | None:

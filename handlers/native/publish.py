@@ -66,7 +66,8 @@ def batch(session: SessionPort, request: messages.Batch) -> Later[messages.Batch
         later = found.attempt.publish(request.partition, request.records)
     else:
         producer = _producer(session, request.handle)
-        later = producer.topic.led(request.partition).publish(request.records, request.expect)
+        partition = producer.topic.led(request.partition)
+        later = partition.publish(request.records, request.expect, refused=producer.refused)
         producer.bytes += len(request.records)
     return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))
 

@@ -4,18 +4,22 @@ The next ones of the producer may be on their way. None of them may be stored be
 passed: librdkafka (2.16) takes that for stored then, too ("implicitly acked by subsequent batch"), and of a producer
 that the log does not know any sequence would be taken. And told of a gap, it begins a new epoch, and sends batches to
 other partitions again that are stored there. So they get the first one's refusal until that has come again.
+
+They come by one connection, and what is remembered is of that alone: anybody may write by another's producer id, and
+would hold up his batches else, or let them overtake each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from krappy.errors import CorruptBatch, KrappyError, UnknownPartition
 from krappy.records.batch import BatchHeader
 
 KEPT_S = 600.0  # after which nothing that was sent beside a batch is on its way any more
 MAX_SEQUENCE = 2**31 - 1
+MOST = 1000  # producers, times partitions, of a connection whose batches are remembered
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -42,9 +46,9 @@ class _First(NamedTuple, Generic[R]):
 
 
 class RefusedBatches(Generic[K, R]):
-    """`K`: names a producer, and the partition if there are several. `R`: what tells why."""
+    """Those of one connection. `K`: names a producer and a partition. `R`: what tells why."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = MOST) -> None:
         """`most`: how many first batches are remembered; with one more the oldest is forgotten."""
         self._most = most
         self._first: dict[K, _First[R]] = {}
@@ -76,6 +80,9 @@ class RefusedBatches(Generic[K, R]):
             return first.refusal
         del self._first[key]  # it comes again, or it is stored, or its producer has given it up
         return None
+
+
+RefusedByPartitions: TypeAlias = RefusedBatches[tuple[int, str, int], KrappyError]  # by producer id, topic, partition
 
 
 def comes_again(error: KrappyError) -> bool:

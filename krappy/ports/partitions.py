@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
+from krappy.core.refused_batches import RefusedByPartitions
 from krappy.errors import KrappyError, NotLeader
 from krappy.ports.replication import LeaderPort
 from krappy.records.batch import Columns
@@ -164,6 +165,7 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
         by_header: bool = False,
         alone: bool = False,
         sender: TransactionalSender | None = None,
+        refused: RefusedByPartitions | None = None,
     ) -> Later[StoredAt]: ...
     def publish_staged(self, data: bytes | memoryview) -> Later[StoredAt]: ...
     def following(self, producer_id: int) -> tuple[int, int] | None: ...

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
+from krappy.core.refused_batches import RefusedByPartitions
 from krappy.errors import NotLeader, OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.records import batch
 from krappy.store import disk
@@ -61,20 +62,19 @@ async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes
             batch.encode(None, [b"x" * 400_000], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=each)
             for each in range(2)
         )
-        may_sync = threading.Event()
+        may_sync, refused = threading.Event(), RefusedByPartitions()
         with monkeypatch.context() as slow:
             slow.setattr(disk, "_datasync", lambda fd: may_sync.wait())
-            later = partition.publish(first)
+            later = partition.publish(first, refused=refused)
             await until(lambda: partition.log.end_offset == 1)
             partition.commit.end(partition.deposed())
             may_sync.set()
             with pytest.raises(NotLeader):
                 await later.wait()
             await partition.commit.settled()
-        behind = batch.read_header(second)
-        with pytest.raises(NotLeader):
-            partition.refusals.check(behind, None)
-        partition.refusals.check(behind, partition.log.producers.following(7))  # the log has kept the first one
+        found = refused.find((7, "t", 0), batch.read_header(second), None, trio.current_time())
+        assert isinstance(found, NotLeader)
+        assert (await partition.publish(second, refused=refused).wait()).offset == 1  # the log has kept the first one
 
 
 @trio_test

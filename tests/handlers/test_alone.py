@@ -58,7 +58,7 @@ class Partition:
         self.published.append((record.key, expect))
         return resolved(StoredAt(len(self.published) - 1, 7))
 
-    def publish(self, data: bytes, expect: Sequence[tuple[int, int]] | None = None) -> Later[StoredAt]:
+    def publish(self, data: bytes, expect: Sequence[tuple[int, int]] | None = None, **_: object) -> Later[StoredAt]:
         self.published.append((data, expect))
         return resolved(StoredAt(40, 7))
 

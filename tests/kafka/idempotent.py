@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+
 from krappy.records import batch
+from krappy.records.checksum import crc32c
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, produce
 
@@ -26,3 +29,20 @@ class Idempotent:
         answer = self.raw.ask(ApiKey.PRODUCE, produce(self.topic, data, self.index), 12)
         [found] = answer["responses"][0]["partition_responses"]
         return Code(found["error_code"])
+
+
+def damaged(id: int, sequence: int, epoch: int = 0) -> bytes:
+    """A large batch of records that are none, under the right CRC: that is seen when its turn has come."""
+    data = bytearray(
+        batch.encode(
+            [b"k"],
+            [bytes(200_000)],
+            timestamps=1000,
+            producer_id=id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
+    data[batch.HEADER_SIZE : batch.HEADER_SIZE + 20] = b"\xff" * 20
+    struct.pack_into(">I", data, batch.CRC_START - 4, crc32c(data[batch.CRC_START :]))
+    return bytes(data)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from krappy.core.refused_batches import MAX_SEQUENCE
 from krappy.wire.kafka import Code
-from tests.kafka.idempotent import Idempotent
+from tests.kafka.idempotent import Idempotent, damaged
 from tests.kafka.raw import Raw
-from tests.process import broker_process, wait_until
+from tests.kafka.transactional import Transactional
+from tests.process import BrokerProcess, broker_process, wait_until
 
 
 @pytest.mark.parametrize("known", [0, 2])
@@ -48,3 +50,40 @@ def test_one_that_its_producer_has_given_up_holds_up_no_new_epoch(raw: Raw) -> N
     raw.make("given-up")
     assert producer.sent(1) == Code.UNKNOWN_TOPIC_OR_PARTITION
     assert [producer.sent(each, epoch=1) for each in range(2)] == [Code.NONE] * 2
+
+
+BEFORE_ALL = MAX_SEQUENCE - 5  # of the sequences from 0 on
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_what_a_stranger_sends_by_the_same_id_holds_up_nobody(broker: BrokerProcess, raw: Raw, epoch: int) -> None:
+    topic = f"strange-{epoch}"
+    raw.make(topic)
+    producer = Idempotent(raw, topic)
+    assert [producer.sent(0, each) for each in range(epoch)] == [Code.NONE] * epoch
+    with Raw(broker.kafka) as stranger:
+        refused = stranger.produce(topic, damaged(producer.id, BEFORE_ALL, epoch))
+        assert refused["error_code"] == Code.CORRUPT_MESSAGE
+    assert [producer.sent(each, epoch) for each in range(2)] == [Code.NONE] * 2
+
+
+def test_nor_does_it_hold_up_a_transaction(broker: BrokerProcess, raw: Raw) -> None:
+    raw.make("strange-transaction")
+    producer = Transactional(raw).init()
+    with Raw(broker.kafka) as stranger:
+        for value in (b"0", b"1"):  # the end of each raises the epoch
+            refused = stranger.produce("strange-transaction", damaged(producer.id, BEFORE_ALL, producer.epoch))
+            assert refused["error_code"] == Code.CORRUPT_MESSAGE
+            assert producer.write("strange-transaction", value, version=12) == Code.NONE
+            assert producer.end(True, version=5) == Code.NONE
+
+
+def test_nor_does_it_let_batches_overtake_each_other(broker: BrokerProcess, raw: Raw) -> None:
+    raw.make("strange-order")
+    producer = Idempotent(raw, "strange-order")
+    with Raw(broker.kafka) as stranger:
+        for epoch in (1, 2**15 - 1):
+            stranger.produce("strange-order", damaged(producer.id, 0, epoch))
+    assert raw.produce("strange-order", damaged(producer.id, 0))["error_code"] == Code.CORRUPT_MESSAGE
+    assert producer.sent(1) == Code.CORRUPT_MESSAGE
+    assert [producer.sent(each) for each in range(2)] == [Code.NONE] * 2

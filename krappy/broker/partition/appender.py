@@ -21,12 +21,13 @@ import trio
 from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions, Judge
-from krappy.broker.partition.pending import Pending, Singles, record_size
+from krappy.broker.partition.pending import Pending, RefusedHere, Singles, record_size
 from krappy.broker.partition.strays import StraysMark
 from krappy.broker.partition.verification import Verification
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.core.cluster.roles import Role
+from krappy.core.refused_batches import RefusedByPartitions
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -61,8 +62,7 @@ class Appender:
         self._closed: Exception | None = None
         self._ended = Signal()
         self._commit = partition.commit
-        self._verification = Verification(partition, self._queue_now, partition.refusals)
-        self._refusals = partition.refusals
+        self._verification = Verification(partition, self._queue_now)
 
     def publish(
         self,
@@ -74,12 +74,15 @@ class Appender:
         alone: bool = False,
         epoch: int | None = None,
         sender: TransactionalSender | None = None,
+        refused: RefusedByPartitions | None = None,
     ) -> Later[StoredAt]:
-        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `sender`: see
-        `Partition.publish`."""
+        """Queues one record batch. Raises at once if the batch itself is invalid. `alone`, `epoch`, `sender`,
+        `refused`: see `Partition.publish`."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
-        return self._publish(data, expect, times, by_header=by_header, alone=alone, epoch=epoch, sender=sender)
+        return self._publish(
+            *(data, expect, times), by_header=by_header, alone=alone, epoch=epoch, sender=sender, refused=refused
+        )
 
     def _publish(
         self,
@@ -91,13 +94,15 @@ class Appender:
         alone: bool = False,
         epoch: int | None = None,
         sender: TransactionalSender | None = None,
+        refused: RefusedByPartitions | None = None,
     ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
         if header.is_transactional and sender is None:  # whoever sends it was not asked for the right to the id
             text = "a batch of a transaction, and the request names no transactional id"
             raise TransactionalIdAuthorizationFailed(text)
-        item = Pending(header, data, expect, wants_one=alone, epoch=epoch, sender=sender)
+        here = None if refused is None else RefusedHere(refused, self._partition.topic, self._partition.index)
+        item = Pending(header, data, expect, wants_one=alone, epoch=epoch, sender=sender, refused=here)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
         try:
             admitted = admission(inline=True)
@@ -196,7 +201,7 @@ class Appender:
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
-                self._refusals.reject([item], refusal)
+                item.reject(refusal)
             self._waiting.clear()
             if not isinstance(error, KrappyError):
                 raise
@@ -227,7 +232,7 @@ class Appender:
         try:
             items[0].admit(await large.opened(partial(admission, keep=conditional)))
         except KrappyError as error:
-            self._refusals.reject([items.pop(0)], error)
+            items.pop(0).reject(error)
 
     async def _look_for_strays(self, items: list[Pending]) -> None:
         """Looks at the keys that will be checked when they become readable: then it must be known at once."""
@@ -258,7 +263,7 @@ class Appender:
             await mark.make_known()
         except KrappyError as error:
             for item in found:
-                self._refusals.reject([item], error)
+                item.reject(error)
                 items.remove(item)
 
     async def _write(self, items: list[Pending], epoch: int, judge: Judge | None = None) -> None:
@@ -266,7 +271,7 @@ class Appender:
         partition = self._partition
         if partition.role is not Role.LEADER or partition.epoch != epoch:
             for item in items:
-                self._refusals.reject([item], partition.deposed())
+                item.reject(partition.deposed())
             return
         refused: list[tuple[Pending, KrappyError]] = []
         accepted = self._decide(items, judge, refused)
@@ -335,7 +340,7 @@ class Appender:
         self._waiting[:0] = items[count:]
         del items[count:]
         for item, error in refused:
-            self._refusals.reject([item], error)
+            item.reject(error)
             items.remove(item)
 
     def _decide(
@@ -367,15 +372,15 @@ class Appender:
             except OffsetMismatch as error:
                 # Without a lease the view may be stale: there may be another leader by now.
                 told = error if partition.is_sure else partition.unsure()
-                self._refusals.note([item], told)
+                item.note_refusal(told)
                 refused.append((item, told))
                 continue
             except KrappyError as error:
-                self._refusals.reject([item], error)
+                item.reject(error)
                 continue
             except Exception as error:  # a bug of ours, which must not fail the other publishes
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
-                self._refusals.reject([item], StorageError(f"{partition}: {error!r}"))
+                item.reject(StorageError(f"{partition}: {error!r}"))
                 continue
             header = item.header
             if header.is_transactional:
@@ -401,9 +406,9 @@ class Appender:
                     raise InvalidTransaction(f"producer {header.producer_id} writes to {partition} in transactions")
             # Else what there is of this id is of somebody who writes outside of transactions: it concerns none.
             following = follows.get(header.producer_id) if known else None
-            if self._refusals:
+            if item.refused is not None and item.refused.batches:
                 of_log = partition.log.producers.following(header.producer_id) if known else None
-                self._refusals.check(header, following or of_log)
+                item.check_refused(following or of_log)
             if following is None:
                 original = partition.log.producers.check(header, from_zero=item.own) if known else None
                 if original is not None:

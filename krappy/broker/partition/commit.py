@@ -20,7 +20,6 @@ from typing import NamedTuple
 import trio
 
 from krappy.broker.partition.pending import Pending
-from krappy.broker.partition.refusals import Refusals
 from krappy.broker.partition.replica import Replica
 from krappy.core.cluster.roles import Role
 from krappy.errors import KrappyError, NotEnoughReplicas, NotLeader, StorageError
@@ -43,9 +42,8 @@ class RefusedCondition(NamedTuple):
 
 
 class GroupCommit:
-    def __init__(self, replica: Replica, refusals: Refusals) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._refusals = refusals
         self._waiting: deque[Pending] = deque()  # appended, and not committed yet
         self._bytes = 0  # of these
         self._alone: deque[Pending] = deque()  # appended and not synced yet, of those who asked for no more than that
@@ -84,12 +82,12 @@ class GroupCommit:
             finally:
                 replica.writing.release()
         except (NotLeader, NotEnoughReplicas) as error:
-            self._refusals.reject((*accepted, *(item for item, _ in refused)), error)
+            _reject((*accepted, *(item for item, _ in refused)), error)
             return
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
-            self._refusals.reject((*accepted, *(item for item, _ in refused)), refusal)
+            _reject((*accepted, *(item for item, _ in refused)), refusal)
             return
         self._refused += [RefusedCondition(accepted[-1].end, *each) for each in refused]
         self._await(accepted, size)
@@ -121,7 +119,7 @@ class GroupCommit:
             self._bytes += size
         else:
             error = replica.replicas.too_few(replica)
-            self._refusals.reject([item for item in appended if not item.alone], error)
+            _reject((item for item in appended if not item.alone), error)
             self._refuse_all(error)
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
@@ -220,7 +218,7 @@ class GroupCommit:
         waiting, alone, again = self._waiting, self._alone, self._again
         self._waiting, self._alone, self._again = deque(), deque(), []
         self._bytes = self._appended = self._durable = 0
-        self._refusals.reject((*waiting, *alone), error)
+        _reject((*waiting, *alone), error)
         self._refuse_all(error)
         for _, later, *_ in again:
             later.reject(error)
@@ -232,7 +230,7 @@ class GroupCommit:
         waiting, again = self._waiting, self._again
         self._waiting, self._again = deque(), [each for each in again if each[3]]
         self._bytes = 0
-        self._refusals.reject([item for item in waiting if not item.alone], error)
+        _reject((item for item in waiting if not item.alone), error)
         self._refuse_all(error)
         for _, later, _, alone in again:
             if not alone:
@@ -241,7 +239,7 @@ class GroupCommit:
 
     def _refuse_all(self, error: KrappyError) -> None:
         refused, self._refused = self._refused, []
-        self._refusals.reject([item for _, item, _ in refused], error)
+        _reject((item for _, item, _ in refused), error)
 
     def _tell(self, error: KrappyError) -> None:
         """Counts and reports the failure, for the operator. The publishers get the error from the caller."""
@@ -276,3 +274,8 @@ class GroupCommit:
     async def settled(self) -> None:
         """Returns when no batch waits for its commit, which a sync brings, or a follower's fetch."""
         await wait_any([self._replica.landed, self._replica.moved], lambda: not self._waiting and not self._syncing)
+
+
+def _reject(items: Iterable[Pending], error: KrappyError) -> None:
+    for item in items:
+        item.reject(error)

@@ -30,6 +30,7 @@ from krappy.core import retention
 from krappy.core.cluster.replica_set import FollowerLag, Proposal, ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
+from krappy.core.refused_batches import RefusedByPartitions
 from krappy.core.stability import marker
 from krappy.core.staging import OWN
 from krappy.errors import (
@@ -98,6 +99,7 @@ class Partition(Viewed):
         alone: bool = False,
         epoch: int | None = None,
         sender: TransactionalSender | None = None,
+        refused: RefusedByPartitions | None = None,
     ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises at once what is wrong with the batch itself; other errors come through the
         Later.
@@ -107,6 +109,7 @@ class Partition(Viewed):
         answered once it is on this broker's disk (Kafka's acks=1), whether or not other replicas have it. With
         conditions it is answered once it is committed. `epoch`: the only leader epoch in which it may be appended.
         `sender`: of a batch in a transaction; without it such a batch raises TransactionalIdAuthorizationFailed.
+        `refused`: what was refused for now of the connection that it comes by; None: it is no idempotent producer's.
         """
         self._alive()
         if not taken:
@@ -118,6 +121,7 @@ class Partition(Viewed):
             alone=alone,
             epoch=epoch,
             sender=sender,
+            refused=refused,
         )
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import trio
 
 from krappy.broker.partition import large
 from krappy.broker.partition.hashing import look_for_strays
 from krappy.core.admission import Admitted
+from krappy.core.refused_batches import NextBatch, RefusedByPartitions, comes_again
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.partitioner import any_elsewhere
 from krappy.ports import StoredAt, TransactionalSender, TransactionEnd
@@ -17,6 +21,24 @@ from krappy.waiting import Later
 
 # Of single records that are no batch yet: the header of one record, without a producer.
 NO_BATCH = BatchHeader(0, HEADER_SIZE - LENGTH_END, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+
+
+class RefusedHere(NamedTuple):
+    """What was refused for now of the batches that came to one partition by one connection."""
+
+    batches: RefusedByPartitions
+    topic: str
+    partition: int
+
+    def note(self, header: BatchHeader, error: KrappyError) -> None:
+        self.batches.note((header.producer_id, self.topic, self.partition), header, error.copy(), trio.current_time())
+
+    def check(self, header: BatchHeader, following: NextBatch | None) -> None:
+        """Raises why the batch is refused, too."""
+        named = header.producer_id, self.topic, self.partition
+        error = self.batches.find(named, header, following, trio.current_time())
+        if error is not None:
+            raise error.copy()
 
 
 class Pending:
@@ -36,7 +58,7 @@ class Pending:
             "large",
             "laters",
         ),
-        *("offset", "own", "sender", "size", "wants_one", "work"),
+        *("offset", "own", "refused", "sender", "size", "wants_one", "work"),
     )
 
     def __init__(
@@ -50,9 +72,11 @@ class Pending:
         epoch: int | None = None,
         sender: TransactionalSender | None = None,
         end_told: TransactionEnd | None = None,
+        refused: RefusedHere | None = None,
     ) -> None:
         """`epoch`: the only leader epoch in which it may be appended; None: any. `sender`: of a batch
-        in a transaction. `end_told`: what a marker stands for; None: this broker alone has decided it."""
+        in a transaction. `end_told`: what a marker stands for; None: this broker alone has decided it. `refused`: of
+        the connection that it came by."""
         self.header = header
         self.data = data
         self.size = len(data)  # bytes, about
@@ -60,6 +84,7 @@ class Pending:
         self.epoch = epoch
         self.sender = sender
         self.end_told = end_told
+        self.refused = refused
         self.own = own  # it is the broker's own: a marker, or part of its own transaction
         self.wants_one = wants_one  # it is to be answered once this broker has it on its disk
         self.columns: Columns | None = None
@@ -156,8 +181,21 @@ class Pending:
         self.laters[0].resolve(StoredAt(self.offset, self.header.max_timestamp))
 
     def reject(self, error: KrappyError) -> None:
+        """Refuses it. If it comes again, the next ones of its producer wait for that."""
+        self.note_refusal(error)
         for later in self.laters:
             later.reject(error)
+
+    def note_refusal(self, error: KrappyError) -> None:
+        """It will be refused so."""
+        if self.refused is not None and comes_again(error):
+            self.refused.note(self.header, error)
+
+    def check_refused(self, following: tuple[int, int] | None) -> None:
+        """Raises why an earlier batch of its producer was refused, which is to come again. `following`: the epoch and
+        sequence of the batch that is expected next; None: that is not known."""
+        if self.refused is not None:
+            self.refused.check(self.header, None if following is None else NextBatch(*following))
 
 
 class Singles(Pending):

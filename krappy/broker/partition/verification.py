@@ -28,7 +28,6 @@ from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     from krappy.broker.partition.pending import Pending
-    from krappy.broker.partition.refusals import Refusals
     from krappy.broker.partition.viewed import Viewed
 
 
@@ -42,14 +41,9 @@ class ToldTransaction(NamedTuple):
 
 
 class Verification:
-    def __init__(
-        self,
-        partition: Viewed,
-        release: Callable[[Pending], None],
-        refusals: Refusals,
-    ) -> None:
+    def __init__(self, partition: Viewed, release: Callable[[Pending], None]) -> None:
         """`release`: queues an item that need not be held any more. Raises KrappyError."""
-        self._partition, self._release, self._refusals = partition, release, refusals
+        self._partition, self._release = partition, release
         self._held: dict[Sender, deque[Pending]] = {}
         self._asked: dict[Sender, int] = {}  # the producer epoch that the coordinator is being asked about
         self._told: dict[int, ToldTransaction] = {}  # by producer id: what it has confirmed
@@ -109,12 +103,12 @@ class Verification:
                             raise error
                         self._release(item)
                     except KrappyError as refused:
-                        self._refusals.reject([item], refused)
+                        item.reject(refused)
         finally:
             del self._held[sender]
             for item in held:  # after a bug of ours
                 text = f"the transaction of producer {sender[0]} was not verified"
-                self._refusals.reject([item], StorageError(f"{self._partition}: {text}"))
+                item.reject(StorageError(f"{self._partition}: {text}"))
 
     async def _verified(self, item: Pending) -> KrappyError | None:
         """Asks the coordinator. Gives the reason of a refusal."""

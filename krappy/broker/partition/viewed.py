@@ -14,7 +14,6 @@ from krappy.broker.partition.applier import Applier
 from krappy.broker.partition.commit import GroupCommit
 from krappy.broker.partition.gone import unless_gone
 from krappy.broker.partition.pending import Pending
-from krappy.broker.partition.refusals import Refusals
 from krappy.broker.partition.replica import Lent, Replica, Standing
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
@@ -56,8 +55,7 @@ class Viewed(Replica):
         standing: Standing | None = None,
     ) -> None:
         super().__init__(lent, topic, index, number, config, log, standing)
-        self.refusals = Refusals()
-        self.commit = GroupCommit(self, self.refusals)
+        self.commit = GroupCommit(self)
         self.strays = strays  # the topic's
         self.undecided = Undecided(self)
         self.swept = Swept()
