@@ -5,6 +5,9 @@ passed: librdkafka (2.16) takes that for stored then, too ("implicitly acked by 
 that the log does not know any sequence would be taken. And told of a gap, it begins a new epoch, and sends batches to
 other partitions again that are stored there. So they get the first one's refusal until that has come again.
 
+Clients send what was refused again in its order. So when one of the next comes a second time, and the first has not
+come, that was given up: with the transaction that it was in, or because the application has emptied the client's queue.
+
 They come by one connection, and what is remembered is of that alone: anybody may write by another's producer id, and
 would hold up his batches else, or let them overtake each other.
 """
@@ -37,12 +40,14 @@ class _First(NamedTuple, Generic[R]):
     sequence: int
     refusal: R
     at: float  # seconds by a steady clock
+    told: int = 0  # how many sequences behind it the last one is that was refused, too
 
-    def is_before(self, header: BatchHeader, now: float) -> bool:
-        """Whether the batch is one behind it, which may have been sent beside it."""
+    def ahead_of(self, header: BatchHeader, now: float) -> int:
+        """How many sequences behind it the batch is, which may have been sent beside it; 0: it is not such a one."""
         if header.producer_epoch != self.epoch or now - self.at > KEPT_S:
-            return False
-        return 0 < (header.base_sequence - self.sequence) & MAX_SEQUENCE <= MAX_SEQUENCE // 2
+            return 0
+        behind = (header.base_sequence - self.sequence) & MAX_SEQUENCE
+        return behind if behind <= MAX_SEQUENCE // 2 else 0
 
 
 class RefusedBatches(Generic[K, R]):
@@ -61,7 +66,7 @@ class RefusedBatches(Generic[K, R]):
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         first = self._first.get(key)
-        if first is not None and (header.producer_epoch < first.epoch or first.is_before(header, now)):
+        if first is not None and (header.producer_epoch < first.epoch or first.ahead_of(header, now)):
             return
         self._first.pop(key, None)
         self._first[key] = _First(header.producer_epoch, header.base_sequence, refusal, now)
@@ -74,9 +79,11 @@ class RefusedBatches(Generic[K, R]):
         first = self._first.get(key)
         if first is None or header.producer_epoch < first.epoch:
             return None
-        if first.is_before(header, now) and (
+        behind = first.ahead_of(header, now)
+        if behind > first.told and (
             following is None or following.epoch < first.epoch or following == NextBatch(first.epoch, first.sequence)
         ):
+            self._first[key] = first._replace(told=behind)
             return first.refusal
         del self._first[key]  # it comes again, or it is stored, or its producer has given it up
         return None

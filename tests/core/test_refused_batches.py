@@ -29,7 +29,7 @@ def test_those_behind_it_wait_until_it_comes_again(first: int, known: bool) -> N
     following = NextBatch(0, first) if known else None
     behind = [(first + each) & MAX_SEQUENCE for each in (1, 2)]
     made = refused(sent(first), *(sent(each) for each in behind))
-    for each in (*behind, *behind):
+    for each in behind:
         assert made.find(7, sent(each), following, LATER) == str(first)
     assert made.find(7, sent(first), following, LATER) is None
     assert not made
@@ -46,6 +46,15 @@ def test_nor_for_what_was_given_up() -> None:
     assert refused(sent(5)).find(7, sent(0, epoch=1), NextBatch(0, 5), LATER) is None
     assert refused(sent(5)).find(7, sent(6), NextBatch(1, 3), LATER) is None
     assert refused(sent(5)).find(7, sent(6), None, KEPT_S + 1) is None
+
+
+@pytest.mark.parametrize("following", [None, NextBatch(0, 5)])
+def test_nor_when_one_behind_it_comes_again_before_it(following: NextBatch | None) -> None:
+    made = refused(sent(5))
+    for each in (6, 8):
+        assert made.find(7, sent(each), following, LATER) == "5"
+    assert made.find(7, sent(6), following, LATER) is None
+    assert not made
 
 
 def test_one_of_an_earlier_epoch_changes_nothing() -> None:

@@ -31,7 +31,7 @@ class Idempotent:
         return Code(found["error_code"])
 
 
-def damaged(id: int, sequence: int, epoch: int = 0) -> bytes:
+def damaged(id: int, sequence: int, epoch: int = 0, *, transactional: bool = False) -> bytes:
     """A large batch of records that are none, under the right CRC: that is seen when its turn has come."""
     data = bytearray(
         batch.encode(
@@ -41,6 +41,7 @@ def damaged(id: int, sequence: int, epoch: int = 0) -> bytes:
             producer_id=id,
             producer_epoch=epoch,
             base_sequence=sequence,
+            transactional=transactional,
         )
     )
     data[batch.HEADER_SIZE : batch.HEADER_SIZE + 20] = b"\xff" * 20

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from krappy.core.refused_batches import MAX_SEQUENCE
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.idempotent import Idempotent, damaged
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Raw, produce
 from tests.kafka.transactional import Transactional
 from tests.process import BrokerProcess, broker_process, wait_until
 
@@ -29,8 +29,8 @@ def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
         assert producer.sent(known + 1) == Code.KAFKA_STORAGE_ERROR
         away.rename(folder)
         wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
-        for _ in range(2):
-            assert producer.sent(known + 2) == Code.KAFKA_STORAGE_ERROR
+        for each in (2, 3):
+            assert producer.sent(known + each) == Code.KAFKA_STORAGE_ERROR
         assert [producer.sent(known + each) for each in range(4)] == [Code.NONE] * 4
         assert raw.values("t") == [b"%d" % each for each in range(known + 4)]
 
@@ -50,6 +50,24 @@ def test_one_that_its_producer_has_given_up_holds_up_no_new_epoch(raw: Raw) -> N
     raw.make("given-up")
     assert producer.sent(1) == Code.UNKNOWN_TOPIC_OR_PARTITION
     assert [producer.sent(each, epoch=1) for each in range(2)] == [Code.NONE] * 2
+
+
+def test_nor_the_next_transaction(raw: Raw) -> None:
+    raw.make("given-up-transaction")
+    producer = Transactional(raw).init()
+    for given_up in (False, True):
+        producer.add(("given-up-transaction", 0))
+        assert producer.write("given-up-transaction", b"v") == Code.NONE
+        if given_up:
+            bad = damaged(producer.id, producer.sequences["given-up-transaction"], producer.epoch, transactional=True)
+            body = produce("given-up-transaction", bad) | {"transactional_id": producer.name}
+            [found] = raw.ask(ApiKey.PRODUCE, body, 11)["responses"][0]["partition_responses"]
+            assert found["error_code"] == Code.CORRUPT_MESSAGE
+            producer.sequences["given-up-transaction"] += 1
+        assert producer.end(not given_up) == Code.NONE
+    producer.add(("given-up-transaction", 0))
+    assert producer.write("given-up-transaction", b"v") == Code.CORRUPT_MESSAGE
+    assert producer.write("given-up-transaction", b"v") == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 BEFORE_ALL = MAX_SEQUENCE - 5  # of the sequences from 0 on
