@@ -142,10 +142,11 @@ class Router:
                 said = error
             for link in await self.each(deadline):
                 left = max(0.0, deadline - self.runtime.now())
+                on = link.generation if again else None  # once that is lost, the next one is asked
                 try:
-                    return await link.ask(request, answer, again=again, timeout=left, stays=False)
+                    return await link.ask(request, answer, again=again, generation=on, timeout=left, stays=False)
                 except ConnectionLost as error:
-                    if not is_cut_off(error):
+                    if not (again or is_cut_off(error)):
                         raise
             pause = backoff.pause()
             if self.closed or self.runtime.now() + pause >= deadline:

@@ -14,6 +14,7 @@ import krappy
 from krappy import blocking
 from krappy.clients import watchdog
 from krappy.clients.watchdog import PATIENCE
+from krappy.errors import ConnectionLost
 from krappy.wire import messages
 from tests.clients.several import Cluster, cluster
 
@@ -165,3 +166,24 @@ async def test_a_slow_broker_that_leads_keeps_its_connections(several: Cluster) 
         link = next(link for id, link in client._router.links._by_id.items() if id == 3)
         assert not link.broken
         assert not client._router.home.broken
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])  # it takes long
+async def test_a_change_goes_to_a_third_broker_if_the_second_hangs(
+    several: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has come by the first one, which is cut off from ZooKeeper."""
+
+    async def cut_off(*_: object, **__: object) -> None:
+        raise ConnectionLost("there is no session with ZooKeeper now: nothing was changed", sent=False)
+
+    several.create("t", 3)
+    async with krappy.connect(several.addresses, timeout=60) as client:
+        for partition in range(3):  # so that it has links to all
+            await client.table("t").put(b"k%d" % partition, b"v", partition=partition)
+        several.lead("t", 1, 3)
+        await client.describe("t")
+        monkeypatch.setattr(several.brokers[1].engine, "create_topic", cut_off)
+        several.hang(2)
+        with anyio.fail_after(15):
+            assert await client.create_topic("new", if_absent=True)
