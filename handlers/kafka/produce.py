@@ -45,6 +45,7 @@ ADDS_SINCE = 12  # the version from which a batch adds its partition to its tran
 ABORTABLE_SINCE = 11  # the version from which TRANSACTION_ABORTABLE is known (KIP-1050)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
+REFUSED_HERE, REFUSED_THERE = "refused_batches", "refused_by_partitions"  # in the state of a connection
 UNKNOWN = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
 Named = AbstractSet[tuple[str, bytes, int]]  # topic, its id, partition
@@ -192,8 +193,8 @@ class _RefusedHere:
 
     def __init__(self, session: KafkaSessionPort) -> None:
         self._clock, self._state = session.broker.clock, session.state
-        self._first: RefusedBatches[tuple[Hashable, int], Code] | None = session.state.get("refused_batches")
-        self.by_partitions: RefusedByPartitions = session.state.setdefault("refused_by_partitions", RefusedBatches())
+        self._first: RefusedBatches[tuple[Hashable, int], Code] | None = session.state.get(REFUSED_HERE)
+        self.by_partitions: RefusedByPartitions = session.state.setdefault(REFUSED_THERE, RefusedBatches())
 
     def __bool__(self) -> bool:
         return bool(self._first)
@@ -207,7 +208,7 @@ class _RefusedHere:
         except CorruptBatch:
             return
         if self._first is None:
-            self._first = self._state["refused_batches"] = RefusedBatches()
+            self._first = self._state[REFUSED_HERE] = RefusedBatches()
         self._first.note((at, header.producer_id), header, Code(answer["error_code"]), self._clock.steady_ms() / 1000)
 
     def find(self, at: Hashable, records: memoryview, partition: PartitionPort) -> Code | None:

@@ -89,7 +89,7 @@ def test_a_broker_is_emptied(cluster: ClusterProcesses, krappy: Krappy) -> None:
     assert proposal(krappy, "--without", "3")["moves"] == []
     status, _, err = krappy(1, "balance", "--without", "3", "--without", "2")
     assert status == 1
-    assert "there are 1" in err
+    assert "there are only 1" in err
 
 
 def test_preferred_leaders_come_back(cluster: ClusterProcesses, krappy: Krappy) -> None:

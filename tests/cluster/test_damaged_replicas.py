@@ -183,7 +183,7 @@ def test_everybody_is_shown_how_a_replica_is_healed(
     leader = filled(cluster, client)
     follower, other = (id for id in cluster.brokers if id != leader)
     with watching(cluster, other, tmp_path / "told") as lines:
-        wait_until(lambda: "partitions:" in lines(), "the watch has begun")
+        wait_until(lambda: "1 partition:" in lines(), "the watch has begun")
         flip(cluster, follower, VALUES[5])
         client.alter_topic("t", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         wait_until(lambda: "is whole" in lines(), "it is told")

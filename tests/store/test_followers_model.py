@@ -68,8 +68,8 @@ class Model:
     # ---------------------------------------------------------------- operations
 
     def made(self, chance: random.Random) -> bytes:
-        producer = chance.choice([-1, 0, 1, 2])
-        kind = chance.choice(["plain", "plain", "transactional", "transactional", "end"]) if producer >= 0 else "plain"
+        producer = chance.choice([-1, 0, 1, 2, 3])  # 0 and 1 write in transactions always, the others never
+        kind = chance.choice(["transactional", "transactional", "end"]) if producer in (0, 1) else "plain"
         if kind == "end":
             return marker(producer, 0, chance.random() < 0.5, 7)
         values = []

@@ -243,13 +243,16 @@ def test_what_was_cleaned_is_not_read_again_for_it() -> None:
     log.append([(batch.check(end), end), made(b"y")], 0, 1)
     log.checkpoint()
     log.roll()
-    log.append([made(b"z", producer=3, sequence=1), made(b"w")], 0, 1)
+    following = batch.encode(
+        [b"k"], [b"z"], timestamps=1, producer_id=3, producer_epoch=0, base_sequence=1, transactional=True
+    )
+    log.append([(batch.check(following), following), made(b"w")], 0, 1)
     for now in (0, 10, 20, 30):
         log.clean(lambda some: [False] * len(some), 3, now)
     assert [header.base_offset for header, _ in batch.split(whole(log))] == [2, 3, 4]
     log.checkpoint()
     assert log.truncate(4) == 4
-    assert not log.producers.stability.open
+    assert log.producers.stability.open == {3: 3}  # the next one's, not the cleaned one's
 
 
 def test_what_retention_took_is_not_missed_for_it() -> None:
