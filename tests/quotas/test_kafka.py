@@ -167,7 +167,7 @@ def test_a_producer_is_answered_at_once_and_then_not_read(broker: RunningBroker,
         assert 2300 < answer["throttle_time_ms"] < 2600  # 350 KB, of which 100 KB may come at once
         assert raw.ask(ApiKey.DESCRIBE_CLUSTER)["error_code"] == 0
         assert time.monotonic() - before >= 2.3
-        assert watch.seconds < 5
+        assert watch.seconds < 20
 
 
 def test_one_who_has_no_quota_is_not_throttled(broker: RunningBroker, quotas: Quotas) -> None:

@@ -82,7 +82,7 @@ def test_a_producer_is_silenced_and_a_pong_tells_it(broker: RunningBroker, quota
         assert watch.seconds < 2
         pong = raw.ask(m.Ping(), m.Pong)
         assert time.monotonic() - before > 2.3
-        assert watch.seconds < 5
+        assert watch.seconds < 20  # it goes on; for how long it is silenced, the pong tells
         assert 2300 < pong.throttled < 2700
 
 
@@ -99,7 +99,7 @@ def test_reads_are_counted_and_polls_wait(broker: RunningBroker, quotas: Quotas)
         assert watch.seconds < 2
         raw.ask(m.Poll(reader, max_records=1, max_wait=0), m.Polled)
         assert time.monotonic() - before > 2.3
-        assert watch.seconds < 5
+        assert watch.seconds < 20  # it goes on
 
 
 LONG_S = 8.0  # seconds: much more than the second for which request_percentage may silence
