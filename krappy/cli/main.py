@@ -66,8 +66,9 @@ def cli(context: str | None, tls: bool, **given: str | None) -> None:
     and users: `krappy --ca ca.pem --user ada topic list`, or --context NAME, which stands for all of that.
 
     Exit status: 0 done, 1 an error, 2 wrong usage or a refused setting, 130 Ctrl-C, 141 the reader of the output has
-    closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted. An error is one line on
-    stderr; with --json a JSON object with `error`, `name` (that of the broker's error, or null) and `status`.
+    closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted. A `delete` or `remove` that
+    finds nothing of that name is an error. An error is one line on stderr; with --json a JSON object with `error`,
+    `name` (that of the broker's error, or null) and `status`.
 
     \b
     To complete commands, options and topic names, put one of these lines into the start-up file of your shell:

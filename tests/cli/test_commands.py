@@ -151,6 +151,24 @@ def test_deleting_asks_and_without_a_terminal_refuses(krappy: Krappy, topic: str
     assert topic in krappy("topic", "list").out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["topic", "delete", "nowhere"], ["group", "delete", "nobody"], ["user", "delete", "nobody"]],
+    ids=lambda command: command[0],
+)
+def test_what_is_not_there_cannot_be_deleted(krappy: Krappy, command: list[str]) -> None:
+    failed = krappy(*command, "--yes")
+    assert (failed.status, failed.out) == (1, "")
+    assert f"'{command[-1]}'" in failed.err
+
+
+def test_quotas_that_are_not_there_cannot_be_deleted(krappy: Krappy) -> None:
+    for form in ([], ["--json"]):
+        failed = krappy("quota", "delete", "--user", "nobody", *form)
+        assert (failed.status, failed.out) == (1, "")
+        assert "there are no such quotas" in failed.err
+
+
 def test_altering_nothing_is_a_mistake(krappy: Krappy, topic: str) -> None:
     assert krappy("topic", "alter", topic).status == 2
 

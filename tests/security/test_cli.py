@@ -46,6 +46,7 @@ def test_acls_are_added_shown_and_removed(guarded: Guarded) -> None:
     krappy(guarded, "remove", "--principal", "ada", "--yes")
     krappy(guarded, "remove", "--principal", "Group:ops", "--yes")
     assert shown(guarded, "list", "--principal", "ada") == []
+    assert "there are no such ACLs" in krappy(guarded, "remove", "--principal", "ada", "--yes", fails=1)
 
 
 def test_a_consumer_may_also_write_the_dead_letters_of_its_groups(guarded: Guarded) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from krappy.cli import output
+from krappy.cli.errors import Failure
 from krappy.cli.options import CommandGroup, address_option, complete_topics, confirm, connect, json_option
 from krappy.types import dead_letter_topic
 
@@ -228,7 +229,8 @@ def remove(
 ) -> None:
     """Remove the ACLs that have all that is given. Asks first.
 
-    What only these ACLs allowed, such as polls and watches that wait, ends within a second.
+    What only these ACLs allowed, such as polls and watches that wait, ends within a second. It is an error (exit status
+    1) if there are none.
 
     \b
     Examples:
@@ -239,14 +241,13 @@ def remove(
     if filters == [{}]:
         raise click.UsageError("name which ones, such as --principal ada")
     with connect(address) as client:
-        found = sorted({acl for each in filters for acl in client.acls(**each)})
+        found = {acl for each in filters for acl in client.acls(**each)}
         if found:
             confirm(f"Remove {len(found)} ACLs?", yes)
-            found = sorted({acl for each in filters for acl in client.delete_acls(**each)})
-    if not found and not as_json:
-        output.note("there are no such ACLs")
-        return
-    show(found, as_json)
+            found = {acl for each in filters for acl in client.delete_acls(**each)}
+    if not found:
+        raise Failure("there are no such ACLs; `krappy acl list` shows all")
+    show(sorted(found), as_json)
 
 
 def show(acls: Sequence[AclInfo], as_json: bool) -> None:

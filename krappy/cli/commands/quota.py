@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from krappy.cli import output
+from krappy.cli.errors import Failure
 from krappy.cli.options import CommandGroup, F, address_option, connect, json_option
 from krappy.settings import units
 
@@ -103,6 +104,8 @@ def delete(
 ) -> None:
     """Delete the quotas of a user, a client id, both, or an address: those named, or all that it has.
 
+    It is an error (exit status 1) if there are none.
+
     \b
     Examples:
       krappy quota delete --user ada
@@ -114,9 +117,8 @@ def delete(
         there = {name: rate for each in found for name, rate in each.rates.items() if not names or name in names}
         if there:
             client.security.alter_quotas(dict.fromkeys(there), **whom)
-    if not there and not as_json:
-        output.note("there are no such quotas")
-        return
+    if not there:
+        raise Failure("there are no such quotas; `krappy quota list` shows all")
     show([each._replace(rates=there) for each in found], as_json)
 
 
