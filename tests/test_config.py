@@ -87,9 +87,34 @@ def test_what_is_given_is_what_is_used(name: str, given: Any, value: object) -> 
     ],
 )
 def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> None:
-    with pytest.raises(ConfigError, match=f"the flags: {name} = ") as caught:
+    with pytest.raises(ConfigError, match=f"the flags: --{name.replace('_', '-')} {given!r}: ") as caught:
         load({name: given}, {})
     assert caught.value.details == {"setting": name}
+
+
+@pytest.mark.parametrize(
+    "name", ["listen_native", "listen_kafka", "listen_http", "listen_health", "advertised_listeners"]
+)
+def test_a_port_without_a_host_is_told_what_is_needed(name: str) -> None:
+    needed = "HOST:PORT is needed, such as 127.0.0.1:7092"
+    with pytest.raises(ConfigError) as caught:
+        load({name: "7192"}, {})
+    assert caught.value.text == f"the flags: --{name.replace('_', '-')} '7192': {needed}"
+    with pytest.raises(ConfigError) as caught:
+        load({}, {f"KRAPPY_{name.upper()}": "7192"})
+    assert caught.value.text == f"the environment: KRAPPY_{name.upper()} = '7192': {needed}"
+
+
+def test_of_several_listeners_the_wrong_one_is_named() -> None:
+    for name in ("listen_kafka", "advertised_listeners"):
+        with pytest.raises(ConfigError, match="'B://9093': HOST:PORT is needed"):
+            load({name: "A://10.0.0.1:9092,B://9093"}, {})
+
+
+def test_a_wrong_address_of_zookeeper_is_told_by_its_setting() -> None:
+    with pytest.raises(ConfigError, match="zookeeper_connect: HOST:PORT is needed") as caught:
+        load({"zookeeper_connect": "zk:x"}, {})
+    assert caught.value.details == {"setting": "zookeeper_connect"}
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,17 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"'{text:.80}': an IPv6 address needs brackets, as in [::1]:7092")
+        raise ConfigError("an IPv6 address needs brackets, as in [::1]:7092")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigError(f"'{text:.80}' is not HOST:PORT")
+        raise ConfigError("HOST:PORT is needed, such as 127.0.0.1:7092")
     return host, int(port)
 
 
 def read_listeners(text: str) -> list[tuple[str, str]]:
     """(name, HOST:PORT) of each of "HOST:PORT" or "NAME://HOST:PORT,…", as Kafka writes them. Raises ValueError."""
     found: dict[str, str] = {}
-    for each in text.split(",") if text else []:
+    parts = text.split(",") if text else []
+    for each in parts:
         match = _LISTENER.fullmatch(each.strip())
         assert match is not None
         name = (match[1] or PLAINTEXT).upper()
@@ -58,7 +59,10 @@ def read_listeners(text: str) -> list[tuple[str, str]]:
             raise ValueError(
                 f"two listeners are called {name}: write NAME://HOST:PORT, with a name of its own for each"
             )
-        found[name] = checked_address(match[2])
+        try:
+            found[name] = checked_address(match[2])
+        except ValueError as error:
+            raise ValueError(f"'{each.strip():.80}': {error}" if len(parts) > 1 else str(error)) from None
     return list(found.items())
 
 

@@ -52,6 +52,7 @@ from krappy.settings.zookeeper import ZooKeeperSettings
 
 PREFIX = "KRAPPY_"
 ENVIRONMENT = "the environment"
+FLAGS = "the flags"
 FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
 # Kubernetes gives every pod variables for each service of its namespace; for a service named "krappy" they begin
 # like ours: KRAPPY_SERVICE_HOST, KRAPPY_PORT, KRAPPY_PORT_7092_TCP_ADDR.
@@ -285,7 +286,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     for source, given in (
         (str(file), _from_file(file)),
         (ENVIRONMENT, {name: environ[variable] for name, variable in written.items()}),
-        ("the flags", {name: value for name, value in flags.items() if value is not None}),
+        (FLAGS, {name: value for name, value in flags.items() if value is not None}),
     ):
         for name, value in given.items():
             try:
@@ -300,9 +301,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                     near = nearest(name, {**SPECS, **TOPICS})
                     raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
-                shown = written[name] if source == ENVIRONMENT else name
                 given_as = "…" if name in SPECS and is_secret(SPECS[name]) else f"{value!r:.80}"
-                raise ConfigError(f"{source}: {shown} = {given_as}: {error}", setting=name) from None
+                shown = _as_given(name, source, written)
+                raise ConfigError(f"{source}: {shown}{given_as}: {error}", setting=name) from None
     try:
         TopicConfig.parse(inherited(topics))
     except InvalidConfig as error:
@@ -325,6 +326,13 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
             setting="latest_alias",
         )
     return config
+
+
+def _as_given(name: str, source: str, variables: Mapping[str, str]) -> str:
+    """A setting's name as it was written, up to its value."""
+    if source == FLAGS:
+        return "--" + name.replace("_", "-") + " "
+    return f"{variables[name] if source == ENVIRONMENT else name} = "
 
 
 def _token_of(file: str, given: str) -> str:

@@ -69,7 +69,10 @@ class ZooKeeperSettings:
         path = "/" + path.strip("/") if slash else CHROOT
         if "//" in path:
             raise ConfigError(f"zookeeper_connect: '{path:.80}' is no path of a znode", setting="zookeeper_connect")
-        found = [parse_address(each if ":" in each else f"{each}:{PORT}") for each in servers.split(",")]
+        try:
+            found = [parse_address(each if ":" in each else f"{each}:{PORT}") for each in servers.split(",")]
+        except ConfigError as error:
+            raise ConfigError(f"zookeeper_connect: {error.text}", setting="zookeeper_connect") from None
         if wrong := [host for host, _ in found if not _HOST.fullmatch(host)]:
             raise ConfigError(f"zookeeper_connect: '{wrong[0]:.80}' is no host", setting="zookeeper_connect")
         return found, path

@@ -104,8 +104,8 @@ def test_clients_work_through_each_of_them(tmp_path: Path) -> None:
         ("127.0.0.1:0,127.0.0.1:0", "", "a name of its own for each"),
         ("A://127.0.0.1:0", "B://x:1", "tells of B, and the listeners of listen_kafka are A"),
         ("A://127.0.0.1:0", "x:1", "tells of PLAINTEXT"),
-        ("A://127.0.0.1", "", "is not HOST:PORT"),
-        ("A://127.0.0.1:0,", "", "is not HOST:PORT"),
+        ("A://127.0.0.1", "", "HOST:PORT is needed"),
+        ("A://127.0.0.1:0,", "", "HOST:PORT is needed"),
         ("A://127.0.0.1:0", "A://0.0.0.0:1", "can't connect"),
     ],
 )
