@@ -72,4 +72,4 @@ def _lag(replica: Mapping[str, Any]) -> str:
 
 def change_line(change: Mapping[str, Any]) -> str:
     """A change with its time."""
-    return f"{output.when(change['at_ms'])}  {change['text']}"
+    return output.visible(f"{output.when(change['at_ms'])}  {change['text']}")

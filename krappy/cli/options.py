@@ -18,6 +18,7 @@ import click
 from krappy.cli.contexts import login
 from krappy.cli.errors import Failure
 from krappy.cli.help import Context
+from krappy.cli.output import BASE64, visible
 from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.settings import units
@@ -280,11 +281,11 @@ class SettingOption(click.ParamType):  # type: ignore[type-arg]
 
 def key_bytes(text: str) -> bytes:
     """The bytes of a key as typed: its UTF-8, or the decoded base64 after `base64:`. Raises BadParameter."""
-    if text.startswith("base64:"):
+    if text.startswith(BASE64):
         import base64
 
         try:
-            return base64.b64decode(text.removeprefix("base64:"), validate=True)
+            return base64.b64decode(text.removeprefix(BASE64), validate=True)
         except ValueError:
             raise click.BadParameter(f"'{text}' is not base64") from None
     return text.encode(errors="surrogateescape")
@@ -303,7 +304,8 @@ def _complete(ctx: click.Context, incomplete: str, ask: Callable[[Client], list[
     address = ctx.params.get("address") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     try:
         with connect(address) as client:
-            return [name for name in ask(client) if name.startswith(incomplete)]
+            # A line end in the name of a group would make it several proposals.
+            return [name for name in ask(client) if name.startswith(incomplete) and name == visible(name)]
     except Exception:  # a completion can't show errors
         return []
 

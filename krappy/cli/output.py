@@ -2,6 +2,9 @@
 
 Keys and values are bytes. Those that are UTF-8 are printed as text; others as `base64:…` in text output, and as
 `{"base64": "…"}` in JSON.
+
+Who sends an event, or joins a group, chooses names. None of them can end a line or drive a terminal: a key with control
+characters is printed as `base64:…`, too, and in other texts they are escaped. A value goes into a pipe as it is.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -24,6 +28,10 @@ from krappy.types import Entry, Event, Headers
 
 # A terminal obeys control characters, so those in events are escaped.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+_ONE_LINE = _VISIBLE | {ord("\t"): "\\t", ord("\n"): "\\n"}
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")  # JSON itself escapes the others
+BASE64 = "base64:"
 
 
 def text(value: bytes | None, null: str = "") -> str:
@@ -33,7 +41,18 @@ def text(value: bytes | None, null: str = "") -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode()
+        return _base64(value)
+
+
+def _base64(value: bytes) -> str:
+    return BASE64 + base64.b64encode(value).decode()
+
+
+def key_text(key: bytes | None, null: str = "") -> str:
+    """A key as it can be typed (`options.key_bytes` reads it): text, or `base64:…` if it is not UTF-8, has control
+    characters or line ends, or begins with `base64:`. `null` for None."""
+    shown = text(key, null)
+    return _base64(key) if key and (_CONTROL.search(shown) or key.startswith(BASE64.encode())) else shown
 
 
 def plain(value: bytes | None) -> Any:
@@ -87,8 +106,9 @@ def entry_json(entry: Entry, show: Callable[[bytes | None], Any] = plain) -> dic
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+    """One line of JSON. It has no control characters: what a terminal shows is still JSON."""
+    found = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
+    return _CONTROL_IN_JSON.sub(lambda each: f"\\u{ord(each[0]):04x}", found)
 
 
 def _jsonable(value: Any) -> Any:
@@ -170,8 +190,8 @@ def _reader_is_gone(out: int, stopped: int, milliseconds: int | None) -> bool:
 
 
 def note(line: str) -> None:
-    """Prints a remark on stderr; it is not part of the result."""
-    click.echo(line, err=True)
+    """Prints a remark on stderr, which stays a line; it is not part of the result."""
+    click.echo(visible(line), err=True)
 
 
 class ByteCount(int):
@@ -202,18 +222,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
     from rich.table import Table  # imported here because rich loads slowly and most commands print no table
     from rich.text import Text
 
-    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan")
+    heading = None if title is None else Text(visible(title))  # a str would be read for marks of rich
+    shown = Table(
+        title=heading, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="cyan"
+    )
     for index, column in enumerate(columns):
         numbers = bool(listed) and all(isinstance(row[index], int | float) for row in listed)
         shown.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in listed:
-        shown.add_row(*(Text(_cell(value), style=_style(value)) for value in row))
+        shown.add_row(*(Text(visible(_cell(value)), style=_style(value)) for value in row))
     print_rich(shown)
 
 
 def tabbed(cells: Iterable[Any]) -> str:
     """A line for programs. Tabs and line ends in a cell are escaped."""
-    return "\t".join(_plain_cell(cell).translate(_VISIBLE).replace("\t", "\\t").replace("\n", "\\n") for cell in cells)
+    return "\t".join(visible(_plain_cell(cell)) for cell in cells)
 
 
 def _plain_cell(value: Any) -> str:
@@ -259,12 +282,12 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return str(value).translate(_VISIBLE)
+    return str(value)
 
 
 def visible(text: str) -> str:
-    """The text with control characters escaped, which a terminal would obey."""
-    return text.translate(_VISIBLE)
+    """The text with control characters escaped, which a terminal would obey, and line ends and tabs: it is one line."""
+    return text.translate(_ONE_LINE)
 
 
 def size(number: int) -> str:

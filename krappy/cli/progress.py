@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import click
+from krappy.cli.output import note, visible
 
 EACH_S = 30.0  # seconds between two lines when stderr is no terminal
 SILENCE_S = 3.0  # seconds between two checks whether the command waits for something
@@ -24,10 +24,10 @@ def progress(total: int) -> Iterator[Callable[[str, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
-        yield lambda name, count: bar.update(task, description=name, advance=count)
+        yield lambda name, count: bar.update(task, description=visible(name), advance=count)
 
 
 def _lines(total: int) -> Callable[[str, int], None]:
@@ -40,7 +40,7 @@ def _lines(total: int) -> Callable[[str, int], None]:
         if now - told >= EACH_S:
             told = now
             share = f", {done / total:.0%}" if total else ""
-            click.echo(f"{name}: {done:,} bytes{share}", err=True)
+            note(f"{name}: {done:,} bytes{share}")
 
     return tell
 
@@ -56,7 +56,7 @@ def telling(trouble: Callable[[], str], what: str) -> Iterator[None]:
         while not over.wait(SILENCE_S):
             found = trouble()
             if found and found != told:
-                click.echo(f"{what}: {found}", err=True)
+                note(f"{what}: {found}")
             told = found
 
     looking = threading.Thread(target=look, name="krappy: what keeps it waiting", daemon=True)

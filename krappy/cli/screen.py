@@ -110,7 +110,7 @@ def screen(before: dict[str, Any], after: dict[str, Any], trouble: str = "", tre
             Sparkline((trends or Trends()).of(each.name), each.colour),
         )
     tables = Columns([_requests(before, after), _topics(before, after), _groups(after)], padding=(1, 4))
-    warned = [Text(each, style="bold red") for each in warnings]
+    warned = [Text(output.visible(each), style="bold red") for each in warnings]
     return Group(*warned, Text(_head(now)), Text(), lines, Text(), Text(foot, style="dim"), Text(), tables)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from krappy.cli import main
 from krappy.testing.running import RunningBroker
@@ -39,6 +40,13 @@ class Result(NamedTuple):
 
 
 Krappy = Callable[..., Result]
+
+
+def make_kafka_group(broker: RunningBroker, group: str, topic: str) -> None:
+    """A group of Kafka's, which may have any name. The topic is there."""
+    member = Consumer({"bootstrap.servers": broker.kafka_address, "group.id": group})
+    member.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    member.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 
 import krappy.cli.commands.produce as produce_module
 from krappy.cli import output
-from tests.cli.conftest import Krappy
+from krappy.testing.running import RunningBroker
+from tests.cli.conftest import Krappy, make_kafka_group
 
 
 def test_a_topic_is_made_shown_changed_and_deleted(krappy: Krappy) -> None:
@@ -190,6 +191,30 @@ def test_bytes_that_are_no_text_are_shown_as_base64(krappy: Krappy, topic: str) 
     assert krappy("get", topic, "base64:/w==").lines == ["base64:AP4="]
 
 
+def test_no_key_passes_for_a_line_of_its_own(krappy: Krappy, topic: str) -> None:
+    key, shown = "u1\n= u2\tforged\x1b[2J", "base64:dTEKPSB1Mglmb3JnZWQbWzJK"
+    event = {"key": key, "value": "v", "headers": [["h", "\x9b\n"]]}
+    krappy("produce", topic, "--format", "events", stdin=json.dumps(event).encode())
+    read = ["consume", topic, "--to", "now"]
+    assert krappy(*read, "--sep", " ").lines == [f"{shown} v"]
+    assert krappy(*read, "--format", "{key} {headers}").lines == [shown + r' {"h":"\u009b\n"}']
+    assert krappy(*read, "--json").json["key"] == key
+    assert krappy("scan", topic).lines == [f"{shown}\tv"]
+    assert krappy("scan", topic, "--keys").lines == [shown]
+    assert krappy("watch", topic, "--max", "1").lines == [f"= {shown}\tv"]
+    assert krappy("get", topic, shown).err.startswith(f"{shown}: {topic} partition ")
+    assert krappy("get", topic, key).out == "v\n"
+
+
+def test_the_name_of_a_group_stays_in_its_line(krappy: Krappy, broker: RunningBroker, topic: str) -> None:
+    group = "mail\nforged\x1b[2J"
+    krappy("produce", topic, stdin=b"x\n")
+    make_kafka_group(broker, group, topic)
+    [line] = [each for each in krappy("group", "list").lines if each.startswith("mail")]
+    assert line.split("\t")[0] == r"mail\nforged\x1b[2J"
+    assert krappy("group", "delete", group, "--yes").err == r"deleted the group mail\nforged\x1b[2J" + "\n"
+
+
 def test_a_topic_is_copied_exactly(krappy: Krappy, topic: str) -> None:
     options = ("--sep", ":", "--key-optional", "--null", "-", "--header", "from=here")
     krappy("produce", topic, *options, stdin=b"a:1\nb:\xff\nc:-\n:4\n")
@@ -346,7 +371,7 @@ def test_consume_formats(krappy: Krappy, topic: str) -> None:
         "--format",
         r"{topic}\t{partition}/{offset} {time} {timestamp} {key}={value} {headers} {deliveries}",
     )
-    headers = '{"h": "1", "b": {"base64": "/w=="}}'
+    headers = '{"h":"1","b":{"base64":"/w=="}}'
     assert shown.lines == [f"{topic}\t2/0 1970-01-01T00:00:00.000Z 0 k=NULL {headers} 1"]
 
 

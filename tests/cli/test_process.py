@@ -30,6 +30,7 @@ from krappy import blocking
 from krappy.cli.errors import Failure
 from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
+from tests.cli.conftest import make_kafka_group
 from tests.clients.proxy import proxy
 from tests.process import child, wait_until
 from tests.served import alone
@@ -250,7 +251,7 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
         (["--durability", "never"], {}, "durability"),
         ([], {"KRAPPY_MEMROY_BYTES": "1"}, "KRAPPY_MEMORY_BYTES"),
         (["--config", "/nowhere/krappy.toml"], {}, "/nowhere/krappy.toml"),
-        (["--listen-native", "nonsense"], {}, "listen_native"),
+        (["--listen-native", "nonsense"], {}, "--listen-native"),
     ],
 )
 def test_serve_refuses_wrong_settings(
@@ -424,6 +425,10 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
     assert "consume" in commands.stdout
     topics = call(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
     assert "completed" in topics.stdout
+    for group in ("mails", "mail\nforged"):
+        make_kafka_group(broker, group, "completed")
+    groups = call(COMP_WORDS="krappy group describe m", COMP_CWORD="3", **environ)
+    assert groups.stdout == "plain,mails\n"
     settings = call(COMP_WORDS="krappy topic create t --config cleanup", COMP_CWORD="5", **environ)
     assert "cleanup.policy=" in settings.stdout
 

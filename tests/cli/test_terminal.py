@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from krappy.testing.running import RunningBroker
-from tests.cli.conftest import Krappy
+from tests.cli.conftest import Krappy, make_kafka_group
 from tests.process import child, readable
 
 SECONDS = 60.0
@@ -86,6 +86,16 @@ def test_an_event_cannot_speak_to_the_terminal(krappy: Krappy, broker: RunningBr
         assert status == 0
         assert r"\x1b[2Jred\x07\x9b" in shown
     assert krappy("consume", "rude", "--to", "now").out == "\x1b[2Jred\x07\x9b\n"  # a pipe gets what was sent
+
+
+def test_the_name_of_a_group_cannot_speak_to_the_terminal(krappy: Krappy, broker: RunningBroker) -> None:
+    group = "rude[/]\x1b[2J\nforged"
+    krappy("produce", "grouped", stdin=b"x\n")
+    make_kafka_group(broker, group, "grouped")
+    for command in (["group", "list"], ["group", "describe", group]):
+        status, shown = at_terminal(*command, "--address", broker.address)
+        assert status == 0
+        assert r"rude[/]\x1b[2J\nforged" in shown
 
 
 def test_deleting_asks(krappy: Krappy, broker: RunningBroker) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import unicodedata
 from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from krappy import errors
@@ -112,10 +114,22 @@ def test_bytes_are_told_from_text_in_json(value: bytes | None) -> None:
         assert key_bytes("base64:" + shown["base64"]) == value
 
 
-@given(st.binary(max_size=30))
-def test_a_key_that_was_shown_can_be_typed(value: bytes) -> None:
-    if not value.startswith(b"base64:"):
-        assert key_bytes(output.text(value)) == value
+@given(st.one_of(st.binary(max_size=30), st.text(max_size=10).map(lambda text: f"base64:{text}".encode())))
+@example(b"u1\n+ u2\tforged")
+@example("\x1b[2J\x9b\x85".encode())
+@example(b"base64:/w==")
+def test_a_key_that_was_shown_can_be_typed_and_is_one_line(value: bytes) -> None:
+    shown = output.key_text(value)
+    assert key_bytes(shown) == value
+    assert not any(unicodedata.category(each) == "Cc" for each in shown)
+
+
+@given(st.text(max_size=30))
+@example("\x7f\x85\n\x1b")
+def test_json_is_exact_and_has_no_control_characters(value: str) -> None:
+    shown = output.to_json([value])
+    assert json.loads(shown) == [value]
+    assert not any(unicodedata.category(each) == "Cc" for each in shown)
 
 
 def test_wrong_base64_is_a_bad_parameter() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -84,8 +83,9 @@ def consume(
     \b
     Output, a line per event: the value; with --sep key and value; with --json a JSON object; with --format a text with
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
-    Keys and values that are not UTF-8 are printed as `base64:…`; --as shows values as what they are, and ends the
-    command with an error at a value that is something else.
+    Keys and values that are not UTF-8 are printed as `base64:…`, and so are keys with control characters, tabs or line
+    ends. Values are printed as they are, with their line ends; on a terminal control characters are escaped. --as shows
+    values as what they are, and ends the command with an error at a value that is something else.
 
     \b
     Examples:
@@ -168,7 +168,7 @@ def _shower(
     if template is not None:
         return _formatter(template, null, form)
     if separator is not None:
-        return lambda event: output.text(event.key, null) + separator + form.text(event.value, null)
+        return lambda event: output.key_text(event.key, null) + separator + form.text(event.value, null)
     return lambda event: form.text(event.value, null)
 
 
@@ -190,9 +190,9 @@ def _formatter(template: str, null: str, form: Form) -> Callable[[Event], str]:
             offset=event.offset,
             timestamp=event.timestamp,
             time=output.when(event.timestamp),
-            key=output.text(event.key, null),
+            key=output.key_text(event.key, null),
             value=form.text(event.value, null),
-            headers=json.dumps({name: output.plain(value) for name, value in event.headers}, ensure_ascii=False),
+            headers=output.to_json({name: output.plain(value) for name, value in event.headers}),
             deliveries=event.deliveries,
         )
 

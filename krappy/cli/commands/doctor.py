@@ -84,7 +84,7 @@ def _check_backup(source: str, as_json: bool) -> bool:
         return sound
     for row in rows:
         well = f"{row['files']} files, as of {output.when(row['taken_ms'] or 0)}: as they were written"
-        output.write_lines(f"{row['source']}: {line}" for line in row["problems"] or [well])
+        output.write_lines(output.visible(f"{row['source']}: {line}") for line in row["problems"] or [well])
     output.write_lines(["all is well" if sound else "something is wrong"])
     return sound
 
@@ -138,4 +138,4 @@ def _print(found: Findings) -> None:
         lines += [f"{each.name}: repaired: {text}" for text in each.repaired]
         lines += [f"{each.name}: {text}" for text in each.notes]
     lines.append("all is well" if found.sound else "something is wrong")
-    output.write_lines(["", *lines])
+    output.write_lines(["", *map(output.visible, lines)])

@@ -41,7 +41,8 @@ def get(
 ) -> None:
     """Print the latest value of one or more keys.
 
-    The value goes to stdout; its offset and time go to stderr. A key that is not text can be given as `base64:…`.
+    The value goes to stdout as it is; its offset and time go to stderr. A key that is not text, or has control
+    characters, can be given as `base64:…`, and is shown so.
 
     \b
     Exit status: 0 when every key has a value, 3 when one is absent, 4 when one was deleted.
@@ -78,7 +79,7 @@ def _show_found(topic: str, key: bytes, entry: Entry | None, form: Form, as_json
         facts = {"key": output.plain(key)} if entry is None else output.entry_json(entry, form.plain)
         output.emit_json({"state": state, **facts})
         return
-    name = output.text(key)
+    name = output.key_text(key)
     if entry is None:
         output.note(f"{name}: absent: {topic} has no event of this key")
         return

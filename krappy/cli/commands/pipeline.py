@@ -317,7 +317,7 @@ def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str,
         output.table(
             ["difference", "partition", "key", "offset in the log", "in the table"],
             [
-                [row.difference, row.partition, output.text(bytes(row.key)), row.log_offset, row.table_offset]
+                [row.difference, row.partition, output.key_text(bytes(row.key)), row.log_offset, row.table_offset]
                 for row in found.examples
             ],
         )

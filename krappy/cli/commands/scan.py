@@ -49,7 +49,8 @@ def scan(
 ) -> None:
     """Print a topic's table: each key and its latest value, from one snapshot.
 
-    Entries come partition by partition, ordered by key within each; with --ordered all in one order.
+    Entries come partition by partition, ordered by key within each; with --ordered all in one order. Keys that are not
+    UTF-8, or have control characters, tabs or line ends, are printed as `base64:…`. Values are printed as they are.
 
     \b
     Examples:
@@ -77,5 +78,5 @@ def scan(
 def _line(entry: Entry, separator: str, keys_only: bool, form: Form, as_json: bool) -> str:
     if as_json:
         return output.to_json({"key": output.plain(entry.key)} if keys_only else output.entry_json(entry, form.plain))
-    key = output.text(entry.key)
+    key = output.key_text(entry.key)
     return key if keys_only else key + separator + form.text(entry.value)

@@ -217,9 +217,10 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
     )
     for each in found.partitions:
         if each.failed:
-            output.write_lines([f"partition {each.partition} takes no events: {each.failed}"])
+            output.write_lines([output.visible(f"partition {each.partition} takes no events: {each.failed}")])
         if each.view_failed:
-            output.write_lines([f"the table of partition {each.partition} is not updated: {each.view_failed}"])
+            stopped = f"the table of partition {each.partition} is not updated: {each.view_failed}"
+            output.write_lines([output.visible(stopped)])
     if found.scattered:
         output.write_lines(
             ["keys may be in other partitions than their own (scattered): a lookup asks all, and needs all tables"]

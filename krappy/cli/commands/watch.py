@@ -45,7 +45,8 @@ def watch(
     """Print the table as it is, then every change as it happens, until Ctrl-C. There are no gaps and no duplicates.
 
     Lines begin with `=` for an entry of the table, `+` for a change and `-` for a deletion. When the table is complete,
-    a note goes to stderr. With --json each line has an "event": snapshot, end_of_snapshot or change.
+    a note goes to stderr. With --json each line has an "event": snapshot, end_of_snapshot or change. Keys that are not
+    UTF-8, or have control characters, tabs or line ends, are printed as `base64:…`. Values are printed as they are.
 
     \b
     Examples:
@@ -85,5 +86,5 @@ def _show_change(entry: Entry, live: bool, separator: str, form: Form, as_json: 
         output.emit_json({"event": "change" if live else "snapshot", **output.entry_json(entry, form.plain)})
         return
     mark = "-" if entry.deleted else "+" if live else "="
-    line = f"{mark} {output.text(entry.key)}"
+    line = f"{mark} {output.key_text(entry.key)}"
     output.write_lines([line if entry.value is None else line + separator + form.text(entry.value)])
