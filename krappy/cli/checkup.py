@@ -56,7 +56,7 @@ class CheckedPartition:
     end: int = 0
     size: int = 0
     entries: int | None = None  # in the view; None: the topic has no view
-    behind: int = 0  # offsets that the view has not applied yet
+    view_lag: int = 0  # offsets that the view has not applied yet
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
@@ -303,7 +303,7 @@ def _compare(log: Log, views: Views, number: int, found: CheckedPartition, tell:
     applied = views.applied(number)
     if applied > log.end_offset:
         return [f"the view has applied offset {applied - 1:,}, and the log ends at {log.end_offset:,}"]
-    found.behind = log.end_offset - max(applied, log.start_offset)
+    found.view_lag = log.end_offset - max(applied, log.start_offset)
     missing, other, confirmed = _Keys("is not in the view"), _Keys("is not in the view as it is in the log"), 0
     for latest, _ in _folded(log, log.start_offset, applied, lambda count: tell(found.name, count)):
         keys = list(latest)

@@ -65,7 +65,7 @@ def figures(before: dict[str, Any], after: dict[str, Any]) -> list[Figure]:
         Figure("sent", per_second["sent_bytes"], "B/s", "cyan"),
         Figure("requests", per_second["requests"], "/s", "blue"),
         Figure("group lag", now["group_lag"], "", "yellow"),
-        Figure("table lag", now["view_lag_events"], "", "yellow"),
+        Figure("view lag", now["view_lag_events"], "", "yellow"),
         Figure("memory", now["resident_bytes"], "B", "magenta"),
     ]
 
@@ -140,7 +140,7 @@ def _topics(before: dict[str, Any], after: dict[str, Any]) -> Any:
         (each["topic"], f"{each['per_second']:,.0f}", output.size(each["size"]), f"{each['view_lag']:,}")
         for each in topic_rates(before, after)[:ROWS]
     ]
-    return _table(["topic", "events/s", "size", "table lag"], rows)
+    return _table(["topic", "events/s", "size", "view lag"], rows)
 
 
 def groups_by_lag(after: dict[str, Any]) -> list[dict[str, Any]]:

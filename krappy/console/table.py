@@ -27,14 +27,14 @@ MAX_KEYS = 1000
 SLICE = 8  # keys looked up in one turn
 AWAY = 100  # keys that other brokers are asked for at once
 
-Status = Literal["value", "deleted", "absent"]
+EntryState = Literal["value", "deleted", "absent"]
 
 
 class EntryShown(msgspec.Struct):
     """What the table holds for a key: its value, or that it was deleted at `offset`, or nothing (`absent`)."""
 
     key: Shown | None
-    status: Status
+    state: EntryState
     partition: int
     offset: int | None = None
     timestamp: int | None = None
@@ -117,9 +117,9 @@ def show_entry(viewer: Viewer, partition: int, key: bytes, entry: bytes | None) 
     if entry is None:
         return EntryShown(viewer.key(key), "absent", partition)
     offset, timestamp, value, headers = unpack_entry(entry)
-    status: Status = "deleted" if is_tombstone(entry) else "value"
+    state: EntryState = "deleted" if is_tombstone(entry) else "value"
     shown = viewer.value(value)
-    return EntryShown(viewer.key(key), status, partition, offset, timestamp, shown, viewer.headers(headers))
+    return EntryShown(viewer.key(key), state, partition, offset, timestamp, shown, viewer.headers(headers))
 
 
 def show_known(viewer: Viewer, partition: int, key: bytes, entry: Entry | None) -> EntryShown:

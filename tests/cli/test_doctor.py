@@ -98,7 +98,7 @@ def test_sound_data_is_sound(doctor: Callable[..., Result]) -> None:
     assert rows["raw", 0]["entries"] is None
     assert rows["mixed", 0]["entries"] == EVENTS // 3
     assert sum(row["entries"] for (topic, _), row in rows.items() if topic == "kept") == 200 - 200 // 7 - 1
-    assert all(row["view_behind"] == 0 for row in rows.values())
+    assert all(row["view_lag"] == 0 for row in rows.values())
     assert "all is well" in doctor().out
 
 
@@ -279,7 +279,7 @@ def test_a_view_that_is_behind_is_no_fault(doctor: Callable[..., Result], data: 
     found = doctor("--json")
     assert found.status == 0
     [row] = [row for row in found.json["partitions"] if row["topic"] == "mixed"]
-    assert row["view_behind"] == EVENTS
+    assert row["view_lag"] == EVENTS
 
 
 def test_what_a_cleaning_took_for_events_that_the_view_has_lost_is_no_fault(
@@ -308,7 +308,7 @@ def test_what_a_cleaning_took_for_events_that_the_view_has_lost_is_no_fault(
     assert problems(found) == ""
     assert found.status == 0
     (row,) = found.json["partitions"]
-    assert row["view_behind"] == 3
+    assert row["view_lag"] == 3
     change_view(tmp_path / "killed", "t", lambda views, number: views.apply(number, {b"x": pack_entry(21, 1, b"")}, 24))
     assert "1 entries of the view are not in the log" in problems(
         run("doctor", "--data", str(tmp_path / "killed"), "--json")

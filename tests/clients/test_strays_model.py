@@ -311,9 +311,9 @@ class Running:
 
 def _shown(key: bytes, shown: dict[str, Any]) -> Entry | None:
     """What the console shows of a key; None: absent."""
-    if shown["status"] == "absent":
+    if shown["state"] == "absent":
         return None
-    value = None if shown["status"] == "deleted" else base64.b64decode(shown["value"]["data"])
+    value = None if shown["state"] == "deleted" else base64.b64decode(shown["value"]["data"])
     return Entry(key, value, shown["partition"], shown["offset"], shown["timestamp"], ())
 
 

@@ -71,12 +71,12 @@ def test_what_is_written_at_one_broker_is_read_at_any(cluster: ClusterProcesses,
     for web in webs.values():
         for key in KEYS:
             entry = web.get(f"{topic}/table/entry", key=key)
-            assert (entry["status"], entry["value"]["data"]) == ("value", f"v {key}")
+            assert (entry["state"], entry["value"]["data"]) == ("value", f"v {key}")
             assert (entry["partition"], entry["offset"]) == (rows[key]["partition"], rows[key]["offset"])
-        assert web.get(f"{topic}/table/entry", key="nobody")["status"] == "absent"
+        assert web.get(f"{topic}/table/entry", key="nobody")["state"] == "absent"
         found = web.post(f"{topic}/table/lookup", {"keys": [*KEYS, "nobody"]})["entries"]
         assert [each["key"]["data"] for each in found] == [*KEYS, "nobody"]
-        assert [each["status"] for each in found] == ["value"] * len(KEYS) + ["absent"]
+        assert [each["state"] for each in found] == ["value"] * len(KEYS) + ["absent"]
         pages = list(web.pages(f"{topic}/table", "cursor", "cursor", limit=7))
         assert [each["key"]["data"] for page in pages for each in page["entries"]] == KEYS
         assert set(values(web.get(f"{topic}/table", prefix="k1"))) == {key for key in KEYS if key.startswith("k1")}
@@ -125,13 +125,13 @@ def test_conditions_and_histories_at_any_broker(cluster: ClusterProcesses, webs:
             web.publish(topic, key, "2", expect=first["offset"])
             web.publish(topic, key, None)
             for other in webs.values():
-                assert other.get(f"{topic}/table/entry", key=key)["status"] == "deleted"
+                assert other.get(f"{topic}/table/entry", key=key)["state"] == "deleted"
                 history = other.get(f"{topic}/table/history", key=key)
-                assert [each["status"] for each in history["entries"]] == ["value", "value", "deleted"]
+                assert [each["state"] for each in history["entries"]] == ["value", "value", "deleted"]
                 history = other.get(f"{topic}/table/history", key=key, limit=2)
                 assert len(history["entries"]) == 2
                 history = other.get(f"{topic}/table/history", key=key, offset=history["next"])
-                assert [each["status"] for each in history["entries"]] == ["deleted"]
+                assert [each["state"] for each in history["entries"]] == ["deleted"]
         assert (
             web.get(f"{topic}/table/entry", key=f"{id}-0", min_offset=10**6, status=400)["code"]
             == "OFFSET_OUT_OF_RANGE"

@@ -180,7 +180,7 @@ def test_a_topic_is_made_with_replicas_by_the_command(
     assert run(["topic", "create", "pairs", "-p", "3", "--replication-factor", "2", *address]) == 0
     assert run(["topic", "describe", "pairs", *address]) == 0
     names, *rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
-    assert names[:4] == ["partition", "leader", "replicas", "in sync"]
+    assert names[:4] == ["partition", "leader", "replicas", "isr"]
     assert all(len(row[2].split(",")) == 2 and row[1] in row[2].split(",") for row in rows)
     assert run(["topic", "create", "many", "--replication-factor", "4", *address]) == 1
     assert "replication factor of 4" in capfd.readouterr().err

@@ -247,7 +247,7 @@ def test_a_topic_is_described_with_its_replicas(cluster: ClusterProcesses, clien
     done = CliRunner().invoke(cli, ["topic", "describe", "described", "--address", cluster.native])
     assert done.exit_code == 0
     heads, *rows = [line.split("\t") for line in done.output.splitlines()[:4]]
-    assert heads[:4] == ["partition", "leader", "replicas", "in sync"]
+    assert heads[:4] == ["partition", "leader", "replicas", "isr"]
     assert sorted(row[1] for row in rows) == ["1", "2", "3"]
     assert all(sorted(row[2].split(",")) == sorted(row[3].split(",")) == ["1", "2", "3"] for row in rows)
 

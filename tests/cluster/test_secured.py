@@ -71,7 +71,7 @@ def test_what_goes_between_brokers(secured: SecuredProcesses) -> None:
         ) as web:
             for number in range(12):  # in all partitions
                 found = web.get(f"{url}/api/v1/topics/{TOPIC}/table/entry", params={"key": f"k{number}"}, timeout=30)
-                assert found.json().get("status") == "value", found.text
+                assert found.json().get("state") == "value", found.text
 
 
 def test_who_only_says_that_he_is_a_broker_is_refused(secured: SecuredProcesses) -> None:

@@ -174,9 +174,9 @@ def test_an_empty_key_is_a_key(web: Web) -> None:
         told: list[Any] = []
         while len(told) < 3:
             told += next(watch).data["entries"]
-        assert [each["status"] for each in told] == ["value", "deleted", "value"]
+        assert [each["state"] for each in told] == ["value", "deleted", "value"]
     found = web.get(f"{path}/table/entry", key="")
-    assert (found["status"], found["offset"], found["timestamp"]) == ("value", 3, 5)
+    assert (found["state"], found["offset"], found["timestamp"]) == ("value", 3, 5)
     assert web.post(f"{path}/table/lookup", {"keys": [""]})["entries"][0]["offset"] == 3
     assert [each["offset"] for each in web.get(f"{path}/table/history", key="")["entries"]] == [1, 2, 3]
     assert len(web.get(f"{path}/table", prefix="")["entries"]) == 1

@@ -46,7 +46,7 @@ def test_hostile_keys_and_values_come_back_as_they_are(web: Web) -> None:
         assert base64.b64decode(event["value"]["data"]) == data
         key = base64.b64encode(data).decode()
         found = web.get(f"{path}/table/entry", key=key, key_encoding="base64", values="base64")
-        assert (found["status"], found["offset"]) == ("value", event["offset"])
+        assert (found["state"], found["offset"]) == ("value", event["offset"])
 
 
 def test_an_event_cannot_break_out_of_a_live_view(web: Web) -> None:

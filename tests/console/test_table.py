@@ -17,10 +17,10 @@ def test_a_key_has_a_value_was_deleted_or_is_absent(web: Web) -> None:
     web.publish(path, "gone", "x")
     web.publish(path, "gone", None)
     found = web.get(f"{path}/table/entry", key="k")
-    assert (found["status"], found["value"]["data"], found["offset"]) == ("value", "new", 1)
+    assert (found["state"], found["value"]["data"], found["offset"]) == ("value", "new", 1)
     gone = web.get(f"{path}/table/entry", key="gone")
-    assert (gone["status"], gone["value"], gone["offset"]) == ("deleted", None, 3)
-    assert web.get(f"{path}/table/entry", key="never")["status"] == "absent"
+    assert (gone["state"], gone["value"], gone["offset"]) == ("deleted", None, 3)
+    assert web.get(f"{path}/table/entry", key="never")["state"] == "absent"
     assert web.get(f"{path}/table/entry", key="k", min_offset=3)["offset"] == 1
     assert web.get(f"{path}/table/entry", key="k", min_offset=4, status=400)["code"] == "OFFSET_OUT_OF_RANGE"
 
@@ -31,7 +31,7 @@ def test_many_keys_are_looked_up_in_their_order(web: Web) -> None:
         web.publish(path, f"k{number}", str(number))
     asked = ["k7", "none", {"base64": base64.b64encode(b"k1").decode()}]
     found = web.post(f"{path}/table/lookup", {"keys": asked})["entries"]
-    assert [each["status"] for each in found] == ["value", "absent", "value"]
+    assert [each["state"] for each in found] == ["value", "absent", "value"]
     assert texts(found) == ["7", None, "1"]
 
 
@@ -57,7 +57,7 @@ def test_tombstones_are_shown_when_asked_for(web: Web) -> None:
     web.publish(path, "b", None)
     assert texts(web.get(f"{path}/table")["entries"], "key") == ["a"]
     both = web.get(f"{path}/table", tombstones=True)["entries"]
-    assert [(each["key"]["data"], each["status"]) for each in both] == [("a", "value"), ("b", "deleted")]
+    assert [(each["key"]["data"], each["state"]) for each in both] == [("a", "value"), ("b", "deleted")]
 
 
 def test_large_values_make_small_pages_and_nothing_is_missed(web: Web, console: RunningBroker) -> None:
@@ -80,7 +80,7 @@ def test_the_history_of_a_key_is_its_raw_events(web: Web) -> None:
     first = web.get(f"{path}/table/history", key="k", limit=4)
     assert texts(first["entries"]) == ["0", "1", "2", "3"]
     rest = web.get(f"{path}/table/history", key="k", limit=4, offset=first["next"])
-    assert [each["status"] for each in rest["entries"]] == ["value", "deleted"]
+    assert [each["state"] for each in rest["entries"]] == ["value", "deleted"]
     assert rest["next"] is None
 
 

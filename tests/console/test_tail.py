@@ -132,7 +132,7 @@ def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
         web.publish(path, "a1", None)
         change = next(each for each in sent if each.data["entries"])  # without, they tell how far it is
         assert (change.event, change.data["lag"]) == ("changes", 0)
-        assert [(each["key"]["data"], each["status"]) for each in change.data["entries"]] == [("a1", "deleted")]
+        assert [(each["key"]["data"], each["state"]) for each in change.data["entries"]] == [("a1", "deleted")]
     web.publish(path, "a3", "3")
     with web.live(f"{path}/watch", prefix="a", headers={"Last-Event-ID": place}) as sent:
         assert next(sent).event == "start"

@@ -108,7 +108,7 @@ def _facts(partition: CheckedPartition) -> dict[str, Any]:
         "end": partition.end,
         "size": partition.size,
         "entries": partition.entries,
-        "view_behind": partition.behind,
+        "view_lag": partition.view_lag,
         "problems": partition.problems,
         "repaired": partition.repaired,
         "notes": partition.notes,
@@ -117,7 +117,7 @@ def _facts(partition: CheckedPartition) -> dict[str, Any]:
 
 def _print(found: Findings) -> None:
     output.table(
-        ["topic", "partition", "first offset", "next offset", "size", "keys", "view behind", "state"],
+        ["topic", "partition", "first offset", "next offset", "size", "keys", "view lag", "state"],
         [
             [
                 each.topic,
@@ -126,7 +126,7 @@ def _print(found: Findings) -> None:
                 each.end,
                 output.ByteCount(each.size),
                 each.entries,
-                output.Lag(each.behind),
+                output.Lag(each.view_lag),
                 f"{len(each.problems)} wrong" if each.problems else "repaired" if each.repaired else "sound",
             ]
             for each in found.partitions

@@ -91,7 +91,7 @@ def _line(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         "time": output.when(now["now_ms"]),
         **{f"{name}_per_s": round(rate) for name, rate in rates(before, after).items()},
         "group_lag": now["group_lag"],
-        "table_lag": now["view_lag_events"],
+        "view_lag": now["view_lag_events"],
         "resident_bytes": now["resident_bytes"],
     }
 
@@ -121,7 +121,7 @@ def _print(before: dict[str, Any], after: dict[str, Any]) -> None:
     )
     output.write_lines([""])
     output.table(
-        ["topic", "events per second", "bytes", "table lag"],
+        ["topic", "events per second", "bytes", "view lag"],
         [
             [each["topic"], round(each["per_second"]), each["size"], each["view_lag"]]
             for each in topic_rates(before, after)

@@ -179,8 +179,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 
     `events` counts offsets; after compaction there are fewer events. `view lag` is the number of offsets that the table
     does not include yet. `scattered`: some keys are in other partitions than murmur2 gives them, because partitions
-    were added or producers use another partitioner; then lookups ask all partitions. In a cluster it also
-    shows the ids of the broker that leads a partition (none: nobody does now), of its replicas, and of those in sync.
+    were added or producers use another partitioner; then lookups ask all partitions. In a cluster it also shows the ids
+    of the broker that leads a partition (none: nobody does now), of its replicas, and of its ISR: the replicas in sync.
 
     \b
     Examples:
@@ -197,7 +197,7 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
         output.emit_json({"topic": found.name, "id": found.id, **config, **scattered, "partitions": partitions})
         return
     several = len({broker for each in found.partitions for broker in (each.leader, *each.replicas)}) > 1
-    places = ["leader", "replicas", "in sync"] if several else []
+    places = ["leader", "replicas", "isr"] if several else []
     output.table(
         ["partition", *places, "first offset", "next offset", "events", "view lag", "segments", "size"],
         [

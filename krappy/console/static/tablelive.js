@@ -34,7 +34,7 @@ function applied(old, found) {
     if (at !== undefined) {
       rows[at] = { ...entry, marked: rows[at].marked + 1 };
       changes += 1;
-    } else if (entry.status === "value") {
+    } else if (entry.state === "value") {
       const isLast = !rows.length || compareBytes(bytesOf(rows.at(-1).key), bytesOf(entry.key)) < 0;
       if (isLast && !old.cursor && rows.length < PAGE) {
         index.set(entry.id, rows.length);

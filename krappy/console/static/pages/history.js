@@ -16,7 +16,7 @@ export function History({ topic, query }) {
   const read = async (offset, before) => {
     try {
       const page = await get(`${topicPath(topic.name)}/table/history`, { key, key_encoding: encoding, partition, offset, limit: 100, value_bytes: 1024 });
-      const rows = page.entries.map((entry) => ({ ...entry, tombstone: entry.status === "deleted" }));
+      const rows = page.entries.map((entry) => ({ ...entry, tombstone: entry.state === "deleted" }));
       setState({ rows: [...before, ...rows], next: page.next, error: null });
     } catch (error) {
       setState((old) => ({ ...old, error }));

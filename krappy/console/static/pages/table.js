@@ -18,12 +18,12 @@ function Answer({ topic, entry, open }) {
   const at = useAddress();
   if (at === null) return null;
   const where = `partition ${entry.partition}, offset ${count(entry.offset ?? 0)}, ${time(entry.timestamp)}`;
-  const said = { value: "has a value", deleted: "was deleted", absent: "is not in the table" }[entry.status];
-  return html`<section class=${"card answer " + entry.status} aria-label="Lookup" role="status">
-    <p class="said"><${Bytes} shown=${entry.key} /> <strong>${said}</strong>${entry.status !== "absent" && html` <span class="faint">${where}</span>`}</p>
-    ${entry.status === "value" && html`<pre class="one-line"><${Bytes} shown=${entry.value} /></pre>`}
-    ${entry.status !== "absent" && html`<p class="links">
-      <button type="button" class="small" onClick=${() => open(entry)}>${entry.status === "value" ? "Whole value" : "The event that deleted it"}</button>
+  const said = { value: "has a value", deleted: "was deleted", absent: "is not in the table" }[entry.state];
+  return html`<section class=${"card answer " + entry.state} aria-label="Lookup" role="status">
+    <p class="said"><${Bytes} shown=${entry.key} /> <strong>${said}</strong>${entry.state !== "absent" && html` <span class="faint">${where}</span>`}</p>
+    ${entry.state === "value" && html`<pre class="one-line"><${Bytes} shown=${entry.value} /></pre>`}
+    ${entry.state !== "absent" && html`<p class="links">
+      <button type="button" class="small" onClick=${() => open(entry)}>${entry.state === "value" ? "Whole value" : "The event that deleted it"}</button>
       <a href=${historyLink(topic, entry)}>Raw events behind this value</a>
     </p>`}
     ${entry.key.size < 2000 && html`<${Command} label="Look it up" text=${getKey(topic, entry.key, at)} />`}
@@ -43,9 +43,9 @@ function Row({ topic, entry, open, columns }) {
     open(entry);
   };
   const mark = entry.marked ? (entry.marked % 2 ? "changed odd" : "changed even") : ""; // so that the animation restarts
-  return html`<tr class=${`${entry.status} ${mark}`}>
+  return html`<tr class=${`${entry.state} ${mark}`}>
     <td class="keycell"><${Bytes} shown=${entry.key} />${entry.marked > 0 && html`<span class="unseen"> changed</span>`}</td>
-    <${ValueCells} shown=${entry.value} columns=${columns} whole=${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`} />
+    <${ValueCells} shown=${entry.value} columns=${columns} whole=${entry.state === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`} />
     <td class="place"><a href=${link(["topics", topic, "events", entry.partition, entry.offset])} aria-label=${`Whole value of ${preview(entry.key, 80)}`} onClick=${show}>${entry.partition}<span class="faint"> · </span>${entry.offset}</a></td>
     <td class="wide time">${dayTime(entry.timestamp)}</td>
     <td class="number wide">${!entry.key.truncated && html`<a href=${historyLink(topic, entry)} aria-label=${`Raw events behind ${preview(entry.key, 80)}`}>show</a>`}</td>
