@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from krappy.core.cluster.elections import NotElected
 from krappy.core.cluster.reassign import is_moving
 from krappy.core.security import needs
 from krappy.core.security.operations import Op, Resource
@@ -140,8 +139,8 @@ async def _reassign(session: KafkaSessionPort, name: str, asked: Sequence[Messag
 PREFERRED, UNCLEAN = 0, 1  # types of elections
 AT_ONCE = 10  # elections of one request
 _NO_LEADER = {
-    PREFERRED: (Code.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."),
-    UNCLEAN: (Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."),
+    PREFERRED: (Code.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available"),
+    UNCLEAN: (Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available"),
 }
 
 
@@ -169,11 +168,12 @@ async def elect_leaders(session: KafkaSessionPort, request: Message, version: in
                 if not 0 <= index < count:
                     raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN)
                 why = await moves.elect(name, index, unclean=kind == UNCLEAN)
-                if why is NotElected.NOT_NEEDED:
+                if why is not None and not why.needed:
                     text = "Leader election not needed for topic partition."
                     raise RefusedApi(Code.ELECTION_NOT_NEEDED, text)
-                if why is NotElected.NOT_AVAILABLE:
-                    raise RefusedApi(*_NO_LEADER[kind])
+                if why is not None:
+                    code, text = _NO_LEADER[kind]
+                    raise RefusedApi(code, f"{text}: {why.why}.")
                 return {"partition_id": index, **DONE}
             except NO as error:
                 return {"partition_id": index, **refusal(error)}

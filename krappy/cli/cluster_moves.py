@@ -46,8 +46,9 @@ def print_elections(rows: Sequence[Row], as_json: bool) -> None:
     if as_json:
         output.emit_json({"elections": rows})
     else:
-        columns = ["topic", "partition", "result"]
-        output.table(columns, [[each[name] for name in columns] for each in rows])
+        columns = ["topic", "partition", "result", "why"]
+        shown = columns if any(each.get("why") for each in rows) else columns[:-1]
+        output.table(shown, [[each.get(name) for name in shown] for each in rows])
     if any(each["result"] not in ("elected", "not needed") for each in rows):
         raise click.exceptions.Exit(1)
 

@@ -44,11 +44,12 @@ class NewElection(msgspec.Struct, forbid_unknown_fields=True):
 
 class ElectionRow(msgspec.Struct):
     """`result`: elected; not needed: it has the leader that is to lead it; not available: the replica that is to lead
-    is not in sync, or away; or why it failed."""
+    is not in sync, or away; or why it failed. `why`: which replica is not available, and what to do."""
 
     topic: str
     partition: int
     result: str
+    why: str | None = None
 
 
 class Elections(msgspec.Struct):
@@ -138,11 +139,12 @@ async def elect_leaders(call: Call, body: NewElection) -> Elections:
     found = []
     for index in indexes:
         try:
-            why = await moves.elect(topic.name, index, unclean=body.unclean)
-            result = "elected" if why is None else str(why)
+            none = await moves.elect(topic.name, index, unclean=body.unclean)
+            result = "elected" if none is None else "not available" if none.needed else "not needed"
+            why = none.why if none is not None and none.needed else None
         except KrappyError as error:
-            result = error.text
-        found.append(ElectionRow(topic.name, index, result))
+            result, why = error.text, None
+        found.append(ElectionRow(topic.name, index, result, why))
         await call.pause()
     return Elections(found)
 

@@ -98,7 +98,10 @@ def test_preferred_leaders_come_back(cluster: ClusterProcesses, krappy: Krappy) 
     wait_until(lambda: set(leaders(cluster, "t")) <= {2, 3}, "others lead")
     status, out, _ = krappy(2, "elect", "t:0", "--json")
     assert status == 1
-    assert json.loads(out)["elections"] == [{"topic": "t", "partition": 0, "result": "not available"}]
+    [row] = json.loads(out)["elections"]
+    assert (row["topic"], row["partition"], row["result"]) == ("t", 0, "not available")
+    assert row["why"].startswith("broker 1, which is to lead it, is away: start it, or ")
+    assert "\tbroker 1, which is to lead it, is away" in krappy(2, "elect", "t:0")[1]
     cluster.brokers[1].start()
     cluster.until_in_sync("t")
     status, out, _ = krappy(3, "elect", "t:0", "t:2", "t:0")

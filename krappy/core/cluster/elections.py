@@ -8,7 +8,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from enum import StrEnum
+from typing import NamedTuple
 
 from krappy.core.cluster import paths
 from krappy.core.cluster.image import Image, TopicImage
@@ -16,11 +16,16 @@ from krappy.core.cluster.state import NOBODY, PartitionState, elected, elected_u
 from krappy.core.cluster.tree import Check, Operation
 
 
-class NotElected(StrEnum):
-    """Why an election that was asked for is none."""
+class NotElected(NamedTuple):
+    """Why an election that was asked for is none. `needed`: False if the preferred replica leads; or, for an unclean
+    election, if there is a leader. Else `why` says which replica can't lead now, and what to do."""
 
-    NOT_NEEDED = "not needed"  # the preferred replica leads; or, for an unclean election, there is a leader
-    NOT_AVAILABLE = "not available"  # no replica that may lead now is alive
+    needed: bool
+    why: str = ""
+
+
+NOT_NEEDED = NotElected(needed=False)
+NEW = NotElected(needed=True, why="it is new, and has no leader yet: ask again in a moment")
 
 
 def successor(image: Image, state: PartitionState, replicas: Iterable[int], alive: Collection[int]) -> int | None:
@@ -48,9 +53,15 @@ def prefer(image: Image, topic: TopicImage, index: int, alive: Collection[int]) 
     partition = topic.partitions[index]
     preferred = partition.replicas[0]
     if partition.state.leader == preferred:
-        return NotElected.NOT_NEEDED
-    if partition.version < 0 or preferred not in partition.state.isr or preferred not in alive:
-        return NotElected.NOT_AVAILABLE
+        return NOT_NEEDED
+    if partition.version < 0:
+        return NEW
+    if preferred not in alive:
+        advice = f"start it, or give its replicas to others (krappy cluster balance --without {preferred})"
+        return NotElected(needed=True, why=f"broker {preferred}, which is to lead it, is away: {advice}")
+    if preferred not in partition.state.isr:
+        advice = "ask again once it has copied what it lacks (krappy cluster shows its lag)"
+        return NotElected(needed=True, why=f"broker {preferred}, which is to lead it, is not in sync: {advice}")
     return moved(image, topic, index, preferred)
 
 
@@ -62,14 +73,25 @@ def elect_uncleanly(
     partition = topic.partitions[index]
     state = partition.state
     if state.leader != NOBODY:
-        return NotElected.NOT_NEEDED
+        return NOT_NEEDED
     leader, after = elected(state, partition.replicas, alive)
     if leader != NOBODY:
         return led_by(image, topic, index, after, leader)
     leader = elected_uncleanly(state, partition.replicas, alive, partition.adding)
-    if leader == NOBODY or partition.version < 0:
-        return NotElected.NOT_AVAILABLE
+    if partition.version < 0:
+        return NEW
+    if leader == NOBODY and state.isr:
+        advice = "start one of them, or ask again in some seconds, when they are known to be gone"
+        return NotElected(needed=True, why=f"its replicas in sync ({_named(state.isr)}) are away: {advice}")
+    if leader == NOBODY:
+        return NotElected(
+            needed=True, why=f"all its replicas ({_named(partition.replicas)}) are away: start one of them"
+        )
     return led_by(image, topic, index, unclean(state, leader), leader)
+
+
+def _named(brokers: Iterable[int]) -> str:
+    return ", ".join(f"broker {each}" for each in brokers)
 
 
 def rebalance(image: Image, alive: Collection[int], percentage: int) -> list[list[Operation]]:

@@ -11,7 +11,7 @@ import pytest
 from krappy.core.cluster import paths
 from krappy.core.cluster.decide import decide
 from krappy.core.cluster.demands import UNCLEAN
-from krappy.core.cluster.elections import NotElected, elect_uncleanly
+from krappy.core.cluster.elections import NotElected, elect_uncleanly, prefer
 from krappy.core.cluster.image import Image, PartitionImage, Registration, TopicImage
 from krappy.core.cluster.presence import GRACE_MS, SILENCE_MS, Presence
 from krappy.core.cluster.state import NOBODY, PartitionState, read_state
@@ -81,7 +81,10 @@ def test_who_was_replaced_while_it_lived_is_gone_before_another_from_outside_lea
     assert watched.partition.state == before
     found = watched.until(GONE_MS + GRACE_MS - 1, (1, 2), silent=(1,))
     assert (found.leader, found.isr) == (NOBODY, (3,))
-    assert elect_uncleanly(watched.image(1, 2), watched.topic, 0, {2}) is NotElected.NOT_AVAILABLE
+    none = elect_uncleanly(watched.image(1, 2), watched.topic, 0, {2})
+    assert isinstance(none, NotElected)
+    assert none.needed
+    assert none.why.startswith("its replicas in sync (broker 3) are away: ")
     found = watched.look(GONE_MS + GRACE_MS, (1, 2), silent=(1,))
     assert (found.leader, found.isr, tuple(sorted(found.elr))) == elected
 
@@ -92,6 +95,33 @@ def test_by_hand_one_is_elected_uncleanly_once_the_isr_is_empty() -> None:
     assert not isinstance(operations, NotElected)
     watched.written(operations)
     assert (watched.partition.state.leader, watched.partition.state.isr) == (2, (2,))
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "why"),
+    [
+        (PartitionState(2, 7, isr=(2, 3)), (2, 3), "broker 1, which is to lead it, is away: start it"),
+        (PartitionState(2, 7, isr=(2, 3)), (1, 2, 3), "broker 1, which is to lead it, is not in sync: "),
+        (PartitionState(1, 7, isr=(1, 2)), (1, 2, 3), None),
+    ],
+    ids=["away", "not in sync", "not needed"],
+)
+def test_who_is_not_available_as_the_preferred_leader_is_told(
+    state: PartitionState, alive: tuple[int, ...], why: str | None
+) -> None:
+    watched = Watched(state, unclean=False, min_insync=1)
+    none = prefer(watched.image(*alive), watched.topic, 0, alive)
+    assert isinstance(none, NotElected)
+    assert none.needed == (why is not None)
+    assert none.why.startswith(why or "")
+
+
+def test_replicas_that_are_all_away_are_told() -> None:
+    watched = Watched(PartitionState(NOBODY, 7, isr=(), elr=(1, 3), min_isr=1), unclean=False, min_insync=1)
+    none = elect_uncleanly(watched.image(), watched.topic, 0, ())
+    assert none == NotElected(
+        needed=True, why="all its replicas (broker 1, broker 2, broker 3) are away: start one of them"
+    )
 
 
 def test_one_of_the_isr_leads_as_soon_as_it_is_alive() -> None:
