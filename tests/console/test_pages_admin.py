@@ -106,6 +106,23 @@ def test_a_group_with_a_member(page: Page, console: RunningBroker, web: Web) -> 
     assert web.get("/groups", filter="team")["total"] == 0
 
 
+def test_what_does_not_exist_offers_nothing_to_do_with_it(page: Page, console: RunningBroker, web: Web) -> None:
+    for what, where in (("group", "#/groups/nobody"), ("topic", "#/topics/nowhere/stream")):
+        visit(page, console, where)
+        expect(page.get_by_text(f"There is no {what} of this name.")).to_be_visible()
+        expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+        page.get_by_role("link", name=f"All {what}s").click()
+        expect(page).to_have_url(re.compile(f"#/{what}s$"))
+    web.topic("brief")
+    visit(page, console, "#/topics/brief/publish")
+    publish = page.get_by_role("main").get_by_role("button", name="Publish")
+    expect(publish).to_be_visible()
+    with console.connect() as connected:
+        connected.delete_topic("brief")
+    expect(page.get_by_text("There is no topic of this name.")).to_be_visible()
+    expect(publish).to_have_count(0)
+
+
 def test_logging_in_and_out(page: Page, tmp_path: Path) -> None:
     with run_broker(tmp_path, listen_http="127.0.0.1:0", durability="os", console_token=TOKEN) as broker:
         visit(page, broker, "#/topics")

@@ -1,6 +1,7 @@
 // The small parts that pages are made of.
 import { preview } from "./bytes.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
+import { link } from "./routes.js";
 
 let tell = () => {};
 
@@ -27,6 +28,10 @@ export function Trouble({ error, again }) {
 }
 
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
+
+/** The page of what does not exist, or not any more: it offers nothing to do with it. `all`: the page of all of its kind. */
+export const Nothing = ({ title, what, all }) =>
+  html`<${Heading} title=${title} /><${Empty} title=${`There is no ${what} of this name.`}><p><a href=${link(all)}>All ${what}s</a></p><//>`;
 
 /** A placeholder until an answer comes, about as high as the answer will be. */
 export const Waiting = ({ rows = 6 }) =>

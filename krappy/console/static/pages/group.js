@@ -3,7 +3,7 @@ import { ask, groupPath, post, useAnswer } from "../api.js";
 import { Chart, SPANS, Spark, joined } from "../chart.js";
 import { count, plural, short, shortTime } from "../format.js";
 import { html, useEffect, useMemo, useState } from "../lib.js";
-import { Choice, ConfirmByName, Dialog, Empty, Facts, Field, Grid, Heading, Trouble, Waiting, say } from "../parts.js";
+import { Choice, ConfirmByName, Dialog, Empty, Facts, Field, Grid, Heading, Nothing, Trouble, Waiting, say } from "../parts.js";
 import { go, link } from "../routes.js";
 import { KINDS } from "./groups.js";
 
@@ -44,6 +44,7 @@ export function Group({ name }) {
   const hour = useMemo(() => joined(past(kept), lags), [kept, lags]);
   const close = () => setOpen(null);
   const rows = data?.partitions.slice(from, from + SHOWN) ?? [];
+  if (error?.code === "GROUP_ID_NOT_FOUND") return html`<${Nothing} title=${name} what="group" all=${["groups"]} />`;
   return html`<${Heading} title=${name}>
       <span class="grow"></span>
       <button type="button" disabled=${!data} onClick=${() => setOpen("reset")}>Reset…</button>

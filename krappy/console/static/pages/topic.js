@@ -2,7 +2,7 @@
 import { topicPath, useAnswer } from "../api.js";
 import { bytes, count, plural } from "../format.js";
 import { html } from "../lib.js";
-import { Empty, Heading, Tabs, Trouble, Waiting } from "../parts.js";
+import { Empty, Heading, Nothing, Tabs, Trouble, Waiting } from "../parts.js";
 import { link } from "../routes.js";
 import { History } from "./history.js";
 import { Partitions } from "./partitions.js";
@@ -16,6 +16,7 @@ const PAGES = { stream: Stream, table: Table, history: History, publish: Publish
 
 export function Topic({ name, tab, query }) {
   const { data, error, again } = useAnswer(topicPath(name), { limit: 100 }, { every: 3000 });
+  if (error?.code === "UNKNOWN_TOPIC") return html`<${Nothing} title=${name} what="topic" all=${["topics"]} />`;
   const Page = PAGES[tab];
   const tabs = TABS.map(([each, title]) => [each, title, link(["topics", name, each])]);
   const told = data?.summary;
