@@ -41,6 +41,8 @@ native protocol's.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 LONGEST_TEXT = 1000  # characters: a text may repeat thousands of names that a client sent
@@ -408,6 +410,22 @@ class TopicDiffers(UserWarning):
         told = "; ".join(f"{name} is {there}, not {asked}" for name, (asked, there) in differs.items())
         super().__init__(f"the topic '{topic}' was there already, and differs: {told}")
         self.differs = differs
+
+
+UNCHANGED = ": nothing was changed"  # how the text of a ConnectionLost ends that was raised before anything was written
+
+
+@contextmanager
+def after_steps(made: str) -> Iterator[None]:
+    """Around a step of a change that is made in several. `made`: what those before it have changed, which the error of
+    one that was not made tells then; empty: nothing."""
+    try:
+        yield
+    except ConnectionLost as error:
+        if not made or error.details.get("sent") is not False:
+            raise
+        why = error.text.removesuffix(UNCHANGED)
+        raise ConnectionLost(f"{made}, and no more than that: {why}", sent=True) from error
 
 
 def _tree(root: type[KrappyError]) -> list[type[KrappyError]]:

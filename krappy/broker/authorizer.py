@@ -28,6 +28,7 @@ from krappy.errors import (
     PolicyViolation,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
+    after_steps,
 )
 from krappy.ports.store import Store
 from krappy.settings.server import ServerConfig
@@ -216,7 +217,7 @@ class Authorizer:
         wanted = {acl.id: acl for acl in acls}
         if len({*wanted, *self._runtime.image.acls}) > MOST:
             raise PolicyViolation(f"there are at most {MOST} ACLs")
-        ids = sorted(wanted)
+        ids = sorted(wanted.keys() - self._runtime.image.acls.keys())
         for first in range(0, len(ids), AT_ONCE):
             some = ids[first : first + AT_ONCE]
 
@@ -225,7 +226,8 @@ class Authorizer:
                 return [Create(paths.acl(id), znodes.acl(wanted[id])) for id in some if id not in there]
 
             new = [id for id in some if id not in self._runtime.image.acls]
-            with self.audit.change("acl", new) as told:
+            made_before = f"{first} of {len(ids)} ACLs were added" if first else ""
+            with after_steps(made_before), self.audit.change("acl", new) as told:
                 told.after = {id: _told(wanted[id]) for id in new}
                 await change(self._runtime.store, made)
         await self._review()
@@ -233,7 +235,7 @@ class Authorizer:
     async def remove(self, acls: Iterable[Acl]) -> None:
         """Deletes them, durably, as `add` stores them."""
         gone = {acl.id: acl for acl in acls}
-        ids = sorted(gone)
+        ids = sorted(gone.keys() & self._runtime.image.acls.keys())
         for first in range(0, len(ids), AT_ONCE):
             some = ids[first : first + AT_ONCE]
 
@@ -242,7 +244,8 @@ class Authorizer:
                 return [Delete(paths.acl(id)) for id in some if id in there]
 
             there = [id for id in some if id in self._runtime.image.acls]
-            with self.audit.change("acl", there, lambda id: _told(gone[id])) as told:
+            made_before = f"{first} of {len(ids)} ACLs were deleted" if first else ""
+            with after_steps(made_before), self.audit.change("acl", there, lambda id: _told(gone[id])) as told:
                 told.after = dict.fromkeys(there)
                 await change(self._runtime.store, made)
         await self._review()

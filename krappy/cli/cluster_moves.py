@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from krappy.cli import output
+from krappy.cli.errors import Failure
 from krappy.cli.figures import ConsoleFigures
+from krappy.errors import UNCHANGED
 
 MOST_AT_ONCE = 1000  # as many as one request may name
 LOOK_S = 1.0  # between two looks at how far the moves are
@@ -109,7 +111,13 @@ def move(console: ConsoleFigures, moves: Sequence[Row], at_once: int, as_json: b
             rows = [
                 {"topic": each["topic"], "partition": each["partition"], "replicas": each["after"]} for each in begun
             ]
-            console.post("cluster/reassignments", {"moves": rows})
+            try:
+                console.post("cluster/reassignments", {"moves": rows})
+            except Failure as failure:
+                if not (before := len(moves) - len(waiting) - len(begun)):
+                    raise
+                why = failure.message.removesuffix(UNCHANGED)
+                raise Failure(f"{before} of {len(moves)} moves were begun, and no more than that: {why}") from None
             going |= {(each["topic"], each["partition"]): each for each in begun}
         moving = console.get("cluster/reassignments")["reassignments"]
         still = {(each["topic"], each["partition"]) for each in moving}

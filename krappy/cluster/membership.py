@@ -17,7 +17,7 @@ from krappy.cluster.mirror import Mirror
 from krappy.cluster.zk.client import ZooKeeper
 from krappy.core.cluster.image import Image
 from krappy.core.cluster.tree import Operation, Znode
-from krappy.errors import ConnectionLost, StorageError
+from krappy.errors import UNCHANGED, ConnectionLost, StorageError
 from krappy.ports.cluster import HomePort
 from krappy.waiting import Signal, wait_any
 
@@ -135,7 +135,7 @@ class ClusterMembership:
 
     def _now(self) -> Mirror:
         if self._mirror is None:
-            raise ConnectionLost("there is no session with ZooKeeper now: nothing was changed", sent=False)
+            raise ConnectionLost("there is no session with ZooKeeper now" + UNCHANGED, sent=False)
         return self._mirror
 
     async def read(self, path: str) -> Znode | None:

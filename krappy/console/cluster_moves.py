@@ -23,7 +23,7 @@ from krappy.core.cluster.reassign import is_moving
 from krappy.core.cluster.replica_set import FollowerLag
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.errors import InvalidRequest, KrappyError, UnknownPartition
+from krappy.errors import InvalidRequest, KrappyError, UnknownPartition, after_steps
 from krappy.ports import TopicPort
 from krappy.types import TopicPartition
 
@@ -167,8 +167,9 @@ async def reassign(call: Call, body: WantedMoves) -> Begun:
         wanted[each.topic][each.partition] = each.replicas
         await call.pause()
     idle = 0
-    for name, partitions in wanted.items():
-        idle += len(await moves.reassign(name, partitions))
+    for before, (name, partitions) in enumerate(wanted.items()):
+        with after_steps(f"the moves of {before} of {len(wanted)} topics were begun" if before else ""):
+            idle += len(await moves.reassign(name, partitions))
     return Begun(len(body.moves) - idle, idle)
 
 

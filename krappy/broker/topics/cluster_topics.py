@@ -22,7 +22,7 @@ from krappy.core.cluster import placement
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.placement import DEFAULT, Placement
 from krappy.core.cluster.state import NOBODY
-from krappy.errors import RequestTimeout, TopicExists, UnknownTopic
+from krappy.errors import RequestTimeout, TopicExists, UnknownTopic, after_steps
 from krappy.settings.topic import TopicConfig, merge
 from krappy.settings.topic_table import Changes, changes_of
 from krappy.store.catalog import StoredTopic as StoredTopic
@@ -101,18 +101,21 @@ class ClusterTopicChanges(TopicChanges):
         config = changes_of(wanted or {}, topic.given, topic.settings)
         given = merge(topic.given, config)
         topic.parse(given, topic.inherited)
+        added = ""
         if partitions is not None and partitions != topic.count:
             more, factor = max(0, partitions - topic.count), len(topic.image.partitions[0].replicas)
             await runtime.catalog.add_partitions(name, partitions, replicas or self.place(more, factor), scattered=True)
+            added = f"partitions were added to '{name}'"
             await self._until(
-                f"partitions were added to '{name}'",
+                f"{added}, and its settings were not changed" if config else added,
                 lambda: topic.deleted or (topic.count >= partitions and _is_led(topic)),
             )
         if config:
             mark = topic.strays.mark
-            if mark is not None and topic.image.scattered is None and topic.switches_view(given, topic.inherited):
-                await mark.make_known()  # nobody may have looked at the keys while there was no view (scattered.py)
-            stored = await runtime.catalog.alter(name, config)
+            with after_steps(added):
+                if mark is not None and topic.image.scattered is None and topic.switches_view(given, topic.inherited):
+                    await mark.make_known()  # nobody may have looked at the keys while there was no view (scattered.py)
+                stored = await runtime.catalog.alter(name, config)
             await self._until(f"'{name}' was altered", lambda: topic.deleted or topic.given == stored.config)
 
     async def delete(self, name: str, id: bytes | None) -> None:

@@ -10,6 +10,7 @@ import click
 from krappy.cli import output
 from krappy.cli.errors import Failure
 from krappy.cli.options import CommandGroup, address_option, complete_topics, confirm, connect, json_option
+from krappy.errors import after_steps
 from krappy.types import dead_letter_topic
 
 if TYPE_CHECKING:
@@ -244,7 +245,10 @@ def remove(
         found = {acl for each in filters for acl in client.acls(**each)}
         if found:
             confirm(f"Remove {len(found)} ACLs?", yes)
-            found = {acl for each in filters for acl in client.delete_acls(**each)}
+            found = set()
+            for each in filters:
+                with after_steps(f"{len(found)} ACLs were removed" if found else ""):
+                    found |= set(client.delete_acls(**each))
     if not found:
         raise Failure("there are no such ACLs; `krappy acl list` shows all")
     show(sorted(found), as_json)

@@ -19,7 +19,7 @@ from krappy.cluster.zk.jute import REFUSALS, ErrorCode, JuteReader, Opcode, Watc
 from krappy.cluster.zk.session import Entered, Received, Status, ZooKeeperReply, ZooKeeperSession
 from krappy.core.cluster import paths
 from krappy.core.cluster.tree import ROOT, Create, Operation, RefusedMulti, Znode, child_of
-from krappy.errors import ConnectionLost, KrappyError, ProtocolError, StorageError
+from krappy.errors import UNCHANGED, ConnectionLost, KrappyError, ProtocolError, StorageError
 from krappy.waiting import Later
 
 CHUNK = 1 << 16
@@ -281,7 +281,7 @@ class ZooKeeper:
                 return None
             raise
         except ConnectionLost as error:  # to read changes nothing
-            raise ConnectionLost(f"{error.text}: nothing was changed", sent=False) from error
+            raise ConnectionLost(error.text + UNCHANGED, sent=False) from error
 
     async def _answer(self, path: str, later: Later[T]) -> T:
         """Waits for an answer. `path`: what the request is about, for the text of an error."""
@@ -351,7 +351,7 @@ class ZooKeeper:
         try:
             later = self.ask(Opcode.MULTI, jute.multi_fields(operations, self._encoded_acl), JuteReader.parts)
         except ConnectionLost as error:
-            raise ConnectionLost(f"{error.text}: nothing was changed", sent=False) from error
+            raise ConnectionLost(error.text + UNCHANGED, sent=False) from error
         try:
             errors = await self._answer(operations[0].path, later)
         except ConnectionLost as error:
