@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgpack
 
+from krappy.core.refused_batches import NextBatch
 from krappy.core.stability import Stability, read_marker
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Buffer
@@ -78,10 +79,10 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
-    def following(self, producer_id: int) -> tuple[int, int] | None:
-        """The epoch and sequence of the batch that is expected next; None of an unknown producer."""
+    def following(self, producer_id: int) -> NextBatch | None:
+        """The batch that is expected next; None of an unknown producer."""
         state = self.get(producer_id)
-        return None if state is None else (state.epoch, advance(state.sent[-1].last_sequence, 1))
+        return None if state is None else NextBatch(state.epoch, advance(state.sent[-1].last_sequence, 1))
 
     def is_transactional(self, producer_id: int) -> bool:
         """Whether the producer has, or had, a transaction here."""

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Hashable
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from krappy.core.refused_batches import NextBatch, RefusedBatches, RefusedByPartitions, comes_again
+from krappy.core.refused_batches import RefusedBatches, RefusedByPartitions, comes_again
 from krappy.core.security import needs
 from krappy.core.security.audit import AUDITOR
 from krappy.core.security.operations import CLUSTER_NAME, Op, Resource
@@ -215,8 +215,7 @@ class _RefusedHere:
         """Why this batch can't be taken yet. Raises CorruptBatch."""
         assert self._first is not None
         header = batches.read_header(records)
-        found = partition.following(header.producer_id)
-        following = None if found is None else NextBatch(*found)
+        following = partition.following(header.producer_id)
         return self._first.find((at, header.producer_id), header, following, self._clock.steady_ms() / 1000)
 
 

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class NextBatch(NamedTuple):
-    """What the log expects of a producer that it knows."""
+    """The batch that a log expects next of a producer that it knows."""
 
     epoch: int
     sequence: int

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
-from krappy.core.refused_batches import RefusedByPartitions
+from krappy.core.refused_batches import NextBatch, RefusedByPartitions
 from krappy.errors import KrappyError, NotLeader
 from krappy.ports.replication import LeaderPort
 from krappy.records.batch import Columns
@@ -168,7 +168,7 @@ class PartitionPort(SourcePort, LeaderPort, Protocol):
         refused: RefusedByPartitions | None = None,
     ) -> Later[StoredAt]: ...
     def publish_staged(self, data: bytes | memoryview) -> Later[StoredAt]: ...
-    def following(self, producer_id: int) -> tuple[int, int] | None: ...
+    def following(self, producer_id: int) -> NextBatch | None: ...
     def publish_record(self, record: Record, expect: int | None = None) -> Later[StoredAt]: ...
     def read_now(
         self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None

@@ -27,7 +27,7 @@ from krappy.broker.partition.verification import Verification
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.core.cluster.roles import Role
-from krappy.core.refused_batches import RefusedByPartitions
+from krappy.core.refused_batches import NextBatch, RefusedByPartitions
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -352,7 +352,7 @@ class Appender:
         config = partition.config
         offset = partition.log.end_offset
         accepted: list[Pending] = []
-        follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
+        follows: dict[int, NextBatch] = {}  # by producer id: what comes behind what was accepted here
         self._verification.begin()
         for item in items:
             try:
@@ -394,7 +394,7 @@ class Appender:
             accepted.append(item)
         return accepted
 
-    def _is_retry(self, item: Pending, follows: dict[int, tuple[int, int]]) -> bool:
+    def _is_retry(self, item: Pending, follows: dict[int, NextBatch]) -> bool:
         """Whether the log has the batch already; then its publish is answered. Raises why the producer may not write
         it now."""
         partition, header = self._partition, item.header
@@ -417,8 +417,8 @@ class Appender:
             elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
                 raise OutOfOrderSequence(  # one between was refused just now
                     f"producer {header.producer_id} sent sequence {header.base_sequence} of epoch "
-                    f"{header.producer_epoch}; {following[1]} of epoch {following[0]} comes next",
-                    expected=following[1],
+                    f"{header.producer_epoch}; {following.sequence} of epoch {following.epoch} comes next",
+                    expected=following.sequence,
                 )
         if header.attributes & TRANSACTIONAL:
             self._verification.check(item)
@@ -427,6 +427,6 @@ class Appender:
         return False
 
 
-def _following(header: BatchHeader) -> tuple[int, int]:
-    """The epoch and sequence of the batch that its producer sends after this one."""
-    return header.producer_epoch, advance(header.base_sequence, header.count)
+def _following(header: BatchHeader) -> NextBatch:
+    """The batch that its producer sends after this one."""
+    return NextBatch(header.producer_epoch, advance(header.base_sequence, header.count))

@@ -30,7 +30,7 @@ from krappy.core import retention
 from krappy.core.cluster.replica_set import FollowerLag, Proposal, ReplicaSet
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY, PartitionState
-from krappy.core.refused_batches import RefusedByPartitions
+from krappy.core.refused_batches import NextBatch, RefusedByPartitions
 from krappy.core.stability import marker
 from krappy.core.staging import OWN
 from krappy.errors import (
@@ -159,8 +159,8 @@ class Partition(Viewed):
         data = marker(end.producer_id, end.epoch, end.commit, self.now_ms(), end.coordinator_epoch)
         return self.appender.publish_marker(data, end)
 
-    def following(self, producer_id: int) -> tuple[int, int] | None:
-        """The epoch and sequence of the batch that it expects next of a producer; None: it does not know that."""
+    def following(self, producer_id: int) -> NextBatch | None:
+        """The batch that it expects next of a producer; None: it does not know that."""
         return self.log.producers.following(producer_id)
 
     # --- reads for the log of another broker

@@ -191,11 +191,11 @@ class Pending:
         if self.refused is not None and comes_again(error):
             self.refused.note(self.header, error)
 
-    def check_refused(self, following: tuple[int, int] | None) -> None:
-        """Raises why an earlier batch of its producer was refused, which is to come again. `following`: the epoch and
-        sequence of the batch that is expected next; None: that is not known."""
+    def check_refused(self, following: NextBatch | None) -> None:
+        """Raises why an earlier batch of its producer was refused, which is to come again. `following`: the batch that
+        is expected next; None: that is not known."""
         if self.refused is not None:
-            self.refused.check(self.header, None if following is None else NextBatch(*following))
+            self.refused.check(self.header, following)
 
 
 class Singles(Pending):
