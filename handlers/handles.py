@@ -40,7 +40,7 @@ class ProducerHandle:
         self.topic = topic
         self.name = name
         self.bytes = 0  # of the events it has sent
-        self.refused: RefusedByPartitions = RefusedBatches(topic.count)
+        self.refused: RefusedByPartitions = RefusedBatches(lambda: topic.count)  # partitions may be added
         self._robin = 0
 
     def next_partition(self) -> int:

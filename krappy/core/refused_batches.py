@@ -14,7 +14,7 @@ would hold up his batches else, or let them overtake each other.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from krappy.errors import CorruptBatch, KrappyError, UnknownPartition
@@ -53,8 +53,8 @@ class _First(NamedTuple, Generic[R]):
 class RefusedBatches(Generic[K, R]):
     """Those of one connection. `K`: names a producer and a partition. `R`: what tells why."""
 
-    def __init__(self, most: int = MOST) -> None:
-        """`most`: how many first batches are remembered; with one more the oldest is forgotten."""
+    def __init__(self, most: Callable[[], int] = lambda: MOST) -> None:
+        """`most`: how many first batches are remembered now; with one more the oldest is forgotten."""
         self._most = most
         self._first: dict[K, _First[R]] = {}
 
@@ -70,7 +70,7 @@ class RefusedBatches(Generic[K, R]):
             return
         self._first.pop(key, None)
         self._first[key] = _First(header.producer_epoch, header.base_sequence, refusal, now)
-        if len(self._first) > self._most:
+        if len(self._first) > self._most():
             del self._first[next(iter(self._first))]
 
     def find(self, key: K, header: BatchHeader, following: NextBatch | None, now: float) -> R | None:

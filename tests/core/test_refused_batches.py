@@ -16,7 +16,7 @@ def sent(sequence: int, epoch: int = 0, id: int = 7) -> BatchHeader:
 
 def refused(*headers: BatchHeader, most: int = 10) -> RefusedBatches[int, str]:
     """Each for a reason of its own: its sequence."""
-    made = RefusedBatches[int, str](most)
+    made = RefusedBatches[int, str](lambda: most)
     for header in headers:
         made.note(header.producer_id, header, str(header.base_sequence), 0.0)
     return made

@@ -18,6 +18,7 @@ from krappy.errors import (
     InvalidRequest,
     InvalidTopic,
     KrappyError,
+    NotLeader,
     UnknownHandle,
     UnknownTopic,
 )
@@ -27,6 +28,7 @@ from krappy.handlers.kafka import api_versions, cluster
 from krappy.handlers.native import groups, publish, table, topics
 from krappy.partitioner import partition_for
 from krappy.ports import StoredAt
+from krappy.records import batch
 from krappy.testing.sessions import kafka_session, native_session
 from krappy.types import Record
 from krappy.waiting import Later
@@ -197,6 +199,18 @@ async def test_a_batch_goes_to_its_partition_or_into_an_attempt_which_knows_no_c
         publish.batch(session, m.Batch(handle, 1, b"records", [(0, 4)]))
     await publish.batch(session, m.Batch(handle, 1, b"records")).wait()
     assert staged == [(1, b"records")]
+
+
+def test_a_producer_remembers_what_was_refused_in_partitions_that_were_added_since() -> None:
+    topic: Any = SimpleNamespace(name="t", count=1)
+    handle = ProducerHandle(topic, None)
+    first = batch.read_header(
+        batch.encode([b"k"], [b"v"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    )
+    topic.count = 3
+    for index in range(4):
+        handle.refused.note((7, "t", index), first, NotLeader("elsewhere"), 0.0)
+    assert len(handle.refused) == 3
 
 
 def test_a_deleted_topic_and_a_foreign_handle_take_nothing() -> None:
