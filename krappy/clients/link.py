@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.login import ClientLogin
-from krappy.clients.refusals import is_cut_off, is_elsewhere, is_undone
+from krappy.clients.refusals import repeats
 from krappy.clients.replies import ReplySlot
 from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.security import ClientSecurity
@@ -432,14 +432,14 @@ class Link:
         generation: int | None = None,
         timeout: float | None = None,
         abandoned: Callable[[A], None] | None = None,
-        stays: bool = True,
+        others: bool = False,
     ) -> A:
         """Sends a request and returns its answer. With `generation`, it is sent on that connection only, and never
         again after its loss.
 
         `again`: it is also sent again when the connection is lost before the answer, though the broker may have applied
         it; not for requests that do more the second time. After a retriable error that says that nothing was applied it
-        is always sent again; not `stays`: unless the broker is cut off from ZooKeeper (`is_cut_off`).
+        is always sent again. `others`: the caller asks other brokers if this one is cut off from ZooKeeper. (`repeats`)
 
         `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after the caller was cancelled
         or timed out, to undo what the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
@@ -477,10 +477,8 @@ class Link:
                 if not again or generation is not None or self.closed:
                     raise error
                 continue
-            passes = error.retriable and not is_elsewhere(error) and (stays or not is_cut_off(error))
-            if isinstance(error, ConnectionLost) and generation is not None:  # the broker has lost others
-                passes = False
-            if not passes or not (again or is_undone(error)) or self.runtime.now() >= deadline:
+            here = generation is not None
+            if not repeats(error, again=again, here=here, others=others) or self.runtime.now() >= deadline:
                 raise error
             said = error
             pause = min(backoff.pause(), deadline - self.runtime.now())

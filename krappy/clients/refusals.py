@@ -20,3 +20,16 @@ def is_elsewhere(error: KrappyError) -> bool:
     if isinstance(error, NotLeader):
         return error.details.get("leader", -1) >= 0 or "partitions" in error.details
     return isinstance(error, NotCoordinator)
+
+
+def repeats(error: KrappyError, *, again: bool, here: bool, others: bool) -> bool:
+    """Whether a broker that has told this error is asked the same once more, and not the caller told.
+
+    `again`: the request does no more the second time. `here`: it is for one connection, whose caller looks for another
+    broker when this one has lost others. `others`: its caller asks other brokers if this one is cut off from ZooKeeper.
+    """
+    if not error.retriable or is_elsewhere(error):
+        return False
+    if (here and isinstance(error, ConnectionLost)) or (others and is_cut_off(error)):
+        return False
+    return again or is_undone(error)

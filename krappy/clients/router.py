@@ -135,7 +135,7 @@ class Router:
         while True:
             try:
                 left = max(0.0, deadline - self.runtime.now())
-                return await self.home.ask(request, answer, again=again, timeout=left, stays=not self.known.several)
+                return await self.home.ask(request, answer, again=again, timeout=left, others=self.known.several)
             except ConnectionLost as error:
                 if not is_cut_off(error):
                     raise
@@ -144,7 +144,7 @@ class Router:
                 left = max(0.0, deadline - self.runtime.now())
                 on = link.generation if again else None  # once that is lost, the next one is asked
                 try:
-                    return await link.ask(request, answer, again=again, generation=on, timeout=left, stays=False)
+                    return await link.ask(request, answer, again=again, generation=on, timeout=left, others=True)
                 except ConnectionLost as error:
                     if not (again or is_cut_off(error)):
                         raise
