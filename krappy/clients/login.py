@@ -27,7 +27,7 @@ class ClientLogin:
         user = security.user
         if user is None:
             raise AuthenticationFailed(
-                f"the broker asks who you are: connect with user= and password= (--user, --password-file), "
+                "the broker asks who you are: connect with user= and password= (--user, --password-file), "
                 f"or set ${USER} and ${PASSWORD_FILE}; its mechanisms are {', '.join(mechanisms)}"
             )
         wanted = PREFERRED if security.mechanism is None else (security.mechanism,)

@@ -19,5 +19,5 @@ def reason(error: OSError) -> str:
 def no_broker(addresses: Sequence[Address], error: OSError) -> str:
     return (
         f"no broker at {', '.join(map(str, addresses))} ({reason(error)}): is one running? `krappy serve` starts one; "
-        f"to use another address, give it to connect(), or to --address, or set $KRAPPY_ADDRESS"
+        "to use another address, give it to connect(), or to --address, or set $KRAPPY_ADDRESS"
     )

@@ -64,7 +64,7 @@ def topics(texts: Mapping[str, str]) -> TopicChoice:
     if len(given) != 1:
         which = " and ".join(given) or "none of them" + ("" if texts else f". {NO_CATALOG}")
         raise ConfigError(
-            f"which topics? Give exactly one of the options subscribe='a,b', subscribePattern='a.*' and "
+            "which topics? Give exactly one of the options subscribe='a,b', subscribePattern='a.*' and "
             f"assign='{{\"a\":[0]}}'; there is {which}"
         )
     [name] = given

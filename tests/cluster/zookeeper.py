@@ -103,7 +103,7 @@ class ZooKeeperServer:
         (folder / "myid").write_text(str(id))
         (folder / "zoo.cfg").write_text(
             f"dataDir={folder}\nclientPort={port}\nclientPortAddress={host}\ntickTime={TICK_MS}\n"
-            f"minSessionTimeout=1000\nmaxSessionTimeout=20000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "minSessionTimeout=1000\nmaxSessionTimeout=20000\nadmin.enableServer=false\nmaxClientCnxns=0\n"
             f"4lw.commands.whitelist=srvr,ruok\ninitLimit=20\nsyncLimit=6\n{ensemble}"
             + ("" if secured is None else secured.lines())
         )

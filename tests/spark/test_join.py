@@ -100,12 +100,12 @@ def test_sql(spark: SparkSession, orders: DataFrame, users: str, client: Client,
     rows = spark.sql(f"SELECT id, krappy_get('{users}', user_id) AS user FROM join_orders ORDER BY id").collect()
     assert [row.id for row in rows if row.user is not None] == [0, 1, 2, 7, 8]
     both = spark.sql(
-        f"SELECT DISTINCT CAST(krappy_get(topic, user_id) AS string) AS found FROM join_orders, "
+        "SELECT DISTINCT CAST(krappy_get(topic, user_id) AS string) AS found FROM join_orders, "
         f"VALUES ('join-plans'), ('{users}'), (null) AS topics(topic) WHERE user_id = 'u1'"
     )
     assert {row.found for row in both.collect()} == {"gold", "user 1", None}
     looked_up = spark.sql(
-        f"SELECT CAST(key AS string) AS key, CAST(value AS string) AS value, partition, offset, headers "
+        "SELECT CAST(key AS string) AS key, CAST(value AS string) AS value, partition, offset, headers "
         f"FROM krappy_lookup(TABLE(SELECT user_id, id FROM join_orders), '{users}')"
     ).collect()
     assert len(looked_up) == 9
@@ -156,7 +156,7 @@ def test_sql_over_several_batches(spark: SparkSession, users: str, client: Clien
             f"CAST(krappy_get('{users}', krappy_get('join-next', user_id)) AS string) AS next FROM join_many"
         ).collect()
         looked_up = spark.sql(
-            f"SELECT CAST(key AS string) AS key, CAST(value AS string) AS value "
+            "SELECT CAST(key AS string) AS key, CAST(value AS string) AS value "
             f"FROM krappy_lookup(TABLE(SELECT user_id FROM join_many), '{users}')"
         ).collect()
     finally:

@@ -110,7 +110,7 @@ def check_room(partitions: int) -> None:
         most = descriptors.allowed()
         raise StorageError(
             f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE): "
-            f"start it with a higher limit (`ulimit -n`), or make fewer partitions"
+            "start it with a higher limit (`ulimit -n`), or make fewer partitions"
         )
 
 
