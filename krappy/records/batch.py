@@ -13,6 +13,7 @@ and never read outside their batch.
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Container, Iterator, Sequence
 from itertools import compress, pairwise
@@ -244,7 +245,7 @@ def encode(
     if offsets is not None:
         if len(offsets) != count:
             raise ValueError("columns of different lengths")
-        if offsets[0] < base_offset or any(a >= b for a, b in pairwise(offsets)):
+        if offsets[0] < base_offset or any(map(operator.ge, offsets, offsets[1:])):
             raise ValueError("offsets that do not ascend from the base offset")
         last_delta = offsets[-1] - base_offset
         if last_delta != count - 1:

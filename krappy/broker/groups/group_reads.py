@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 from krappy.broker.partition import large
 from krappy.core.admission import INLINE, columns_cost
@@ -21,6 +22,8 @@ from krappy.types import Span
 
 if TYPE_CHECKING:
     from krappy.broker.groups.shared import SharedPartition
+
+T = TypeVar("T")
 
 KEPT = 4 << 20  # bytes of reads that are kept, over all groups
 ROOM = 4 << 20  # about the bytes that the batches of one read may unpack to; a single batch may exceed it
@@ -76,13 +79,13 @@ class LogPiece:
         if columns is None:
             return None
         at = columns.offsets
-        rows = [row for low, high in mine for row in range(bisect_left(at, low), bisect_right(at, high))]
-        offsets = [at[row] for row in rows]
+        rows = [slice(bisect_left(at, low), bisect_right(at, high)) for low, high in mine]
+        offsets = _rows(at, rows)
         return batches.encode(
-            [columns.keys[row] for row in rows],
-            [columns.values[row] for row in rows],
-            timestamps=[columns.timestamps[row] for row in rows],
-            headers=None if columns.headers is None else [columns.headers[row] for row in rows],
+            _rows(columns.keys, rows),
+            _rows(columns.values, rows),
+            timestamps=_rows(columns.timestamps, rows),
+            headers=None if columns.headers is None else _rows(columns.headers, rows),
             base_offset=offsets[0],
             offsets=offsets,
             leader_epoch=header.leader_epoch,
@@ -161,6 +164,11 @@ def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:
     if columns is None:
         raise BlockingIOError
     return piece.look(columns, keys)
+
+
+def _rows(column: Sequence[T], rows: Sequence[slice]) -> Sequence[T]:
+    """These rows of a column, which is often a range: a part of one is one, too."""
+    return column[rows[0]] if len(rows) == 1 else list(chain.from_iterable(column[some] for some in rows))
 
 
 def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
