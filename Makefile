@@ -82,9 +82,10 @@ test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two wo
 
 # What is about a single broker, or about one in the tests' own process, is skipped, or has one all the same. The second
 # way has the console, too: who asks over HTTP knows one broker, which asks the others.
-test-brokers: $(READY) ## run the clients', command line's, console's and Spark's tests with three brokers, then by one of them (hours)
+test-brokers: $(READY) ## run the clients', command line's, console's and Spark's tests with three brokers, then by one of them (half an hour)
 	@status=0; for way in 3 gateway; do \
-		KRAPPY_BROKERS=$$way $(BIN)/python -m pytest -q tests/clients tests/cli tests/console tests/spark $(ARGS) \
+		KRAPPY_BROKERS=$$way $(BIN)/python -m pytest -q -n 3 --dist loadfile tests/clients tests/cli tests/console tests/spark \
+		$(ARGS) \
 		|| status=1; done; exit $$status
 
 check: $(READY) ## check format, lint, types and layers, without changing anything
