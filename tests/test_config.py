@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from krappy.cli.serving import load_settings
 from krappy.errors import ConfigError
 from krappy.settings.described import describe
 from krappy.settings.listeners import parse_address
@@ -87,7 +88,7 @@ def test_what_is_given_is_what_is_used(name: str, given: Any, value: object) -> 
     ],
 )
 def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> None:
-    with pytest.raises(ConfigError, match=f"the flags: --{name.replace('_', '-')} {given!r}: ") as caught:
+    with pytest.raises(ConfigError, match=f"the flags: {name} = ") as caught:
         load({name: given}, {})
     assert caught.value.details == {"setting": name}
 
@@ -99,7 +100,10 @@ def test_a_port_without_a_host_is_told_what_is_needed(name: str) -> None:
     needed = "HOST:PORT is needed, such as 127.0.0.1:7092"
     with pytest.raises(ConfigError) as caught:
         load({name: "7192"}, {})
-    assert caught.value.text == f"the flags: --{name.replace('_', '-')} '7192': {needed}"
+    assert caught.value.text == f"the flags: {name} = '7192': {needed}"
+    with pytest.raises(ConfigError) as caught:
+        load_settings({name: "7192"}, None)
+    assert caught.value.text == f"the flags: --{name.replace('_', '-')} = '7192': {needed}"
     with pytest.raises(ConfigError) as caught:
         load({}, {f"KRAPPY_{name.upper()}": "7192"})
     assert caught.value.text == f"the environment: KRAPPY_{name.upper()} = '7192': {needed}"

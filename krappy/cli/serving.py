@@ -96,7 +96,7 @@ def run_in_foreground(file: Path | None, flags: Mapping[str, str | None], as_jso
     for name in (spec.name for spec in SPECS.values() if is_secret(spec)):
         given = flags[name]
         if given and argv.hide(given):
-            flag = "--" + name.replace("_", "-")
+            flag = flag_of(name)
             output.note(
                 f"{flag} was visible in `ps` for a moment, and is in the shell's history: use {flag}-file or "
                 f"{PREFIX}{name.upper()} instead"
@@ -153,7 +153,11 @@ def _ended_by_signals() -> Iterator[None]:
 
 def load_settings(flags: Mapping[str, str | None], file: Path | None) -> ServerConfig:
     """A broker's settings; of the environment, without those of clients. Raises ConfigError."""
-    return load(flags, {name: value for name, value in os.environ.items() if name not in OURS}, file)
+    return load(flags, {name: value for name, value in os.environ.items() if name not in OURS}, file, flag_of)
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _without_console(config: ServerConfig) -> ServerConfig:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -271,12 +271,17 @@ SPECS = {
 }
 
 
-def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:
+def load(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file: Path | None = None,
+    flag: Callable[[str], str] = lambda name: name,
+) -> ServerConfig:
     """The settings in force.
 
     `flags`: what the command line or the program gave, by name; None counts as not given. `environ`: usually
-    os.environ. `file`: the TOML file; None takes the one that KRAPPY_CONFIG names, if any. Raises ConfigError that
-    names the setting and where it was given.
+    os.environ. `file`: the TOML file; None takes the one that KRAPPY_CONFIG names, if any. `flag`: how errors write the
+    name of one that is given so. Raises ConfigError that names the setting and where it was given.
     """
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
@@ -302,8 +307,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                     raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
                 given_as = "…" if name in SPECS and is_secret(SPECS[name]) else f"{value!r:.80}"
-                shown = _as_given(name, source, written)
-                raise ConfigError(f"{source}: {shown}{given_as}: {error}", setting=name) from None
+                shown = written[name] if source == ENVIRONMENT else flag(name) if source == FLAGS else name
+                raise ConfigError(f"{source}: {shown} = {given_as}: {error}", setting=name) from None
     try:
         TopicConfig.parse(inherited(topics))
     except InvalidConfig as error:
@@ -326,13 +331,6 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
             setting="latest_alias",
         )
     return config
-
-
-def _as_given(name: str, source: str, variables: Mapping[str, str]) -> str:
-    """A setting's name as it was written, up to its value."""
-    if source == FLAGS:
-        return "--" + name.replace("_", "-") + " "
-    return f"{variables[name] if source == ENVIRONMENT else name} = "
 
 
 def _token_of(file: str, given: str) -> str:
