@@ -30,7 +30,7 @@ async def test_with_key_order_later_events_of_a_key_go_back_with_a_nack(address:
                 await producer.flush()
         async with client.consumer(topic, group=topic, order="key") as consumer:
             first = await anext(consumer)
-            await consumer.nack(first, delay_ms=300)
+            await consumer.nack(first, delay_ms=2000)
             came: list[tuple[int, int]] = []
             while len(came) < 6:
                 event = await anext(consumer)
@@ -45,7 +45,7 @@ async def test_with_key_order_the_rest_of_a_batch_goes_back_too(address: str, to
         async with client.producer(topic) as producer:
             await producer.send_many([(key, b"v") for key in (b"a", b"b", b"a", b"b", b"a")])
         async with client.consumer(topic, group=topic, order="key") as consumer:
-            await consumer.nack([await anext(consumer)], delay_ms=300)
+            await consumer.nack([await anext(consumer)], delay_ms=2000)
             assert [(await anext(consumer)).offset for _ in range(2)] == [1, 3]
             assert [(await anext(consumer)).offset for _ in range(3)] == [0, 2, 4]
 

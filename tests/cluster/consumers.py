@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.process import PATIENCE
 
 CLOSE_SECONDS = 20.0
+AWAY = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
+)
 
 
 def close(consumer: Consumer) -> bool:
@@ -27,6 +37,22 @@ def close(consumer: Consumer) -> bool:
 
     threading.Thread(target=work, name="closing", daemon=True).start()
     return ended.wait(CLOSE_SECONDS)
+
+
+def commit(consumer: Consumer, at: Sequence[TopicPartition] | None = None) -> None:
+    """As an application does: it tries again where the coordinator is not there yet, or waits for a replica that is
+    away. librdkafka leaves that to it. `at`: by default where the consumer is."""
+    end = time.monotonic() + PATIENCE
+    what = {} if at is None else {"offsets": list(at)}
+    while True:
+        try:
+            found = consumer.commit(**what, asynchronous=False)
+            assert all(each.error is None for each in found or ())
+            return
+        except KafkaException as error:
+            if error.args[0].code() not in AWAY or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def ends(consumer: Consumer, topic: str, index: int) -> tuple[int, int]:

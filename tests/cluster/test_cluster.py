@@ -16,6 +16,7 @@ from krappy.records import batch as batches
 from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
 from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.consumers import commit
 from tests.process import BrokerProcess, wait_until
 
 PARTITIONS = 6
@@ -198,13 +199,13 @@ def test_a_group_reads_from_all_brokers_and_goes_on_at_new_leaders(cluster: Clus
     with Writer(cluster, "t") as writer:
         until_acked(writer, 600)
         until_read(300)
-        consumer.commit(asynchronous=False)
+        commit(consumer)
         coordinator = cluster.coordinator("g")
         victim = next(id for id in cluster.brokers if id != coordinator)
         cluster.brokers[victim].kill()
         until_acked(writer, 600)
         until_read(900)
-        consumer.commit(asynchronous=False)
+        commit(consumer)
     until_read(writer.count)
     consumer.close()
     for partition, acked in writer.acked.items():
@@ -223,7 +224,7 @@ def test_a_folder_of_a_broker_that_was_alone_joins(cluster: ClusterProcesses) ->
         with Writer(cluster, "old", **{"bootstrap.servers": alone.kafka}) as writer:
             until_acked(writer, 600)
         member = Consumer({"bootstrap.servers": alone.kafka, "group.id": "old group"})
-        member.commit(offsets=[TopicPartition("old", 3, 5)], asynchronous=False)
+        commit(member, [TopicPartition("old", 3, 5)])
         member.close()
         assert alone.stop() == 0
     first.settings["broker_id"] = 7  # broker 1 of the cluster had another folder

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from krappy.records.batch import encode
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses
+from tests.cluster.consumers import commit
 from tests.cluster.test_cluster import PARTITIONS, Writer, make_topic, until_acked
-from tests.process import PATIENCE, wait_until
+from tests.process import wait_until
 from tests.zygote import INTERNAL_PARTITIONS
-
-AWAY = (
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError._WAIT_COORD,
-    KafkaError._TRANSPORT,
-    KafkaError._TIMED_OUT,
-    KafkaError.REQUEST_TIMED_OUT,
-)
 
 
 def consumer(cluster: ClusterProcesses, group: str, **settings: Any) -> Consumer:
     return Consumer(
         {"bootstrap.servers": cluster.kafka, "group.id": group, "auto.offset.reset": "earliest", **settings}
     )
-
-
-def commit(member: Consumer, at: Sequence[TopicPartition]) -> None:
-    """As an application does: it tries again where the coordinator is not there yet. librdkafka leaves that to it."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            member.commit(offsets=list(at), asynchronous=False)
-            return
-        except KafkaException as error:
-            if error.args[0].code() not in AWAY or time.monotonic() > end:
-                raise
-            time.sleep(0.1)
 
 
 def committed(cluster: ClusterProcesses, group: str, topic: str) -> list[int]:

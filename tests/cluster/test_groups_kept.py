@@ -27,8 +27,8 @@ from krappy.errors import CoordinatorNotAvailable, NotCoordinator, RequestTimeou
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, KnownTopic, brokers
+from tests.cluster.consumers import commit as commit_as_member
 from tests.cluster.test_cluster import make_topic
-from tests.cluster.test_groups import commit as commit_as_member
 from tests.cluster.zookeeper import Missing, zookeepers
 from tests.kafka.raw import Raw
 from tests.kafka.test_groups_protocol import join
@@ -367,7 +367,7 @@ def until_known_anew(cluster: ClusterProcesses, before: KnownTopic | None, anew:
         now = cluster.topic("alone")
         return now is not None and now.id != before.id if anew else now is None
 
-    wait_until(is_known, "all know that the topic is gone")
+    wait_until(is_known, "all know the new topic" if anew else "all know that the topic is gone")
 
 
 @pytest.mark.parametrize("anew", some([True, False], 2))
@@ -385,7 +385,8 @@ def test_positions_in_a_topic_that_is_deleted_while_nobody_coordinates_their_gro
         before = cluster.topic("alone")
         cluster.brokers[at].kill()
         until_answered(cluster, others, delete_alone)
+        until_known_anew(cluster, before, anew=False)  # who still knows it would say that there is one already
         if anew:
             until_answered(cluster, others, lambda raw: make_alone(raw, others[0]))
-        until_known_anew(cluster, before, anew)
+            until_known_anew(cluster, before, anew=True)
         assert until_answered(cluster, others, lambda raw: offsets(raw, "g")) == {1: 8}

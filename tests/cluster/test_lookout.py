@@ -123,7 +123,8 @@ def test_what_happens_is_watched_and_counted(cluster: ClusterProcesses, tmp_path
     led = [each["partition"] for each in partitions_by(cluster, 1) if each["leader"] == victim]
     told = tmp_path / "json"
     with watching(cluster, 1, told, "--json"), watching(cluster, 1, tmp_path / "lines") as lines:
-        wait_until(lambda: "partitions:" in lines(), "the watch has begun")
+        # That with --json prints nothing before something changes.
+        wait_until(lambda: metrics_of(cluster, 1)["krappy_console_live_views"] == 2, "both watches have begun")
         cluster.brokers[victim].kill()
         for partition in led:
             wait_until(lambda at=partition: f"t-{at}: broker" in lines(), f"the election for t-{partition} is told")  # type: ignore[misc]

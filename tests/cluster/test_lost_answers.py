@@ -19,7 +19,7 @@ from krappy.broker.topics.internal_topics import OFFSETS, SHARES, TRANSACTIONS
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import SharedProcesses
-from tests.cluster.consumers import close
+from tests.cluster.consumers import close, commit
 from tests.cluster.lossy import LossyProcesses, lossy_brokers
 from tests.cluster.scattered_transactions import ScatteredProducer, group_coordinator_of
 from tests.cluster.scattered_transactions import leader_of as partition_leader
@@ -186,7 +186,8 @@ class CommitsOffsets:
         self.do(0)
 
     def do(self, number: int) -> object:
-        return self._consumer.commit(offsets=[TopicPartition(self._scene.topic, 0, number)], asynchronous=False)
+        commit(self._consumer, [TopicPartition(self._scene.topic, 0, number)])
+        return None
 
     def is_done(self, number: int) -> bool:
         return bool(self._scene.position_of(self._group)["committed_offset"] == number)
@@ -391,7 +392,7 @@ def test_what_was_done_is_not_done_again(cluster: LossyProcesses, dies: bool) ->
             cluster.brokers[BROKER].kill()
         cluster.cut()
         for future in doing:
-            future.result(LONG_S)
+            future.result(2 * LONG_S)  # each gives up by itself after LONG_S
         if dies:
             cluster.brokers[BROKER].start()
             cluster.until_in_sync(scene.topic)

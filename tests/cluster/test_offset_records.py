@@ -17,10 +17,11 @@ from krappy.core.cluster.coordinators import partition_of
 from krappy.records.batch import encode
 from krappy.wire.kafka import ApiKey, Code
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses
+from tests.cluster.consumers import commit
 from tests.cluster.offset_records import TOPIC, OffsetsTopic, ReadOffset, read_offsets
 from tests.cluster.secured import SecuredProcesses
 from tests.cluster.test_cluster import PARTITIONS, make_topic
-from tests.cluster.test_groups import commit, committed, consumer
+from tests.cluster.test_groups import committed, consumer
 from tests.process import PATIENCE, wait_until
 from tests.security.authority import Authority
 

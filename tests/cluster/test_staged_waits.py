@@ -20,7 +20,7 @@ from krappy.errors import KrappyError, NotLeader, UnknownStaging
 from krappy.store.staging import DATA, STAGING
 from krappy.wire import messages as m
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
-from tests.cluster.consumers import ends
+from tests.cluster.consumers import commit, ends
 from tests.cluster.scattered_transactions import leader_of
 from tests.cluster.test_staged_jobs import LONG_S, coordinator
 from tests.cluster.test_transactions import ends_at, values
@@ -163,12 +163,12 @@ def test_a_job_waits_for_replicas_and_writes_nothing_meanwhile(cluster: ClusterP
             token = staged.seal()
         cluster.brokers[away].kill()
         wait_until(lambda: cluster.partitions("t")[1].isrs == [other], "a replica is missed", LONG_S)
-        commit = Commit(cluster, "job", [token])
+        publishing = Commit(cluster, "job", [token])
         wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 2, "it was tried", LONG_S)
-        assert not commit.over
+        assert not publishing.over
         assert ends_at(cluster, coordinating, "t", 0) == (0, 0), "what is written would only be aborted"
         cluster.brokers[away].start()
-        assert commit.published().records == 2
+        assert publishing.published().records == 2
     for index in range(2):
         assert values(cluster, "t", index) == [b"value"]
 
@@ -222,16 +222,15 @@ def test_a_full_disk_of_one_broker(with_small_disk: ClusterProcesses, disk: Tmpf
         fill(disk)
         wait_until(lambda: bool(cluster.events(full, "events_refused")), "it is full", LONG_S)
         assert leader_of(cluster, "t", 0) == full
-        commit = Commit(cluster, waiting, [tokens[waiting]])
+        publishing = Commit(cluster, waiting, [tokens[waiting]])
         client.abort_staged(dropped)
         member = Consumer({"bootstrap.servers": cluster.kafka, "group.id": group})
-        [at] = member.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
-        assert at.error is None
+        commit(member, [TopicPartition("t", 0, 0)])
         member.close()
         coordinating = coordinator(cluster, waiting)
         wait_until(lambda: len(cluster.events(coordinating, "staged_job_waits")) > 3, "it was tried", LONG_S)
-        assert not commit.over
+        assert not publishing.over
         assert leader_of(cluster, "t", 0) == full
         (disk.folder / "others").unlink()
-        assert commit.published().records == 1
+        assert publishing.published().records == 1
     assert values(cluster, "t", 0) == [b"value"]

@@ -11,9 +11,10 @@ from confluent_kafka import TopicPartition
 
 from krappy.core.cluster.coordinators import partition_of
 from tests.cluster.brokers import ClusterProcesses, brokers
+from tests.cluster.consumers import commit
 from tests.cluster.offset_records import TOPIC
 from tests.cluster.test_cluster import make_topic
-from tests.cluster.test_groups import commit, consumer
+from tests.cluster.test_groups import consumer
 from tests.cluster.test_offset_records import commit_for, delete_group
 from tests.cluster.zookeeper import Missing
 from tests.compat import tools

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from tests.cluster.brokers import ClusterProcesses, brokers
 from tests.cluster.zookeeper import Missing
 from tests.compat.clients.agent import Agent
@@ -66,9 +67,9 @@ def test_brokers_are_killed_under_share_consumers(
         work(written - EACH // 2)
         cluster.brokers[killed].kill()
         work(written)
-        cluster.brokers[killed].start()
-        cluster.until_known()
-        cluster.until_in_sync("t")
+        cluster.start_again(killed)
+        for topic in ("t", OFFSETS, SHARES):
+            cluster.until_in_sync(topic)
     assert not again
     assert len(accepted) == written
     lines = [

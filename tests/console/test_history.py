@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from krappy.testing.running import run_broker
 from krappy.types import TopicPartition
 from tests.broker.engine import running
 from tests.console.web import Web
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
 
 BOUNDS = [0.001, 0.01, 0.1]
 
@@ -109,8 +110,16 @@ def test_a_quantile_between_two_readings() -> None:
 
 
 def test_it_is_kept_from_the_start_on_and_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(history_module, "EVERY_SECONDS", 0.2)  # so that all of the test is within what is kept
+    take, taken = FigureHistory.take, threading.Event()
+
+    def noted(self: FigureHistory, numbers: Numbers) -> None:
+        take(self, numbers)
+        taken.set()
+
+    monkeypatch.setattr(FigureHistory, "take", noted)
     with run_broker(tmp_path, listen_http="127.0.0.1:0", durability="os") as broker:
+        assert taken.wait(PATIENCE), "a first reading, with which later ones are compared"
         with broker.connect() as client, client.producer("t") as producer:
             producer.send("v", key="k").result()
             client.commit("mail", {TopicPartition("t", 0): 0})
