@@ -3,8 +3,9 @@
 Keys and values are bytes. Those that are UTF-8 are printed as text; others as `base64:…` in text output, and as
 `{"base64": "…"}` in JSON.
 
-Who sends an event, or joins a group, chooses names. None of them can end a line or drive a terminal: a key with control
-characters is printed as `base64:…`, too, and in other texts they are escaped. A value goes into a pipe as it is.
+Who sends an event, or joins a group, chooses names. None of them can end a line or drive a terminal: a key with
+invisible characters is printed as `base64:…`, too, and in other texts they are escaped. A value goes into a pipe as it
+is.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from krappy.types import Entry, Event, Headers
 
 # A terminal obeys control characters, so those in events are escaped.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-_ONE_LINE = _VISIBLE | {ord("\t"): "\\t", ord("\n"): "\\n"}
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-_CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")  # JSON itself escapes the others
+# Soft hyphen, zero widths, line separators, bidirectional controls, BOM: they hide what a name is.
+_HIDDEN = (0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x206A), 0xFEFF)
+_ONE_LINE = _VISIBLE | {ord("\t"): "\\t", ord("\n"): "\\n"} | {code: f"\\u{code:04x}" for code in _HIDDEN}
+_INVISIBLE = re.compile("[" + "".join(map(chr, _ONE_LINE)) + "]")  # as in the console (bytes.js)
+_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029]")  # JSON itself escapes other controls and line ends
 BASE64 = "base64:"
 
 
@@ -49,10 +52,10 @@ def _base64(value: bytes) -> str:
 
 
 def key_text(key: bytes | None, null: str = "") -> str:
-    """A key as it can be typed (`options.key_bytes` reads it): text, or `base64:…` if it is not UTF-8, has control
-    characters or line ends, or begins with `base64:`. `null` for None."""
+    """A key as it can be typed (`options.key_bytes` reads it): text, or `base64:…` if it is not UTF-8, has invisible
+    characters, such as line ends, or begins with `base64:`. `null` for None."""
     shown = text(key, null)
-    return _base64(key) if key and (_CONTROL.search(shown) or key.startswith(BASE64.encode())) else shown
+    return _base64(key) if key and (_INVISIBLE.search(shown) or key.startswith(BASE64.encode())) else shown
 
 
 def plain(value: bytes | None) -> Any:
@@ -106,9 +109,9 @@ def entry_json(entry: Entry, show: Callable[[bytes | None], Any] = plain) -> dic
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON. It has no control characters: what a terminal shows is still JSON."""
+    """One line of JSON. It has no control characters, so what a terminal shows is still JSON."""
     found = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
-    return _CONTROL_IN_JSON.sub(lambda each: f"\\u{ord(each[0]):04x}", found)
+    return _IN_JSON.sub(lambda each: f"\\u{ord(each[0]):04x}", found)
 
 
 def _jsonable(value: Any) -> Any:
@@ -286,7 +289,7 @@ def _cell(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with control characters escaped, which a terminal would obey, and line ends and tabs: it is one line."""
+    """The text with invisible characters escaped: those that a terminal would obey, line ends, tabs. It is one line."""
     return text.translate(_ONE_LINE)
 
 

@@ -117,11 +117,14 @@ def test_bytes_are_told_from_text_in_json(value: bytes | None) -> None:
 @given(st.one_of(st.binary(max_size=30), st.text(max_size=10).map(lambda text: f"base64:{text}".encode())))
 @example(b"u1\n+ u2\tforged")
 @example("\x1b[2J\x9b\x85".encode())
+@example("\u2028u2\u202eforged".encode())
 @example(b"base64:/w==")
 def test_a_key_that_was_shown_can_be_typed_and_is_one_line(value: bytes) -> None:
     shown = output.key_text(value)
     assert key_bytes(shown) == value
+    assert len(shown.splitlines()) <= 1
     assert not any(unicodedata.category(each) == "Cc" for each in shown)
+    assert not any(unicodedata.bidirectional(each) in ("LRO", "RLO", "LRE", "RLE", "PDF") for each in shown)
 
 
 @given(st.text(max_size=30))
@@ -129,6 +132,7 @@ def test_a_key_that_was_shown_can_be_typed_and_is_one_line(value: bytes) -> None
 def test_json_is_exact_and_has_no_control_characters(value: str) -> None:
     shown = output.to_json([value])
     assert json.loads(shown) == [value]
+    assert len(shown.splitlines()) == 1
     assert not any(unicodedata.category(each) == "Cc" for each in shown)
 
 

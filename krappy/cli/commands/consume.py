@@ -83,9 +83,9 @@ def consume(
     \b
     Output, a line per event: the value; with --sep key and value; with --json a JSON object; with --format a text with
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
-    Keys and values that are not UTF-8 are printed as `base64:…`, and so are keys with control characters, tabs or line
-    ends. Values are printed as they are, with their line ends; on a terminal control characters are escaped. --as shows
-    values as what they are, and ends the command with an error at a value that is something else.
+    Keys and values that are not UTF-8 are printed as `base64:…`, and so are keys with invisible characters, such as
+    tabs and line ends. Values are printed as they are, with their line ends; on a terminal control characters are
+    escaped. --as shows values as what they are, and ends the command with an error at a value that is something else.
 
     \b
     Examples:

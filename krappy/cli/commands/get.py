@@ -41,8 +41,8 @@ def get(
 ) -> None:
     """Print the latest value of one or more keys.
 
-    The value goes to stdout as it is; its offset and time go to stderr. A key that is not text, or has control
-    characters, can be given as `base64:…`, and is shown so.
+    The value goes to stdout as it is; its offset and time go to stderr. A key that is not text, or has
+    invisible characters, can be given as `base64:…`, and is shown so.
 
     \b
     Exit status: 0 when every key has a value, 3 when one is absent, 4 when one was deleted.

@@ -50,7 +50,7 @@ def scan(
     """Print a topic's table: each key and its latest value, from one snapshot.
 
     Entries come partition by partition, ordered by key within each; with --ordered all in one order. Keys that are not
-    UTF-8, or have control characters, tabs or line ends, are printed as `base64:…`. Values are printed as they are.
+    UTF-8, or have invisible characters, such as line ends, are printed as `base64:…`. Values are printed as they are.
 
     \b
     Examples:

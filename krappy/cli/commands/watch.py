@@ -46,7 +46,7 @@ def watch(
 
     Lines begin with `=` for an entry of the table, `+` for a change and `-` for a deletion. When the table is complete,
     a note goes to stderr. With --json each line has an "event": snapshot, end_of_snapshot or change. Keys that are not
-    UTF-8, or have control characters, tabs or line ends, are printed as `base64:…`. Values are printed as they are.
+    UTF-8, or have invisible characters, such as line ends, are printed as `base64:…`. Values are printed as they are.
 
     \b
     Examples:
