@@ -23,6 +23,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -36,6 +37,7 @@ from krappy.ports.audit import AuditPort
 from krappy.ports.tokens import TokensPort
 from krappy.ports.users import Took, UsersPort, untold
 from krappy.server.session import Identified
+from krappy.server.strangers import StrangerSteps
 from krappy.server.tls import NOBODY
 from krappy.settings.security import SecuritySettings
 from krappy.tls import TlsSocket
@@ -90,10 +92,12 @@ class Authenticator:
             raise UnsupportedMechanism(f"the mechanisms here are {', '.join(self.mechanisms)}")
         return SaslExchange(mechanism, self._users().credential, secrets.token_urlsafe(24))
 
-    async def step(self, exchange: SaslExchange, data: bytes, client: str, took: Took = untold) -> Challenge | Proved:
+    async def step(
+        self, exchange: SaslExchange, data: bytes, client: str, steps: StrangerSteps, took: Took = untold
+    ) -> Challenge | Proved:
         """What the peer is sent, or who it has proved to be. Raises AuthenticationFailed, Overloaded."""
         try:
-            found = exchange.step(data)
+            found = await steps.make(host_of(client), partial(exchange.step, data), took)
         except SaslRefused as error:
             if not exchange.refused:  # else it was noted already
                 self.note(exchange.mechanism, exchange.user, str(error), client)
@@ -147,9 +151,11 @@ class ServerLogin:
         client: str,
         proved: Callable[[Proved, str, int], None],
         ended: Callable[[], None],
+        steps: StrangerSteps,
         took: Took = untold,
     ) -> None:
-        """`took`: is told of the time that checks of passwords take."""
+        """`steps`: make what its messages cause. `took`: is told how long that, and checks of passwords, take."""
+        self._strangers = steps
         self._took = took
         self._shared = shared
         self._client = client
@@ -183,7 +189,7 @@ class ServerLogin:
         self._steps += 1
         self._stepping = True
         try:
-            found = await self._shared.step(exchange, data, self._client, self._took)
+            found = await self._shared.step(exchange, data, self._client, self._strangers, self._took)
             if isinstance(found, Proved):
                 self._exchange = None
                 if self.user not in (None, found.user):
@@ -257,7 +263,9 @@ class Entrance:
         if shared is not None:
             self._locked = True
             self._until = trio.current_time() + shared.timeout
-            self._peer.login = ServerLogin(shared, self.client, self._proved, self.finish, self._checked)
+            self._peer.login = ServerLogin(
+                shared, self.client, self._proved, self.finish, self._server.logins, self._checked
+            )
 
     def _limit(self) -> int:
         """The size of the largest frame that it takes now."""

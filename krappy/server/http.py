@@ -2,7 +2,9 @@
 
 A peer can affect only its own connection:
 
-- A request's head may have 16 KiB and take some seconds. The application bounds the size and the time of a body: only
+- A request's head may have 16 KiB and `HEADERS` lines, and take some seconds. Requests begin in turns, by address, a
+  few in a round of the event loop (`StrangerSteps`): each takes a ms or so, and hundreds may come together.
+- The application bounds the size and the time of a body: only
   what it asks for is read. Pipelined requests wait in the socket: beyond a request that is being answered, `AHEAD`
   bytes are held at most, however many came before it.
 - A peer that takes nothing is cut off after a while, also in the middle of an answer.
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS = 75.0  # between two requests
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
+HEADERS = 250  # of a request: each takes time, in several places
 AHEAD = 64 << 10  # bytes held beyond a request, while its answer is made
 ANSWER = 8 << 20  # bytes charged for an answer while it is made: a page of 2 MiB, and the objects it is made from
 ROOM_SECONDS = 10.0  # for which a request waits for room for its answer
@@ -146,7 +149,7 @@ class HttpConnection:
             names = [endpoint(each) for each in (self._sock.getpeername(), self._sock.getsockname())]
         except OSError:
             return  # the peer has left
-        conversation = HttpExchange(self._wire, *names)
+        conversation = HttpExchange(self._wire, self._server.heads, *names)
         while not self._ending and (request := await conversation.next_request()) is not None:
             await self._answer(application, conversation, request)
             if not await conversation.next():

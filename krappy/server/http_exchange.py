@@ -9,6 +9,7 @@ import trio
 
 from krappy.server import http
 from krappy.server.http_wire import Wire
+from krappy.server.strangers import StrangerSteps
 from krappy.wire import mistaken
 
 NO_BODY = (204, 304)
@@ -17,10 +18,11 @@ TURN = 32  # parts of a body that are read in one turn
 
 
 class HttpExchange:
-    """`peer`, `here`: (host, port)."""
+    """`steps`: make what its requests cause. `peer`, `here`: (host, port)."""
 
-    def __init__(self, wire: Wire, peer: tuple[str, int], here: tuple[str, int]) -> None:
+    def __init__(self, wire: Wire, steps: StrangerSteps, peer: tuple[str, int], here: tuple[str, int]) -> None:
         self._wire = wire
+        self._steps = steps
         self._peer = peer
         self._here = here
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=http.MAX_HEAD)
@@ -41,7 +43,7 @@ class HttpExchange:
         with trio.move_on_after(seconds) as patience:
             while True:
                 try:
-                    event = self._http.next_event()
+                    event = await self._next_event() if self._held() else self._http.next_event()
                 except h11.RemoteProtocolError as error:
                     self.spoken = mistaken.spoken(first)
                     if self.spoken == "TLS":
@@ -66,6 +68,9 @@ class HttpExchange:
     async def _accepted(self, request: h11.Request) -> h11.Request | None:
         if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > http.MAX_HEAD:
             await self.refuse(431, "the head of the request is too large")  # h11 looks only at one that is incomplete
+            return None
+        if len(request.headers) > http.HEADERS:
+            await self.refuse(431, f"a request has at most {http.HEADERS} headers")
             return None
         named = {bytes(name) for name, _ in request.headers}
         if {b"content-length", b"transfer-encoding"} <= named:  # RFC 9112, section 6.3: request smuggling
@@ -100,7 +105,8 @@ class HttpExchange:
         """For the application: the parts of the body, then `http.disconnect` when the peer sends no more."""
         while not self._whole:
             try:
-                event = self._http.next_event()
+                in_turn = self._parts > 0 and self._parts % TURN == 0
+                event = await self._next_event() if in_turn else self._http.next_event()
             except h11.RemoteProtocolError as error:
                 self._broken = error
                 break
@@ -110,8 +116,6 @@ class HttpExchange:
                 if self._parts - PARTS > self._body / PART:
                     self._broken = h11.RemoteProtocolError("the chunks of the body are too small", 400)
                     break
-                if self._parts % TURN == 0:
-                    await trio.lowlevel.checkpoint()
                 return {"type": "http.request", "body": bytes(event.data), "more_body": True}
             if isinstance(event, h11.EndOfMessage):
                 self._whole = True
@@ -133,6 +137,10 @@ class HttpExchange:
                 break
         await trio.lowlevel.checkpoint()
         return {"type": "http.disconnect"}
+
+    async def _next_event(self) -> Any:
+        """That of h11, when it is this peer's turn. Raises h11.RemoteProtocolError."""
+        return await self._steps.make(self._peer[0], self._http.next_event)
 
     def _held(self) -> int:
         """How many bytes h11 holds that it has not parsed: never more than a head that is not whole, and `AHEAD`."""

@@ -22,6 +22,7 @@ from krappy.server.pace import Turns
 from krappy.server.places import HTTP, MOST_APART, Places, is_local
 from krappy.server.session import REGISTRATION, Allowance
 from krappy.server.sockets import endpoint, prepare
+from krappy.server.strangers import StrangerSteps
 from krappy.server.tls import ServerTls
 from krappy.settings.listeners import parse_address
 from krappy.tls import TlsSocket
@@ -113,6 +114,10 @@ class Server:
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
         self.handshakes = Handshakes(self.turns.next, report)
+        self.logins, self.heads = (
+            StrangerSteps(),
+            StrangerSteps(),
+        )  # of HTTP requests; apart: neither waits for the other
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: TokensPort | None = None  # if users log in with them
         self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
@@ -142,7 +147,8 @@ class Server:
         """Accepts until `stop_accepting`. Returns when the last connection has ended, or when it is cancelled."""
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
-            posting.start_soon(self.handshakes.run)  # also of those that were accepted before the end
+            for steps in (self.handshakes, self.logins, self.heads):  # also of those that were accepted before the end
+                posting.start_soon(steps.run)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._accept_all, listeners)
