@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Hashable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any
 
 from krappy.core.refused_batches import RefusedBatches, RefusedByPartitions, comes_again
@@ -35,7 +36,7 @@ from krappy.handlers.kafka.refusals import more_than_once
 from krappy.handlers.kafka.registry import Message, serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of, topic_to_write
-from krappy.ports import KafkaSessionPort, PartitionPort, StoredAt, TopicPort, TransactionalSender
+from krappy.ports import BrokerPort, KafkaSessionPort, PartitionPort, StoredAt, TopicPort, TransactionalSender
 from krappy.records import batch as batches
 from krappy.waiting import Later
 from krappy.wire.kafka import ApiKey, Code, code_for
@@ -189,12 +190,15 @@ class _RefusedHere:
     """Batches of one connection that were refused for now before their partitions had them. `by_partitions`: and by
     them."""
 
-    __slots__ = ("_clock", "_first", "_state", "by_partitions")
+    __slots__ = ("_broker", "_first", "_state", "by_partitions")
 
     def __init__(self, session: KafkaSessionPort) -> None:
-        self._clock, self._state = session.broker.clock, session.state
+        self._broker, self._state = session.broker, session.state
         self._first: RefusedBatches[tuple[Hashable, int], Code] | None = session.state.get(REFUSED_HERE)
-        self.by_partitions: RefusedByPartitions = session.state.setdefault(REFUSED_THERE, RefusedBatches())
+        by_partitions: RefusedByPartitions | None = session.state.get(REFUSED_THERE)
+        if by_partitions is None:
+            by_partitions = session.state[REFUSED_THERE] = RefusedBatches(partial(_partitions, session.broker))
+        self.by_partitions = by_partitions
 
     def __bool__(self) -> bool:
         return bool(self._first)
@@ -208,15 +212,21 @@ class _RefusedHere:
         except CorruptBatch:
             return
         if self._first is None:
-            self._first = self._state[REFUSED_HERE] = RefusedBatches()
-        self._first.note((at, header.producer_id), header, Code(answer["error_code"]), self._clock.steady_ms() / 1000)
+            self._first = self._state[REFUSED_HERE] = RefusedBatches(partial(_partitions, self._broker))
+        self._first.note(
+            (at, header.producer_id), header, Code(answer["error_code"]), self._broker.clock.steady_ms() / 1000
+        )
 
     def find(self, at: Hashable, records: memoryview, partition: PartitionPort) -> Code | None:
         """Why this batch can't be taken yet. Raises CorruptBatch."""
         assert self._first is not None
         header = batches.read_header(records)
         following = partition.following(header.producer_id)
-        return self._first.find((at, header.producer_id), header, following, self._clock.steady_ms() / 1000)
+        return self._first.find((at, header.producer_id), header, following, self._broker.clock.steady_ms() / 1000)
+
+
+def _partitions(broker: BrokerPort) -> int:
+    return sum(len(topic.partitions) for topic in broker.image.topics.values())
 
 
 def _topic(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, own: str) -> TopicPort | Code | InvalidTopic:

@@ -15,6 +15,7 @@ would hold up his batches else, or let them overtake each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from krappy.errors import CorruptBatch, KrappyError, UnknownPartition
@@ -22,7 +23,8 @@ from krappy.records.batch import BatchHeader
 
 KEPT_S = 600.0  # after which nothing that was sent beside a batch is on its way any more
 MAX_SEQUENCE = 2**31 - 1
-MOST = 1000  # producers, times partitions, of a connection whose batches are remembered
+MANY = 1000  # producers, times partitions, of a connection whose batches are remembered at least
+MOST = 10_000  # and at most
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -49,13 +51,22 @@ class _First(NamedTuple, Generic[R]):
         behind = (header.base_sequence - self.sequence) & MAX_SEQUENCE
         return behind if behind <= MAX_SEQUENCE // 2 else 0
 
+    def lacks(self, following: NextBatch | None, behind: int) -> bool:
+        """Whether the log lacks one of the batches from this one to before that `behind` it. It may have the first
+        ones: they were refused after they were appended, for want of replicas, say."""
+        if following is None or following.epoch != self.epoch:
+            return following is None or following.epoch < self.epoch
+        return (following.sequence - self.sequence) & MAX_SEQUENCE < behind
+
 
 class RefusedBatches(Generic[K, R]):
     """Those of one connection. `K`: names a producer and a partition. `R`: what tells why."""
 
-    def __init__(self, most: Callable[[], int] = lambda: MOST) -> None:
-        """`most`: how many first batches are remembered now; with one more the oldest is forgotten."""
-        self._most = most
+    def __init__(self, partitions: Callable[[], int]) -> None:
+        """`partitions`: how many there are now that batches may be for. So many first batches are remembered, those of
+        one producer in all of them, but at least MANY and at most MOST. With one more the oldest tenth is forgotten."""
+        self._partitions = partitions
+        self._room = MANY
         self._first: dict[K, _First[R]] = {}
 
     def __len__(self) -> int:
@@ -70,19 +81,23 @@ class RefusedBatches(Generic[K, R]):
             return
         self._first.pop(key, None)
         self._first[key] = _First(header.producer_epoch, header.base_sequence, refusal, now)
-        if len(self._first) > self._most():
-            del self._first[next(iter(self._first))]
+        if len(self._first) > self._room:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._room = min(MOST, max(MANY, self._partitions()))
+        if len(self._first) > self._room:
+            for key in list(islice(self._first, max(1, self._room // 10))):
+                del self._first[key]
 
     def find(self, key: K, header: BatchHeader, following: NextBatch | None, now: float) -> R | None:
-        """Why this batch is refused, too: it is behind one that was, and that the log does not have. `following`: None
-        of a producer that the log does not know."""
+        """Why this batch is refused, too: it is behind one that was, and the log lacks one of those between.
+        `following`: None of a producer that the log does not know."""
         first = self._first.get(key)
         if first is None or header.producer_epoch < first.epoch:
             return None
         behind = first.ahead_of(header, now)
-        if behind > first.told and (
-            following is None or following.epoch < first.epoch or following == NextBatch(first.epoch, first.sequence)
-        ):
+        if behind > first.told and first.lacks(following, behind):
             self._first[key] = first._replace(told=behind)
             return first.refusal
         del self._first[key]  # it comes again, or it is stored, or its producer has given it up

@@ -62,7 +62,7 @@ async def test_what_follows_a_batch_that_is_not_committed_waits_until_that_comes
             batch.encode(None, [b"x" * 400_000], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=each)
             for each in range(2)
         )
-        may_sync, refused = threading.Event(), RefusedByPartitions()
+        may_sync, refused = threading.Event(), RefusedByPartitions(lambda: 1)
         with monkeypatch.context() as slow:
             slow.setattr(disk, "_datasync", lambda fd: may_sync.wait())
             later = partition.publish(first, refused=refused)

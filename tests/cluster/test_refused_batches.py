@@ -49,6 +49,23 @@ def test_while_too_few_replicas_were_in_sync(cluster: ClusterProcesses, known: i
 
 
 @pytest.mark.parametrize("known", KNOWN)
+def test_when_the_first_was_refused_after_it_was_appended(cluster: ClusterProcesses, known: int) -> None:
+    topic = f"appended-{known}"
+    make(cluster, topic, 1, 2, **{"min.insync.replicas": "2"})
+    cluster.until_in_sync(topic)
+    with cluster.asked(1) as raw:
+        producer = Idempotent(raw, topic)
+        assert [producer.sent(each) for each in range(known)] == [Code.NONE] * known
+        with cluster.paused(2):
+            assert producer.sent(known) == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            assert producer.sent(known + 1) == Code.NOT_ENOUGH_REPLICAS
+        cluster.until_in_sync(topic)
+        assert producer.sent(known + 2) == Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert [producer.sent(known + each) for each in range(4)] == [Code.NONE] * 4
+        assert raw.values(topic) == [b"%d" % each for each in range(known + 4)]
+
+
+@pytest.mark.parametrize("known", KNOWN)
 def test_before_the_broker_led_the_partition(cluster: ClusterProcesses, known: int) -> None:
     topic = f"led-{known}"
     make(cluster, topic, 2, 1)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from krappy.core.refused_batches import KEPT_S, MAX_SEQUENCE, NextBatch, RefusedBatches
+from krappy.core import refused_batches
+from krappy.core.refused_batches import KEPT_S, MANY, MAX_SEQUENCE, MOST, NextBatch, RefusedBatches
 from krappy.records import batch
 from krappy.records.batch import BatchHeader
 
@@ -14,9 +15,9 @@ def sent(sequence: int, epoch: int = 0, id: int = 7) -> BatchHeader:
     return batch.read_header(data)
 
 
-def refused(*headers: BatchHeader, most: int = 10) -> RefusedBatches[int, str]:
+def refused(*headers: BatchHeader, partitions: int = 10) -> RefusedBatches[int, str]:
     """Each for a reason of its own: its sequence."""
-    made = RefusedBatches[int, str](lambda: most)
+    made = RefusedBatches[int, str](lambda: partitions)
     for header in headers:
         made.note(header.producer_id, header, str(header.base_sequence), 0.0)
     return made
@@ -69,6 +70,32 @@ def test_producers_wait_each_for_itself() -> None:
     assert len(made) == 1
 
 
-def test_the_oldest_are_forgotten() -> None:
-    made = refused(*(sent(0, id=id) for id in (7, 8, 9, 7)), most=2)
+def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_batches, "MANY", 2)
+    made = refused(*(sent(0, id=id) for id in (7, 8, 9, 7)), partitions=0)
     assert [made.find(id, sent(1, id=id), None, LATER) for id in (7, 8, 9)] == ["0", None, "0"]
+
+
+@pytest.mark.parametrize(("partitions", "kept"), [(MANY + 500, MANY + 500), (MOST + 500, MOST)])
+def test_but_one_producer_may_have_one_in_each_partition(partitions: int, kept: int) -> None:
+    made = RefusedBatches[int, str](lambda: partitions)
+    for each in range(kept):
+        made.note(each, sent(0), "refused", 0.0)
+    assert len(made) == kept
+    assert made.find(0, sent(1), None, LATER) == "refused"
+    made.note(kept, sent(0), "refused", 0.0)
+    assert len(made) == kept + 1 - kept // 10
+
+
+@pytest.mark.parametrize("first", [3, MAX_SEQUENCE])
+def test_the_log_may_have_what_was_refused(first: int) -> None:
+    """It was refused after it was appended, and what is behind it was not appended."""
+    second, third, fourth = ((first + each) & MAX_SEQUENCE for each in (1, 2, 3))
+    made, following = refused(sent(first), sent(second)), NextBatch(0, second)
+    assert made.find(7, sent(third), following, LATER) == str(first)
+    assert made.find(7, sent(fourth), following, LATER) == str(first)
+    assert made.find(7, sent(third), following, LATER) is None, "the second one was given up"
+
+
+def test_the_log_may_have_all_between() -> None:
+    assert refused(sent(3)).find(7, sent(6), NextBatch(0, 6), LATER) is None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy.core.refused_batches import MAX_SEQUENCE
+from krappy.core.refused_batches import MANY, MAX_SEQUENCE
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.idempotent import Idempotent, damaged
 from tests.kafka.raw import Raw, produce
@@ -33,6 +34,32 @@ def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
             assert producer.sent(known + each) == Code.KAFKA_STORAGE_ERROR
         assert [producer.sent(known + each) for each in range(4)] == [Code.NONE] * 4
         assert raw.values("t") == [b"%d" % each for each in range(known + 4)]
+
+
+def test_in_many_partitions_at_once(tmp_path: Path) -> None:
+    """Kafka's Java producer sends a batch for each partition in one request, and the next request beside it."""
+    folder, away, partitions = tmp_path / "data", tmp_path / "away", MANY + 5
+    with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
+        topic = {"name": "t", "num_partitions": partitions, "replication_factor": 1}
+        raw.ask(ApiKey.CREATE_TOPICS, {"topics": [topic], "timeout_ms": 60_000})
+        id = raw.new_producer_id()
+
+        def sent(sequence: int) -> set[int]:
+            data = batch.encode(
+                *([b"k"], [b"v"]), timestamps=1, producer_id=id, producer_epoch=0, base_sequence=sequence
+            )
+            body = produce("t", data)
+            body["topic_data"][0]["partition_data"] = [{"index": each, "records": data} for each in range(partitions)]
+            [found] = raw.ask(ApiKey.PRODUCE, body, 12)["responses"]
+            return {each["error_code"] for each in found["partition_responses"]}
+
+        folder.rename(away)
+        wait_until(lambda: bool(broker.events("data_folder_away")), "it is away")
+        assert sent(0) == {Code.KAFKA_STORAGE_ERROR}
+        away.rename(folder)
+        wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
+        assert sent(1) == {Code.KAFKA_STORAGE_ERROR}
+        assert [sent(each) for each in (0, 1)] == [{Code.NONE}] * 2
 
 
 def test_before_there_was_the_topic(raw: Raw) -> None:
