@@ -39,7 +39,8 @@ class Record(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as a consumer gets it. `deliveries` counts from 1; only a native group raises it."""
+    """One event as a consumer gets it. `deliveries` counts from 1; only a native group raises it. `leader_epoch`: of
+    its partition when it was written, -1: not known; after an unclean election another event may have its offset."""
 
     topic: str
     partition: int
@@ -49,6 +50,7 @@ class Event(NamedTuple):
     value: bytes | None
     headers: Headers = ()
     deliveries: int = 1
+    leader_epoch: int = -1
 
     @property
     def time(self) -> datetime:

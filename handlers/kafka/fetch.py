@@ -258,6 +258,8 @@ class Fetch:
     def _partition(self, wanted: Wanted, source: SourcePort, raw: Raw | None) -> Message:
         if source.gone is not None:
             raise source.gone
+        if error := wrong_epoch(source, wanted.asked["current_leader_epoch"]):  # its log may have been cut meanwhile
+            return self._refused(wanted, error)
         answer: Message = {
             "partition_index": wanted.asked["partition"],
             "error_code": 0,

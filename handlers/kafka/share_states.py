@@ -92,6 +92,7 @@ def _row(state: ShareState | KrappyError) -> Message:
         "start_offset": state.start,
         "state_batches": batches,
         "version": state.version,
+        "lineage": state.lineage,
     }
 
 
@@ -126,7 +127,7 @@ def _state(row: Message) -> ShareState:
         (each["first_offset"], each["last_offset"], each["delivery_state"], each["delivery_count"])
         for each in row["state_batches"]
     ]
-    leases = leases_of(row["start_offset"], batches)
+    leases = leases_of(row["start_offset"], batches, row["lineage"])
     return ShareState(row["state_epoch"], row["leader_epoch"], row["version"], leases)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
-from krappy.ports import AccessPort, GroupFacts, MemberPort, Range, SessionPort
+from krappy.ports import AccessPort, GroupFacts, MemberPort, Ranges, SessionPort
 from krappy.types import dead_letter_topic, text_id
 from krappy.waiting import Later
 from krappy.wire import messages
@@ -64,7 +64,9 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     grants += [Grant(Resource.TOPIC, name, Op.READ) for name in topics]
     grants += [Grant(Resource.TOPIC, name, Op.WRITE) for name in dead_letters]
     handle = session.add(Membership(member), grants)
-    return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends, topic_ids=ids)
+    return messages.ConsumerRegistered(
+        handle=handle, member=member.name, positions=positions, ends=ends, topic_ids=ids, takes_epochs=True
+    )
 
 
 def _check_dead_letters(access: AccessPort, topic: str) -> None:
@@ -109,9 +111,15 @@ def ended(session: SessionPort, handle: int) -> KrappyError:
 @serves(messages.Ack, needs=needs.group(Op.READ))
 def ack(session: SessionPort, request: messages.Ack) -> Later[messages.Acked] | Coroutine[Any, Any, messages.Acked]:
     member = _member(session, request.handle)
-    if len(request.ranges) > MANY:
-        return _in_parts(session, member, request.ranges, member.ack, messages.Acked())
-    return member.ack(request.ranges).map(lambda _: messages.Acked())
+    epochs = request.epochs
+    if epochs is not None and len(epochs) != len(request.ranges):
+        raise InvalidRequest(f"{len(epochs)} epochs of {len(request.ranges)} ranges", field="epochs")
+    ranges: Ranges = request.ranges
+    if epochs is not None:
+        ranges = [(*each, epoch) for each, epoch in zip(request.ranges, epochs, strict=True)]
+    if len(ranges) > MANY:
+        return _in_parts(session, member, ranges, member.ack, messages.Acked())
+    return member.ack(ranges).map(lambda _: messages.Acked())
 
 
 @serves(messages.Nack, needs=needs.group(Op.READ))
@@ -139,8 +147,8 @@ def extend(
 async def _in_parts(
     session: SessionPort,
     member: MemberPort,
-    ranges: Sequence[Range],
-    settle: Callable[[Sequence[Range]], Later[None] | None],
+    ranges: Ranges,
+    settle: Callable[[Ranges], Later[None] | None],
     answer: A,
 ) -> A:
     await member.in_parts(ranges, settle, session.pause)

@@ -2,7 +2,8 @@
 
 An ack is sent with others after LINGER, before the member's next poll, and when it leaves. It is sent again after a
 lost connection, under the member's new name: the broker accepts a late ack for events that no other member got in the
-meantime. An ack for an event that another member has by now does nothing, since that member acknowledges it.
+meantime. An ack for an event that another member has by now does nothing, since that member acknowledges it. Each names
+the leader epoch of its events: after an unclean election other events may have their offsets.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from krappy.wire import messages
 LINGER = 0.005  # seconds for which an ack waits for others
 MOST = 1000  # runs of events in one request
 Acknowledged = Event | EventBatch | Iterable[Event]
-_PARTITION, _OFFSET = itemgetter(0, 1), itemgetter(2)  # of an event
+_PLACE, _OFFSET = itemgetter(0, 1, 8), itemgetter(2)  # of an event: topic, partition, leader epoch
 Run = tuple[str, int, int, int]  # topic, partition, first offset, last offset: both inclusive
+EpochRun = tuple[Run, int]  # and the leader epoch of these events; -1: it is not known
 
 
 class Acks:
@@ -38,12 +40,13 @@ class Acks:
     ) -> None:
         self._link = link
         self._outdated = outdated
+        self.names_epochs = False  # whether the broker takes them
         self._runtime = link.runtime
         self._registered = registered
         self._events: list[Event] = []  # noted, and not sent yet
-        self._runs: list[Run] = []  # the same, of batches
-        self._left: dict[int, list[Run]] = {}  # parts of at most MOST runs, to be sent; they are numbered as noted
-        self._under_way: dict[int, list[Run]] = {}  # parts that were sent, and are not confirmed yet
+        self._runs: list[EpochRun] = []  # the same, of batches
+        self._left: dict[int, list[EpochRun]] = {}  # parts of at most MOST runs, to be sent; they are numbered as noted
+        self._under_way: dict[int, list[EpochRun]] = {}  # parts that were sent, and are not confirmed yet
         self._numbers = itertools.count()
         self._moved = self._runtime.signal()  # set when something under way is answered
         self._refused: KrappyError | None = None  # why acks were given up
@@ -190,7 +193,8 @@ class Acks:
                     return True
                 part = self._under_way[number] = self._left[number]
                 del self._left[number]
-            self._link.post(messages.Ack(handle, part), messages.Acked, answered, generation, patience)
+            request = ack_of(handle, part, self.names_epochs)
+            self._link.post(request, messages.Acked, answered, generation, patience)
         except BaseException as error:  # also a signal's: then the part is sent again
             answered(ConnectionLost(str(error)))
             if not isinstance(error, ConnectionLost | RequestTimeout):
@@ -199,13 +203,31 @@ class Acks:
         return True
 
 
-def runs(acknowledged: Acknowledged) -> list[Run]:
+def runs(acknowledged: Acknowledged) -> list[EpochRun]:
     """The events as runs of offsets without a gap."""
     if isinstance(acknowledged, EventBatch):
-        return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
+        batch = acknowledged
+        return [((batch.topic, batch.partition, *span), batch.leader_epoch) for span in batch.spans()]
     if isinstance(acknowledged, Event):
-        return [(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.offset)]
-    offsets: dict[tuple[str, int], list[int]] = {}
-    for at, some in groupby(acknowledged, _PARTITION):
+        event = acknowledged
+        return [((event.topic, event.partition, event.offset, event.offset), event.leader_epoch)]
+    offsets: dict[tuple[str, int, int], list[int]] = {}
+    for at, some in groupby(acknowledged, _PLACE):
         offsets.setdefault(at, []).extend(map(_OFFSET, some))
-    return [(*at, *span) for at, each in sorted(offsets.items()) for span in events.spans(sorted(set(each)))]
+    return [
+        ((topic, partition, *span), epoch)
+        for (topic, partition, epoch), each in sorted(offsets.items())
+        for span in events.spans(sorted(set(each)))
+    ]
+
+
+def ack_of(handle: int, some: Iterable[EpochRun], names_epochs: bool) -> messages.Ack:
+    """An Ack of these. Without `names_epochs` it has no such field: brokers of earlier versions do not know it."""
+    ranges, epochs = [], []
+    for run, epoch in some:
+        ranges.append(run)
+        epochs.append(epoch)
+    request = messages.Ack(handle, ranges, epochs)
+    if not names_epochs:
+        del request.epochs
+    return request

@@ -11,7 +11,7 @@ from operator import itemgetter, length_hint
 from typing import Any
 
 from krappy.records import batch as record_batch
-from krappy.records.batch import Columns
+from krappy.records.batch import BatchHeader, Columns
 from krappy.types import Event, Headers
 
 _event: Any = partial(tuple.__new__, Event)  # faster: Event's own `__new__` checks the number of fields
@@ -25,7 +25,7 @@ class EventBatch:
 
     Offsets ascend and may be a range. Timestamps are ms since the epoch. `headers` None: no event has any.
     `deliveries` counts from 1; only a group raises it. `append_time`: the broker set the timestamps
-    (message.timestamp.type=LogAppendTime), not the producers.
+    (message.timestamp.type=LogAppendTime), not the producers. `leader_epoch`: as of an `Event`.
     """
 
     topic: str
@@ -37,6 +37,7 @@ class EventBatch:
     headers: Sequence[Headers] | None = None
     deliveries: int = 1
     append_time: bool = False
+    leader_epoch: int = -1
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,6 +54,7 @@ class EventBatch:
             self.values,
             headers,
             repeat(self.deliveries),
+            repeat(self.leader_epoch),
             strict=False,
         )
         return list(map(_event, rows))
@@ -75,6 +77,7 @@ class EventBatch:
             None if self.headers is None else self.headers[first:last],
             self.deliveries,
             self.append_time,
+            self.leader_epoch,
         )
 
 
@@ -161,7 +164,7 @@ def read(topic: str, partition: int, records: bytes, first: int, end: int | None
         following = max(following, header.next_offset)
         if header.is_control or not header.count:
             continue
-        batch = _of(topic, partition, record_batch.decode(view), header.log_append_time)
+        batch = _of(topic, partition, record_batch.decode(view), header)
         if header.base_offset < first or (end is not None and header.next_offset > end):
             begin = bisect_left(batch.offsets, first)
             stop = len(batch) if end is None else bisect_left(batch.offsets, end)
@@ -213,9 +216,11 @@ def _join(batches: list[EventBatch]) -> EventBatch:
         list(chain.from_iterable(batch.values for batch in batches)),
         None if batches[0].headers is None else list(chain.from_iterable(batch.headers or () for batch in batches)),
         append_time=batches[0].append_time,
+        leader_epoch=batches[0].leader_epoch,
     )
 
 
-def _of(topic: str, partition: int, columns: Columns, append_time: bool) -> EventBatch:
+def _of(topic: str, partition: int, columns: Columns, header: BatchHeader) -> EventBatch:
     found = columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers
-    return EventBatch(topic, partition, *found, append_time=append_time)
+    epoch = header.leader_epoch
+    return EventBatch(topic, partition, *found, append_time=header.log_append_time, leader_epoch=epoch)

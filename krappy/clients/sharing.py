@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from krappy.clients import events
-from krappy.clients.acks import Acknowledged, Acks, runs
+from krappy.clients.acks import Acknowledged, Acks, ack_of, runs
 from krappy.clients.backoff import Backoff
 from krappy.clients.choice import Choice
 from krappy.clients.consuming import LEAST_PATIENCE, MAX_WAIT, Consuming
@@ -115,7 +115,7 @@ class Sharing(Consuming):
             self.close(deadline)
 
     def _part(self, patience: float) -> None:
-        unseen = [leased for batch in self.received.all() for leased in runs(batch)]
+        unseen = [leased for batch in self.received.all() for leased, _ in runs(batch)]
         request = messages.Unregister(self._handle, unseen, self._polls)
         with suppress(ConnectionLost, RequestTimeout):
             self._link.post(request, messages.Unregistered, lambda _: None, self._generation, patience)
@@ -232,6 +232,7 @@ class Sharing(Consuming):
             self._topic_ids.update(ids)
             self._handle, self._generation = answer.handle, generation
             self.member = answer.member
+            self._acks.names_epochs = answer.takes_epochs
             self._poll = None
             self._polls = 0
             self._end_leases()
@@ -394,16 +395,21 @@ class Sharing(Consuming):
         broker accepts a late ack for events that no other member got in the meantime, and answers LEASE_LOST for the
         others.
         """
-        ranges = runs(acknowledged)
-        if not ranges:
+        some = runs(acknowledged)
+        if not some:
             return
+        ranges = [run for run, _ in some]
         answer = {messages.Ack: messages.Acked, messages.Nack: messages.Nacked}.get(kind, messages.Extended)
         deadline = self._runtime.now() + self._link.timeout
         while True:
             generation = await self._registered(deadline)
             left = max(0.0, deadline - self._runtime.now())
             try:
-                await self._link.ask(kind(self._handle, ranges, **fields), answer, generation=generation, timeout=left)
+                if kind is messages.Ack:
+                    request = ack_of(self._handle, some, self._acks.names_epochs)
+                else:
+                    request = kind(self._handle, ranges, **fields)
+                await self._link.ask(request, answer, generation=generation, timeout=left)
                 return
             except ConnectionLost:
                 if self._link.closed or self._runtime.now() >= deadline:

@@ -61,12 +61,12 @@ class LogPeers(TransactionPeers, SharePeers):
         self._staged = PeerLinks(image, way, "krappy-staged", timeout_s=STAGED_PATIENCE_S)
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float
+        self, broker: int, wanted: Mapping[Place, tuple[int, int]], max_bytes: int, wait_s: float
     ) -> dict[Place, PeerRead | KrappyError]:
         topics: dict[bytes, list[Message]] = {}
-        for (at, topic_id), offset in wanted.items():
+        for (at, topic_id), (offset, epoch) in wanted.items():
             row = {"partition": at.partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
-            topics.setdefault(topic_id, []).append(row)
+            topics.setdefault(topic_id, []).append({**row, "current_leader_epoch": epoch})
         body = {
             "max_wait_ms": int(1000 * wait_s),
             "min_bytes": 1,
@@ -87,8 +87,8 @@ class LogPeers(TransactionPeers, SharePeers):
             for row in topic["partitions"]
         }
         return {
-            (at, topic_id): _read(broker, at, offset, found[topic_id, at.partition])
-            for (at, topic_id), offset in wanted.items()
+            (at, topic_id): _read(broker, at, *from_, found[topic_id, at.partition])
+            for (at, topic_id), from_ in wanted.items()
             if (topic_id, at.partition) in found
         }
 
@@ -111,14 +111,14 @@ class LogPeers(TransactionPeers, SharePeers):
             for at, row in found.items()
         }
 
-    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
-        asked = {"partition": at.partition, "current_leader_epoch": epoch, "leader_epoch": epoch - 1}
+    async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
+        asked = {"partition": at.partition, "current_leader_epoch": current, "leader_epoch": epoch}
         body = {"replica_id": CONSUMER, "topics": [{"topic": at.topic, "partitions": [asked]}]}
         answer = await self._read_from(broker, ApiKey.OFFSET_FOR_LEADER_EPOCH, body, CURRENT_EPOCH_SINCE)
         [row] = (row for topic in answer["topics"] for row in topic["partitions"])
         if row["error_code"]:
             raise _refusal(broker, at, row["error_code"])
-        return row["end_offset"] if row["end_offset"] >= 0 else None
+        return (row["leader_epoch"], row["end_offset"]) if row["end_offset"] >= 0 else None
 
     async def _read_from(self, broker: int, api_key: ApiKey, body: Message, least: int) -> Message:
         """Asks twice, if need be: the broker may have been started anew since this connection was used last."""
@@ -138,7 +138,7 @@ class LogPeers(TransactionPeers, SharePeers):
         return await _append(self._staged.to(broker), broker, at, topic_id, batch, STAGED_PATIENCE_S, PUBLISHER)
 
 
-def _read(broker: int, at: TopicPartition, offset: int, row: Message) -> PeerRead | KrappyError:
+def _read(broker: int, at: TopicPartition, offset: int, epoch: int, row: Message) -> PeerRead | KrappyError:
     if row["error_code"]:
         return _refusal(broker, at, row["error_code"])
     data = memoryview(row["records"] or b"")
@@ -149,6 +149,8 @@ def _read(broker: int, at: TopicPartition, offset: int, row: Message) -> PeerRea
         held = without(whole, aborted_in(whole, firsts)) if firsts else whole
     except CorruptBatch as error:
         return error
+    if any(header.leader_epoch > epoch for header in headers):  # of one who leads since: its log was cut meanwhile
+        return NotLeader(f"broker {broker} has events of {at} that are newer than leader epoch {epoch}")
     following = max([offset, *(header.next_offset for header in headers[-1:])])
     records = sum(header.count for header in headers)
     ends = row["last_stable_offset"], row["high_watermark"]

@@ -126,6 +126,7 @@ def _row(state: ShareState) -> Message:
         "state_epoch": state.state_epoch,
         "leader_epoch": state.leader_epoch,
         "version": state.version,
+        "lineage": state.lineage,
         "start_offset": state.start,
         "delivery_complete_count": state.complete,
         "state_batches": [
@@ -141,7 +142,8 @@ def _state(leader_epoch: int, row: Message) -> ShareState | KrappyError:
         for each in row["state_batches"]
     ]
     try:
-        return ShareState(row["state_epoch"], leader_epoch, row["version"], leases_of(row["start_offset"], batches))
+        leases = leases_of(row["start_offset"], batches, row["lineage"])
+        return ShareState(row["state_epoch"], leader_epoch, row["version"], leases)
     except Refused as error:
         return error
 

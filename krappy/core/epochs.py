@@ -32,6 +32,11 @@ class Epochs:
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
         self._known = tuple(known)
 
+    @property
+    def known(self) -> tuple[tuple[int, int], ...]:
+        """All pairs: another tuple after each change."""
+        return self._known
+
     def note(self, epoch: int, offset: int) -> None:
         """Notes the epoch of a batch at `offset`. An epoch below 0 is not known, and ignored."""
         if epoch >= 0 and (not self._known or epoch > self._known[-1][0]):

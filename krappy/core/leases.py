@@ -19,6 +19,8 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
   have been late, or have lost its connection, and still have done the work. An ack is refused only for events that
   another member holds, that are dead, or that were never leased.
 - Offsets that do not exist (removed by the cleaner or retention) are settled as soon as a read of the log shows it.
+- What is settled is so in one history of the log, that of `lineage`. Where a log has another one, `cut` takes the state
+  back, and an ack for an event of before is refused.
 - Memory is bounded: beyond `window` unsettled events or about `MAX_RUNS` runs, no fresh events are leased.
 """
 
@@ -27,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
+from krappy.core.lineage import Lineage, split_lineage, with_lineage
 from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Span
 
 WINDOW = 20_000  # unsettled events
@@ -37,13 +40,15 @@ _VERSION = 1
 class LogSlice(NamedTuple):
     """The events of the log from offset `start` to before `end`: exactly those in `spans`, which ascend.
 
-    `keys`: with key order, a token for the key of each of these events, None for an event without a key.
+    `keys`: with key order, a token for the key of each of these events, None for an event without a key. `epochs`: the
+    leader epochs of these events and of later ones, ascending, each with an offset behind all events of earlier ones.
     """
 
     start: int
     end: int
     spans: Sequence[Span]
     keys: Sequence[Hashable | None] | None = None
+    epochs: Sequence[tuple[int, int]] = ()
 
 
 class Lease(NamedTuple):
@@ -69,6 +74,7 @@ class Leases:
         self._counts = [0, 0, 0, 0]  # events by state
         self.due: int | None = None  # when the next lease or delay ends (ms), or earlier; None: there is none
         self.buried = 0  # events that went to the dead-letter topic
+        self.lineage = Lineage()  # of the events before `frontier`, as far as it is known
 
     # --- how it stands
 
@@ -149,7 +155,11 @@ class Leases:
         self.expire(now)
         self.settle_missing(log)
         due = now + lease_ms
+        before = self.frontier
         got = self._lease(member, due, log, max_records, alone, set() if mine is None else mine)
+        for epoch, first in log.epochs:
+            if max(first, before) < self.frontier:
+                self.lineage.note(epoch, max(first, before))
         if got:
             self._alarm(due)
         return got
@@ -245,9 +255,20 @@ class Leases:
 
     # --- what a member says
 
-    def ack(self, member: str, first: int, last: int) -> list[Span]:
+    def ack(self, member: str, first: int, last: int, epoch: int = -1) -> list[Span]:
         """Settles these events. Returns those that it can't: another member has them, or they are dead, or were never
-        leased."""
+        leased. `epoch`: their leader epoch, if it is known; events of other ones have come in their place."""
+        others = self.lineage.others(epoch, first, last) if epoch >= 0 else []
+        if not others:
+            return self._ack(member, first, last)
+        lost, at = list[Span](), first
+        for low, high in [*others, (last + 1, last + 1)]:
+            lost += self._ack(member, at, low - 1) if at < low else []
+            lost += [(low, high)] if low <= last else []
+            at = high + 1
+        return lost
+
+    def _ack(self, member: str, first: int, last: int) -> list[Span]:
         lost: list[Span] = []
         for run in self._runs.between(first, last):
             if run.member == member or (run.deliveries and run.state in (WAITING, DELAYED)):
@@ -395,14 +416,16 @@ class Leases:
         """To be called when the log begins at `start`: all events below are settled, leased or not."""
         if start > self.floor:
             self._settle_all(self.floor, start - 1)
-            self.frontier = max(self.frontier, start)
+            if start > self.frontier:
+                self.frontier, self.lineage = start, Lineage()
 
     def cut(self, end: int) -> None:
-        """To be called when the log ends at `end` because a loss of power took its tail: events from there on count as
-        never leased."""
+        """To be called when the log has lost its events from `end` on, by an unclean election or a loss of power: those
+        that are there now, or will be, count as never leased."""
         if end < self.frontier:
             self._settle_all(end, self.frontier)
             self.frontier = end
+            self.lineage.cut(end)
 
     def _settle_all(self, first: int, last: int) -> None:
         for run in self._runs.between(first, last):
@@ -410,7 +433,7 @@ class Leases:
 
     def reset(self, offset: int) -> None:
         """Settles everything below `offset`, and nothing from there on; leases and delivery counts are forgotten."""
-        self.frontier = offset
+        self.frontier, self.lineage = offset, Lineage()
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]
         self.due = None
@@ -420,7 +443,8 @@ class Leases:
 
     def dump(self, ahead_ms: int = 0) -> list[int]:
         """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
-        run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once).
+        run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once). If
+        leader epochs are known, these come first (`with_lineage`).
 
         Members are left out, so this is a few numbers, however many there are. `ahead_ms`: added to these times, for a
         clock that is ahead by so much.
@@ -436,15 +460,19 @@ class Leases:
                 flat += (run.first - end, len(run), run.deliveries, due)
                 last_run = run.deliveries, due
             end = run.last + 1
-        return flat
+        return with_lineage(self.lineage.dump(), flat)
 
     @classmethod
     def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
         """The state that `dump` gave, after a restart. Raises ValueError for anything else."""
+        epochs, flat = split_lineage(flat)
         if len(flat) % 4 != 3 or flat[0] != _VERSION or min(flat) < 0:
             raise ValueError("not the state of a group's partition")
         leases = cls(flat[1], max_deliveries=max_deliveries, window=window)
         leases.buried = flat[2]
+        leases.lineage = Lineage.load(epochs)
+        if epochs and epochs[-1] >= leases.frontier:
+            raise ValueError("not the state of a group's partition: leader epochs beyond its frontier")
         end = 0
         for at in range(3, len(flat), 4):
             gap, length, deliveries, due = flat[at : at + 4]

@@ -19,6 +19,7 @@ from krappy.ports.gateway import GatewayPort as GatewayPort
 from krappy.ports.gateway import PartitionTold as PartitionTold
 from krappy.ports.groups import MOST_LEASES as MOST_LEASES
 from krappy.ports.groups import DescribedGroup as DescribedGroup
+from krappy.ports.groups import EpochRange as EpochRange
 from krappy.ports.groups import GroupFacts as GroupFacts
 from krappy.ports.groups import GroupMember as GroupMember
 from krappy.ports.groups import GroupPolled as GroupPolled
@@ -34,6 +35,7 @@ from krappy.ports.groups import MemberPort as MemberPort
 from krappy.ports.groups import Position as Position
 from krappy.ports.groups import PositionFacts as PositionFacts
 from krappy.ports.groups import Range as Range
+from krappy.ports.groups import Ranges as Ranges
 from krappy.ports.groups import ShareConnectionPort as ShareConnectionPort
 from krappy.ports.groups import ShareLeasesPort as ShareLeasesPort
 from krappy.ports.groups import SharePosition as SharePosition

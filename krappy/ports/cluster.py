@@ -106,10 +106,10 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
     """And for what they keep of share groups; and appends to logs that they lead, and reads them."""
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float
+        self, broker: int, wanted: Mapping[Place, tuple[int, int]], max_bytes: int, wait_s: float
     ) -> Mapping[Place, PeerRead | KrappyError]:
         """Fetch: what each of these partitions has from an offset on, at most `max_bytes` each, or a batch. Waits
-        `wait_s` until one has something."""
+        `wait_s` until one has something. `wanted`: (offset, leader epoch): NotLeader if it leads in another one."""
 
     async def offsets_at(
         self, broker: int, partitions: Iterable[TopicPartition], timestamp: int
@@ -117,9 +117,9 @@ class LogPeersPort(TransactionPeersPort, SharePeersPort, Protocol):
         """ListOffsets: in each of these the offset of the first event at or after a time (ms), -1 if there is none;
         for the time -1 the last stable offset."""
 
-    async def start_of_epoch(self, broker: int, at: TopicPartition, epoch: int) -> int | None:
-        """OffsetForLeaderEpoch: where the events begin that this leader has taken in its epoch; None: it does not know.
-        Raises NotLeader, BrokerError."""
+    async def end_of_epoch(self, broker: int, at: TopicPartition, current: int, epoch: int) -> tuple[int, int] | None:
+        """OffsetForLeaderEpoch, of who leads in epoch `current`: (the highest leader epoch up to `epoch` that it has,
+        the offset behind its events); None: it does not know. Raises NotLeader, BrokerError."""
 
     async def append(self, broker: int, at: TopicPartition, topic_id: bytes, batch: bytes) -> None:
         """Produce, with acks=all: returns once the batch is committed. Raises as above, and BrokerError."""

@@ -15,7 +15,7 @@ from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange
 from krappy.ports.cluster import PeerRead, Place
 from krappy.types import TopicPartition
 
-LEADER = 2
+LEADER, EPOCH = 2, 5
 
 
 class Leader:
@@ -34,14 +34,15 @@ class Leader:
         return dict.fromkeys(partitions, self.logs[self.named][1])
 
     async def fetch(
-        self, broker: int, wanted: Mapping[Place, int], max_bytes: int, wait_s: float
+        self, broker: int, wanted: Mapping[Place, tuple[int, int]], max_bytes: int, wait_s: float
     ) -> Mapping[Place, PeerRead | KrappyError]:
         self.requests += 1
-        found = {place: self._read(place, offset) for place, offset in wanted.items()}
+        found = {place: self._read(place, *each) for place, each in wanted.items()}
         await trio.sleep(wait_s)
         return found
 
-    def _read(self, place: Place, offset: int) -> PeerRead | KrappyError:
+    def _read(self, place: Place, offset: int, epoch: int) -> PeerRead | KrappyError:
+        assert epoch == EPOCH
         if place[1] not in self.logs:
             return NotLeader("it does not know this topic")
         start, end = self.logs[place[1]]
@@ -52,7 +53,7 @@ class Leader:
 
 class World:
     def __init__(self, nursery: trio.Nursery, leader: Leader, count: int = 1) -> None:
-        state = SimpleNamespace(leader=LEADER, isr=(LEADER,))
+        state = SimpleNamespace(leader=LEADER, isr=(LEADER,), leader_epoch=EPOCH)
         image = SimpleNamespace(partitions=[SimpleNamespace(state=state)] * count)
         self.topic = SimpleNamespace(name="t", id=b"new", count=count, local={}, image=image)
         self.looks = 0

@@ -15,7 +15,7 @@ import krappy
 from krappy import blocking
 from krappy.broker.groups.member import Member
 from krappy.clients import sharing
-from krappy.clients.acks import runs
+from krappy.clients.acks import ack_of, runs
 from krappy.clients.link import Link
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, LeaseLost, StorageError
 from krappy.types import Event
@@ -349,11 +349,19 @@ async def test_who_was_quick_gets_the_next_events_ahead(
         assert await floor(client, topic) == 60
 
 
+def test_events_of_two_leader_epochs_are_in_two_runs() -> None:
+    some = [Event("a", 0, offset, 0, None, None, leader_epoch=epoch) for offset, epoch in ((1, 3), (2, 3), (2, 4))]
+    request = ack_of(7, runs(some), names_epochs=True)
+    assert (request.ranges, request.epochs) == ([("a", 0, 1, 2), ("a", 0, 2, 2)], [3, 4])
+    assert b"epochs" in request.frame(1)
+    assert b"epochs" not in ack_of(7, runs(some), names_epochs=False).frame(1), "earlier brokers refuse it"
+
+
 def test_runs_of_events_in_any_order() -> None:
     def event(topic: str, partition: int, offset: int) -> Event:
         return Event(topic, partition, offset, 0, None, None)
 
     mixed = [event("b", 1, 3), event("a", 0, 7), event("b", 1, 1), event("a", 1, 8), event("b", 1, 2)]
     mixed += [event("b", 1, 2), event("b", 1, 9)]
-    assert runs(mixed) == [("a", 0, 7, 7), ("a", 1, 8, 8), ("b", 1, 1, 3), ("b", 1, 9, 9)]
+    assert [run for run, _ in runs(mixed)] == [("a", 0, 7, 7), ("a", 1, 8, 8), ("b", 1, 1, 3), ("b", 1, 9, 9)]
     assert runs([]) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -17,9 +17,9 @@ from krappy import SnapshotEnd, blocking
 from krappy.blocking import Consumer
 from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from krappy.core.cluster.coordinators import partition_of
-from krappy.errors import KrappyError, OffsetOutOfRange
+from krappy.errors import KrappyError, LeaseLost, OffsetOutOfRange
 from krappy.records import batch
-from krappy.types import Entry
+from krappy.types import Entry, Event
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_share_groups import leader_of, make_ready, set_everywhere
@@ -32,6 +32,7 @@ FIRST, LOST, THIRD = 1, 2, 3  # the leader that dies; who lacks events, and lead
 KEPT, GONE, NEW = 20, 10, 5  # events that both have, that only the first one has, and that come in their place
 TABLE = dict.fromkeys(map(str, range(KEPT)), "kept")  # of the first ones
 _numbers = count(1)
+Order = Literal["none", "key"]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,7 @@ class Scene(NamedTuple):
 def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
     """It is healed at the end. Each broker leads internal partitions again."""
     found = Scene.made(cluster)
+    before = {index: each.replicas for index, each in cluster.partitions(SHARES).items()}
     for topic in (OFFSETS, SHARES):
         cluster.until_in_sync(topic)
         cluster.spread(topic)
@@ -137,6 +139,9 @@ def scene(cluster: ClusterProcesses) -> Iterator[Scene]:
         yield found
     finally:
         found.heal()
+        moved = {index for index, each in cluster.partitions(SHARES).items() if each.replicas != before[index]}
+        if moved:
+            reassign(cluster, SHARES, {index: before[index] for index in moved})
 
 
 @pytest.mark.parametrize("coordinator", [LOST, THIRD])
@@ -157,6 +162,55 @@ def test_groups_get_what_comes_in_place_of_lost_events(cluster: ClusterProcesses
             assert take(reader, NEW) == {b"new"}
         with consumer(client, made.topic, idle) as other:
             assert take(other, NEW) == {b"new"}
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+@pytest.mark.parametrize("coordinator", [LOST, THIRD])
+def test_groups_get_all_of_a_log_that_has_grown_beyond_them(
+    cluster: ClusterProcesses, coordinator: int, order: Order
+) -> None:
+    """The new log is longer than the old one was before they look again, or while a member polls all the time."""
+    new = list(range(KEPT, KEPT + GONE + NEW))
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
+        busy, idle, fresh = (made.name_at(SHARES, THIRD) for _ in range(3))
+        with consumer(client, made.topic, busy, order=order) as reader:
+            take(reader, KEPT)
+            made.write_alone()
+            take(reader, GONE)
+            with consumer(client, made.topic, idle, order=order) as other:
+                take(other, KEPT + GONE)
+            with consumer(client, made.topic, fresh, start="latest", order=order):
+                pass  # it has read nothing, and gets what comes from now on
+            with polling(reader) as got:
+                made.lose()
+                write(cluster, made.topic, GONE + NEW, b"new")
+                if coordinator == LOST:
+                    move(cluster, SHARES, busy, idle, fresh)
+                wait_until(lambda: len(got) >= len(new), "all of it", LONG_S)
+        assert {each.value for each in got} == {b"new"}
+        assert sorted({each.offset for each in got}) == new
+        for group in (idle, fresh):
+            with consumer(client, made.topic, group, order=order) as other:
+                assert [each.offset for each in taken(other, len(new))] == new
+
+
+def test_an_ack_for_a_lost_event_is_none_for_the_one_in_its_place(cluster: ClusterProcesses) -> None:
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
+        group = made.name_at(SHARES, THIRD)
+        with consumer(client, made.topic, group) as reader:
+            take(reader, KEPT)
+            made.write_alone()
+            lost = polled(reader, GONE)
+            made.lose()
+            write(cluster, made.topic, GONE + NEW, b"new")
+            new = polled(reader, GONE + NEW)
+            assert {each.leader_epoch for each in lost} != {each.leader_epoch for each in new}
+            assert {each.offset for each in lost} < {each.offset for each in new}
+            with pytest.raises(LeaseLost):
+                reader.ack(lost, wait=True)
+            reader.ack(new[-NEW:], wait=True)
+        with consumer(client, made.topic, group) as other:
+            assert [each.offset for each in taken(other, GONE)] == list(range(KEPT, KEPT + GONE))
 
 
 def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:
@@ -186,24 +240,28 @@ def test_no_lost_event_comes_from_what_a_coordinator_has_read_ahead(cluster: Clu
         take(reader, 1)
         made.lose()
         write(cluster, made.topic, GONE, b"new")
-        assert take(reader, GONE - 1) == {b"new"}
+        assert take(reader, GONE) == {b"new"}
 
 
 def move(cluster: ClusterProcesses, internal: str, *groups: str) -> None:
     """Makes the broker that leads the topic then the coordinator of these groups, too."""
     indexes = {partition_of(group, len(cluster.partitions(internal))) for group in groups}
-    rows = [{"partition_index": index, "replicas": [LOST, THIRD]} for index in indexes]
+    reassign(cluster, internal, {index: [LOST, THIRD] for index in indexes})
+    elect(cluster, internal, indexes)
+    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG_S)
+
+
+def reassign(cluster: ClusterProcesses, topic: str, replicas: Mapping[int, list[int]]) -> None:
+    rows = [{"partition_index": index, "replicas": some} for index, some in replicas.items()]
     with cluster.asked(LOST) as raw:
-        moves = {"timeout_ms": 30_000, "topics": [{"name": internal, "partitions": rows}]}
+        moves = {"timeout_ms": 30_000, "topics": [{"name": topic, "partitions": rows}]}
         raw.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, moves)
 
     def replicated() -> bool:
-        found = cluster.partitions(internal)
-        return all(sorted(found[index].isrs) == [LOST, THIRD] for index in indexes)
+        found = cluster.partitions(topic)
+        return all(sorted(found[index].isrs) == sorted(some) for index, some in replicas.items())
 
     wait_until(replicated, "they are moved", LONG_S)
-    elect(cluster, internal, indexes)
-    wait_until(lambda: {leader_of(cluster, internal, group) for group in groups} == {LOST}, "it coordinates", LONG_S)
 
 
 def elect(cluster: ClusterProcesses, topic: str, indexes: Collection[int]) -> None:
@@ -213,7 +271,8 @@ def elect(cluster: ClusterProcesses, topic: str, indexes: Collection[int]) -> No
         raw.ask(ApiKey.ELECT_LEADERS, {"timeout_ms": 30_000, **body})
 
 
-def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterProcesses) -> None:
+@pytest.mark.parametrize("more", [NEW, GONE + NEW])
+def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterProcesses, more: int) -> None:
     with scene(cluster) as made:
         group = made.name_at(SHARES, THIRD)
         with cluster.asked(THIRD) as raw:
@@ -222,8 +281,8 @@ def test_a_share_group_gets_what_comes_in_place_of_lost_events(cluster: ClusterP
         made.write_alone()
         assert made.share(group) == list(range(KEPT, KEPT + GONE))
         made.lose()
-        write(cluster, made.topic, NEW, b"new")
-        assert made.share(group) == list(range(KEPT, KEPT + NEW))
+        write(cluster, made.topic, more, b"new")
+        assert made.share(group) == list(range(KEPT, KEPT + more))
 
 
 def test_the_table_that_a_broker_has_made_of_lost_events_is_given_to_nobody(cluster: ClusterProcesses) -> None:
@@ -283,34 +342,70 @@ def test_a_watch_that_goes_on_late_ends_too(cluster: ClusterProcesses) -> None:
             next(changes)
 
 
-def consumer(client: blocking.Client, topic: str, group: str, max_records: int = 100) -> Consumer:
-    return client.consumer(topic, group=group, start="earliest", max_records=max_records)
+def consumer(
+    client: blocking.Client,
+    topic: str,
+    group: str,
+    max_records: int = 100,
+    start: Literal["earliest", "latest"] = "earliest",
+    order: Order = "none",
+) -> Consumer:
+    return client.consumer(topic, group=group, start=start, order=order, max_records=max_records)
+
+
+@contextlib.contextmanager
+def polling(consumer: Consumer) -> Iterator[list[Event]]:
+    """Meanwhile it polls all the time. Gives what it has got, and has acknowledged."""
+    got: list[Event] = []
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            got.extend(taken(consumer, 0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield got
+    finally:
+        over.set()
+        thread.join(LONG_S)
 
 
 def read(consumer: Consumer, count: int) -> set[bytes | None]:
     """The values of so many events."""
-    values: list[bytes | None] = []
-
-    def look() -> bool:
-        values.extend(each.value for each in consumer.poll(1))
-        return len(values) >= count
-
-    wait_until(look, f"{count} events", LONG_S)
-    assert len(values) == count
-    return set(values)
+    events = polled(consumer, count)
+    assert len(events) == count
+    return {each.value for each in events}
 
 
 def take(consumer: Consumer, count: int) -> set[bytes | None]:
     """The values of so many events, which are acknowledged durably."""
-    values: list[bytes | None] = []
+    return {each.value for each in taken(consumer, count)}
+
+
+def polled(consumer: Consumer, count: int) -> list[Event]:
+    """So many events."""
+    found: list[Event] = []
 
     def look() -> bool:
-        events = consumer.poll(1)
-        if events:
-            consumer.ack(events, wait=True)
-        values.extend(each.value for each in events)
-        return len(values) >= count
+        found.extend(consumer.poll(1))
+        return len(found) >= count
 
     wait_until(look, f"{count} events", LONG_S)
-    assert len(values) == count
-    return set(values)
+    return found
+
+
+def taken(consumer: Consumer, count: int) -> list[Event]:
+    """So many events, which are acknowledged durably."""
+    found: list[Event] = []
+
+    def look() -> bool:
+        events = [*consumer.poll(1)]
+        with contextlib.suppress(LeaseLost):  # their log was cut meanwhile
+            consumer.ack(events, wait=True)
+        found.extend(events)
+        return len(found) >= count
+
+    wait_until(look, f"{count} events", LONG_S)
+    return found

@@ -396,7 +396,12 @@ TestKeyedPartition.settings = SETTINGS
 
 
 @pytest.mark.parametrize(
-    "state", [[], [1], [2, 0, 0], [1, 5, 0, 0, 6, 1, 0], [1, 5, 0, 0, 0, 1, 0], [1, 5], [1, -1, 0]]
+    "state",
+    [
+        *([], [1], [2, 0, 0], [1, 5, 0, 0, 6, 1, 0], [1, 5, 0, 0, 0, 1, 0], [1, 5], [1, -1, 0]),
+        *([3], [3, 0], [3, 0, 1, 5, 0], [3, 3, 7], [3, 3, 0, 7, 0, 1], [3, -2, 1, 5, 0], [3, 1, 7, 1, 5, 0]),
+        *([3, 3, 0, 7, 5, 1, 5, 0], [3, 3, 2, 7, 1, 1, 5, 0], [3, 5, 0, 7, 1, 7, 2, 1, 5, 0]),
+    ],
 )
 def test_state_that_nothing_wrote_is_refused(state: list[int]) -> None:
     with pytest.raises(ValueError, match="not the state"):
@@ -409,3 +414,25 @@ def test_a_lease_costs_by_the_run_and_not_by_the_event() -> None:
     assert got == [Lease(0, 10**8 - 1, 1)]
     assert leases.ack("g_0", 5, 10**8 - 1) == []
     assert leases.dump() == [1, 10**8, 0, 0, 5, 1, 0]
+
+
+def test_the_last_leader_epochs_are_kept_and_where_the_first_one_began() -> None:
+    leases = Leases(0, max_deliveries=3)
+    leases.lease(0, "g_0", 1, LogSlice(0, 60, [(0, 59)], epochs=[(epoch, 10 * epoch) for epoch in range(1, 7)]), 55)
+    assert leases.dump() == [3, 9, 10, 2, 20, 3, 30, 4, 40, 5, 50, 1, 55, 0, 0, 55, 1, 0]
+    assert Leases.load(leases.dump(), max_deliveries=3).dump() == leases.dump()
+    leases.cut(35)
+    assert leases.dump() == [3, 5, 10, 2, 20, 3, 30, 1, 35, 0, 0, 35, 1, 0]
+    leases.trim(36)
+    assert leases.dump() == [1, 36, 0], "what it has not read has no epoch"
+
+
+def test_an_ack_settles_no_event_of_another_leader_epoch() -> None:
+    leases = Leases(0, max_deliveries=3)
+    leases.lease(0, "g_0", 1_000, LogSlice(0, 60, [(0, 59)], epochs=[(1, 0), (2, 20), (4, 40)]), 60)
+    assert leases.ack("g_0", 15, 45, epoch=2) == [(15, 19), (40, 45)]
+    assert [(run.first, run.last) for run in leases.runs()] == [(0, 19), (40, 59)]
+    assert leases.ack("g_0", 0, 19, epoch=3) == [(0, 19)]
+    assert leases.ack("g_0", 10, 70, epoch=-1) == [(60, 70)]
+    assert leases.ack("g_0", 0, 9, epoch=1) == []
+    assert leases.unsettled == 0

@@ -49,6 +49,7 @@ REQUESTS: dict[tuple[str, str], Make] = {
     ("ConsumerRegistration", "positions"): lambda h: m.ConsumerRegistration(["t"], positions=POSITIONS),
     ("ConsumerRegistration", "epochs"): lambda h: m.ConsumerRegistration(["t"], positions=POSITIONS, epochs=POSITIONS),
     ("Ack", "ranges"): lambda h: m.Ack(h.member, RANGES),
+    ("Ack", "epochs"): lambda h: m.Ack(h.member, RANGES, [at % 2 for at in range(len(RANGES))]),
     ("Nack", "ranges"): lambda h: m.Nack(h.member, RANGES),
     ("Extend", "ranges"): lambda h: m.Extend(h.member, RANGES, 1000),
     ("Unregister", "unseen"): lambda h: m.Unregister(h.member, unseen=RANGES),

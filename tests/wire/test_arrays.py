@@ -52,6 +52,7 @@ def parts(hint: Any) -> Iterator[Any]:
 # Why an array of a request is no set. New arrays must be marked `Once`, or be listed here with their reason.
 NOT_ONCE = {
     ("Ack", "ranges"): "ranges may overlap: the group settles each event once",
+    ("Ack", "epochs"): "one for each range",
     ("Nack", "ranges"): "as in Ack",
     ("Extend", "ranges"): "as in Ack",
     ("Unregister", "unseen"): "as in Ack",

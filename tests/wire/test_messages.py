@@ -47,7 +47,7 @@ REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
         3,
         {"handle": 1, "partition": 2, "records": b"\x00" * 300, "expect": [[0, 5]]},
     ),
-    (m.Ack(1, [("t", 0, 1, 2)]), 4, {"handle": 1, "ranges": [["t", 0, 1, 2]]}),
+    (m.Ack(1, [("t", 0, 1, 2)], [7]), 4, {"handle": 1, "ranges": [["t", 0, 1, 2]], "epochs": [7]}),
     (m.Get("t", b""), 5, {"topic": "t", "key": b"", "partition": None, "min_offset": None, "among": None}),
     (
         m.MultiGet("t", [b"a", b"b"], 0, among=3),

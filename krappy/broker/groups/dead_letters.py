@@ -104,16 +104,18 @@ class Undertaker:
     async def _bury_all(self, shared: SharedPartition) -> None:
         """Publishes all events that are dead now. Those that the topic refuses stay dead. Raises the last error."""
         trouble: KrappyError | None = None
-        shared.trim()
         at = 0
         while not self._closing.is_set() and not shared.gone:
+            await shared.find()
             graves = [grave for grave in shared.leases.graves() if grave.last >= at]
             if not graves:
                 break
             target = await self._topic(shared)
-            at = max(at, graves[0].first)
+            at, log = max(at, graves[0].first), shared.log
             span = await shared.partition.read(at, READ, max_records=AT_A_TIME)
-            read = await large.opened(partial(Read, at, span, keys=False, inline=False))
+            read = await large.opened(partial(Read, at, span, keys=False, log=log, inline=False))
+            if read.log != shared.log or not shared.is_found:
+                continue  # an election came between: what it has read may be lost
             trouble = await self._bury_some(shared, read, target) or trouble
             at = max(at + 1, read.end)
         if trouble is not None:
@@ -124,7 +126,7 @@ class Undertaker:
         twice. Gives the last error."""
         trouble: KrappyError | None = None
         under_way: list[tuple[int, Later[StoredAt] | Later[None]]] = []
-        size = 0
+        size, cuts = 0, shared.cuts
         try:
             for piece, _ in group_reads.touching(read.pieces, shared.leases.graves()):
                 if self._closing.is_set():
@@ -133,6 +135,8 @@ class Undertaker:
                 # Not the graves of before: a group that was reset meanwhile delivers its events anew.
                 for _, some in group_reads.touching([piece], shared.leases.graves()):
                     for row, grave in _rows(columns, some):
+                        if read.log != shared.log or not shared.is_found:
+                            break
                         record = _record(shared, columns, row, grave)
                         offset = columns.offsets[row]
                         place = (offset if record.key is None else home_for(record.key, target.count)) % target.count
@@ -145,10 +149,11 @@ class Undertaker:
                         except KrappyError as error:
                             trouble = error
                         if size > READ:
-                            trouble = await _settle(shared, under_way) or trouble
+                            trouble = await _settle(shared, under_way, cuts) or trouble
                             size = 0
-            trouble = await _settle(shared, under_way) or trouble
-            shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
+            trouble = await _settle(shared, under_way, cuts) or trouble
+            if read.log == shared.log and shared.is_found:
+                shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
         finally:
             shared.changed()
             shared.group.stir(shared)
@@ -203,9 +208,10 @@ def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Leas
 
 
 async def _settle(
-    shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt] | Later[None]]]
+    shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt] | Later[None]]], cuts: int
 ) -> KrappyError | None:
-    """Waits for these publishes, and settles the events, except for refused ones. Gives the last error."""
+    """Waits for these publishes, and settles the events, except for refused ones. Gives the last error. `cuts`: how
+    often the position had gone back when they were read: since then, others may have their offsets."""
     trouble: KrappyError | None = None
     for offset, later in under_way:
         try:
@@ -213,7 +219,8 @@ async def _settle(
         except KrappyError as error:
             trouble = error
         else:
-            shared.leases.bury(offset, offset)
+            if shared.cuts == cuts:
+                shared.leases.bury(offset, offset)
     under_way.clear()
     return trouble
 

@@ -8,12 +8,14 @@ asked for by itself.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
+from krappy.core.lineage import Lineage
 from krappy.errors import ConnectionLost, KrappyError, NotLeader, OffsetOutOfRange, RequestTimeout, UnknownTopic
 from krappy.types import Span, TopicPartition
 from krappy.waiting import Signal
@@ -30,6 +32,7 @@ LATEST = -1  # as a time
 WAIT_S = 0.5  # for which a leader holds a request
 PAUSE_S = 0.5  # after a failure
 SHORT_S = 0.05  # after an answer without events, which a leader short of memory gives
+ANSWERS = 6  # about leader epochs
 NEWS = 128 << 10  # bytes that are asked for of each partition
 MOST_NEWS = 4 << 20  # bytes of all partitions that are kept; the oldest give way
 
@@ -49,7 +52,9 @@ class _Heard(Signal):
 
 
 class DistantPartition:
-    """As much of a partition as groups need. Its offsets are those that its leader told last; -1: nothing is known."""
+    """As much of a partition as groups need. Its offsets are those that its leader told last; -1: nothing is known. A
+    leader tells of its events only in the leader epoch that this broker knows: in another one, other events may have
+    their offsets."""
 
     offline = ""
     role = Role.FOLLOWER
@@ -64,6 +69,7 @@ class DistantPartition:
         self.moved = _Heard(lambda: owner.follow(self.leader))
         self.next = -1  # from where news are asked for; -1: its leader has to be asked for its ends first
         self.due = 0.0  # when the leader may be asked again, on trio's clock
+        self.told = -1  # in which leader epoch its news, and the offset that they are asked from, were told
         self._news = Span(b"", -1, 0)  # that came last
         self._since = -1  # their first offset; -1: there are none
 
@@ -105,7 +111,7 @@ class DistantPartition:
         """The news, if they begin at `offset`. Raises BlockingIOError: its leader has to be asked."""
         if self.gone is not None:
             raise self.gone
-        if offset != self._since:
+        if offset != self._since or self.told != self.leader_epoch:
             raise BlockingIOError
         return self._news
 
@@ -113,10 +119,8 @@ class DistantPartition:
         """Committed batches from the one with `offset` on, without aborted events; there may be none yet. Raises
         OffsetOutOfRange and `gone`; NotLeader: its leader can't be asked. Then it has nothing to read until that is
         heard of again."""
-        if self.gone is not None:
-            raise self.gone
-        if offset == self._since:
-            return self._news
+        with suppress(BlockingIOError):
+            return self.read_now(offset, max_bytes)
         try:
             found = await self._owner.read(self, offset, max_bytes)
         except KrappyError as error:
@@ -136,10 +140,39 @@ class DistantPartition:
         self.start_offset, self.last_stable_offset = found.start, found.last_stable
         self.readable_end = found.high_watermark
 
-    async def start_of_epoch(self) -> int:
-        """Where the events begin that its leader has taken since it leads. Raises as `read`."""
-        start = await self._owner.start_of_epoch(self)
-        return self.readable_end if start is None else start
+    async def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int]:
+        """As of a partition. Raises as `read`."""
+        current = self.leader_epoch
+        if epoch >= 0:
+            found = await self._owner.end_of_epoch(self, current, min(epoch, current))
+            if found is None:
+                raise NotLeader(f"{self}: its leader does not tell its leader epochs")
+            return found
+        try:
+            await self._owner.read(self, position, 1)
+            return epoch, position
+        except OffsetOutOfRange:
+            await self.look()
+        if position < self.start_offset:
+            return epoch, position
+        found = await self._owner.end_of_epoch(self, current, current - 1)
+        return epoch, self.readable_end if found is None else found[1]
+
+    async def lineage(self, position: int) -> Lineage:
+        """The last leader epochs of the events before this offset, those that its leader tells in a few answers. Raises
+        as `read`."""
+        current = epoch = self.leader_epoch
+        pairs: list[tuple[int, int]] = []
+        for _ in range(ANSWERS):
+            before = await self._owner.end_of_epoch(self, current, epoch - 1) if epoch else (-1, 0)
+            if before is None or (pairs and before[1] >= pairs[0][1]):
+                break  # there is none before
+            if before[1] < position:
+                pairs.insert(0, (epoch, before[1]))
+            epoch = before[0]
+            if epoch < 0:
+                break
+        return Lineage(pairs)
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """As of a partition."""
@@ -164,6 +197,13 @@ class DistantPartition:
                 partition=self.index,
             )
         return start_at
+
+    def begin(self) -> None:
+        """Its leader is to be asked for the first time in this leader epoch."""
+        if self.told != self.leader_epoch:
+            self.told = self.leader_epoch
+            self.next = self.last_stable_offset = -1
+            self.forget_news()
 
     def take(self, read: PeerRead) -> None:
         """Takes what its leader has answered to a request for news."""
@@ -256,12 +296,14 @@ class DistantPartitions:
                 if not due:
                     await trio.sleep(PAUSE_S)
                     continue
+                for each in due:
+                    each.begin()
                 try:
                     answers = await self._ask(leader, due)
                 except KrappyError:
                     answers = {}
                 for each in due:
-                    if each.leader == leader:
+                    if each.leader == leader and each.told == each.leader_epoch:
                         self._take(each, answers.get(each.place))
         finally:
             self._followed.discard(leader)
@@ -277,7 +319,7 @@ class DistantPartitions:
             for each in fresh:
                 end = ends.get(each.at)
                 each.next = end if isinstance(end, int) else -1
-        wanted = {each.place: each.next for each in partitions if each.next >= 0}
+        wanted = {each.place: (each.next, each.told) for each in partitions if each.next >= 0}
         return await self._peers.fetch(leader, wanted, NEWS, 0 if fresh else WAIT_S) if wanted else {}
 
     def _take(self, partition: DistantPartition, answer: PeerRead | KrappyError | None) -> None:
@@ -295,13 +337,14 @@ class DistantPartitions:
 
     async def read(self, partition: DistantPartition, offset: int, max_bytes: int) -> PeerRead:
         assert self._peers is not None
-        answers = self._peers.fetch(_led(partition), {partition.place: offset}, max_bytes, 0)
+        wanted = {partition.place: (offset, partition.leader_epoch)}
+        answers = self._peers.fetch(_led(partition), wanted, max_bytes, 0)
         return _told(partition, (await _answered(partition, answers)).get(partition.place))
 
-    async def start_of_epoch(self, partition: DistantPartition) -> int | None:
+    async def end_of_epoch(self, partition: DistantPartition, current: int, epoch: int) -> tuple[int, int] | None:
         assert self._peers is not None
-        leader, epoch = _led(partition), partition.leader_epoch
-        return await _answered(partition, self._peers.start_of_epoch(leader, partition.at, epoch))
+        asked = self._peers.end_of_epoch(_led(partition), partition.at, current, epoch)
+        return await _answered(partition, asked)
 
     async def offset_at(self, partition: DistantPartition, timestamp: int) -> int:
         assert self._peers is not None

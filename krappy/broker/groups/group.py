@@ -150,6 +150,7 @@ class Group(Owner):
         self._orders.clear()
         if self.members:
             partition.moved.subscribe(shared.moved)
+        shared.trim()
         return shared
 
     def place(self, now: Callable[[tuple[str, int]], GroupPartition | None]) -> None:

@@ -7,7 +7,6 @@ in one turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,9 +27,11 @@ AHEAD_BYTES = 128 << 10  # but no more bytes than this
 
 
 class _Taken:
-    """What the answer has of one partition so far. Each batch is sent once, even if it was read several times."""
+    """What the answer has of one partition so far. Each batch is sent once, even if it was read several times. All of
+    it was read of one `log`: other events of another one may have the same offsets."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: object) -> None:
+        self.log = log
         self.pieces: dict[int, LogPiece] = {}
         self.leases: list[Lease] = []
 
@@ -70,10 +71,14 @@ class GroupPoll:
                     offset = shared.wanted(self._now, alone=not self._taken)
                     if offset is None:
                         break
+                    taken = self._taken.get(shared)
+                    if not shared.is_found or (taken is not None and taken.log != shared.log):
+                        raise BlockingIOError
                     read = self._keeper.reads.find(shared, offset)
                     if read is None:
+                        log = shared.log
                         span = shared.read_now(offset, *self._limits(shared, offset))
-                        read = self._read(shared, offset, span)
+                        read = self._read(offset, span, log)
                     if self._taken and read.size_at(offset) > self._room:
                         self._keeper.reads.keep(shared, read)
                         self._room = 0
@@ -92,21 +97,20 @@ class GroupPoll:
     async def gather_from(self, shared: SharedPartition, closed: Callable[[], bool]) -> None:
         """Leases from one partition, and waits for the disk. `closed()`: whether the member has left meanwhile."""
         async with shared.reading:
-            offset = shared.wanted(self._now)
-            if offset is None:
-                return
             try:
+                await shared.find()
+                offset, log = shared.wanted(self._now), shared.log
+                if offset is None:
+                    return
                 span = await shared.read(offset, *self._limits(shared, offset))
-            except OffsetOutOfRange:  # retention has deleted the events, or the log has lost its end
-                with suppress(NotLeader):
-                    await shared.check_end(offset)
-                return
+            except OffsetOutOfRange:
+                return  # retention has deleted the events, or the log is being cut: then they are looked for anew
             except NotLeader:
                 return  # its leader is away, and it has nothing to read until that is back; others may have
             try:
-                read = self._read(shared, offset, span)
+                read = self._read(offset, span, log)
             except BlockingIOError:
-                read = await large.opened(partial(self._read, shared, offset, span, inline=False))
+                read = await large.opened(partial(self._read, offset, span, log, inline=False))
             if not closed() and not shared.gone and shared.is_sure:
                 self._now = self._keeper.now_ms()
                 self._take(shared, offset, read)
@@ -129,10 +133,14 @@ class GroupPoll:
             return self._room, self._left
         return AHEAD_BYTES, AHEAD_RECORDS
 
-    def _read(self, shared: SharedPartition, offset: int, span: Span, *, inline: bool = True) -> Read:
-        return Read(offset, span, keys=self._by_key, cleaned=shared.cleaned, inline=inline)
+    def _read(self, offset: int, span: Span, log: object, *, inline: bool = True) -> Read:
+        return Read(offset, span, keys=self._by_key, log=log, inline=inline)
 
     def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
+        """Takes nothing if the log is another one than that which was read, or the position in it is not known."""
+        before = self._taken.get(shared)
+        if read.log != shared.log or not shared.is_found or (before is not None and before.log != read.log):
+            return
         log, pieces = read.part(offset, self._left, self._room)
         alone = not self._taken
         mine = self._keys.setdefault(shared, set())
@@ -146,7 +154,7 @@ class GroupPoll:
             self._keeper.reads.keep(shared, read)
         if not leases:
             return
-        taken = self._taken.setdefault(shared, _Taken())
+        taken = self._taken.setdefault(shared, _Taken(read.log))
         taken.leases += leases
         for piece in pieces:
             taken.pieces.setdefault(piece.header.base_offset, piece)

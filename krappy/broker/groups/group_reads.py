@@ -96,15 +96,21 @@ class LogPiece:
 class Read:
     """One read of a log, from `start` to before `end`."""
 
-    def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0, inline: bool = True) -> None:
-        """`keys`: whether leases are ordered by key. `inline`: on the event loop; raises BlockingIOError if that takes
-        too long there. If the batches unpack to very much, it has only the first of them. Raises CorruptBatch."""
+    def __init__(self, offset: int, read: Span, *, keys: bool, log: object = None, inline: bool = True) -> None:
+        """`keys`: whether leases are ordered by key. `log`: as `SharedPartition.log` was before the read. `inline`: on
+        the event loop; raises BlockingIOError if that takes too long there. If the batches unpack to very much, it has
+        only the first of them. Raises CorruptBatch."""
         data = memoryview(read.data)
         self.pieces: list[LogPiece] = []
         self.end = max(offset, read.next_offset)
+        self._epochs: list[tuple[int, int]] = []  # leader epochs, also those of markers
         position, room = 0, INLINE if inline else ROOM
+        behind = offset  # all batches before; compaction may have removed the first ones of an epoch
         while position < len(data):
             header = batches.read_header(data, position)
+            if not self._epochs or header.leader_epoch > self._epochs[-1][0]:
+                self._epochs.append((header.leader_epoch, min(behind, header.base_offset)))
+            behind = header.next_offset
             if header.count and not header.is_control:
                 piece = LogPiece(header, data, position)
                 self.pieces.append(piece)
@@ -117,7 +123,7 @@ class Read:
         self._bases = [piece.header.base_offset for piece in self.pieces]
         self.start = min([offset, *self._bases[:1]])
         self._size = len(data)
-        self.cleaned = cleaned  # the log's clean point when it was read: later compaction may have removed events
+        self.log = log
         self._keys = keys
 
     @property
@@ -153,7 +159,7 @@ class Read:
             stop += 1
         pieces = self.pieces[first:stop]
         start = min(offset, pieces[0].header.base_offset) if pieces else offset
-        return LogSlice(start, end, spans, tokens if self._keys else None), pieces
+        return LogSlice(start, end, spans, tokens if self._keys else None, self._epochs), pieces
 
 
 def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:
@@ -191,7 +197,7 @@ class KeptReads:
     def find(self, shared: SharedPartition, offset: int) -> Read | None:
         """The kept read, if it has `offset`."""
         held, _ = self._held.get(shared, (None, 0))
-        if held is None or not held.start <= offset < held.end or held.cleaned != shared.cleaned:
+        if held is None or not held.start <= offset < held.end or held.log != shared.log:
             return None
         return held
 

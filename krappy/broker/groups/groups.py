@@ -34,6 +34,7 @@ from krappy.broker.name_locks import NameLocks
 from krappy.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
+    KrappyError,
     NotCoordinator,
     NotLeader,
     Overloaded,
@@ -110,9 +111,7 @@ class GroupCoordinator(ShareKeeper):
                 self.storage.delete_states(name, lost)
 
     def _take_up_partition(self, group: Group, partition: GroupPartition) -> None:
-        shared = group.add(partition, group.load_away(partition))
-        shared.trim()
-        shared.attend()
+        group.add(partition, group.load_away(partition)).attend()
 
     def _give_up(self, is_in: Callable[[str], bool]) -> None:
         """Forgets the groups with these names, which another broker coordinates now."""
@@ -317,6 +316,10 @@ class GroupCoordinator(ShareKeeper):
                     shared.changed()
                 if is_new or changed:
                     group.writer.mark_group(group)
+                for shared in added:
+                    if shared.leases.frontier > shared.partition.start_offset:
+                        with suppress(KrappyError):  # then it is found before the first events are leased
+                            await shared.find()
                 await group.writer.durable(group, added, settings=is_new or changed).wait()
             except BaseException:
                 member.close()
@@ -466,6 +469,7 @@ class GroupCoordinator(ShareKeeper):
                 shared = group.add(partition, group.new_leases(partition.topic, offset))
             else:
                 shared.leases.reset(offset)
+                shared.trim()
             shared.changed()
             moved.append(shared)
         self.note_use(group.name)

@@ -26,6 +26,10 @@ class GroupStorage(Protocol):
     def epoch(self) -> int:
         """As `InternalTables.epoch`."""
 
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether positions may be written with leader epochs: who takes this broker's place can read them."""
+
     def check_here(self, name: str) -> None:
         """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
 
@@ -62,6 +66,7 @@ class LocalGroups:
 
     loading = False
     epoch = 0
+    keeps_epochs = True
 
     def __init__(
         self, runtime: Runtime, store: GroupStore, loaded: Callable[[Mapping[str, StoredGroup]], None]

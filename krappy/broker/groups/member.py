@@ -11,7 +11,7 @@ from krappy.broker.groups.group_poll import GroupPoll
 from krappy.broker.groups.shared import LOOK_S
 from krappy.core.security.quota import Payer
 from krappy.errors import InvalidRequest, LeaseLost, UnknownTopic
-from krappy.ports import GroupPolled, Range, RegistrationFacts
+from krappy.ports import EpochRange, GroupPolled, Range, Ranges, RegistrationFacts
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -117,17 +117,17 @@ class Member:
             self.group.stir()  # there may be more events, for the next in line
         return polled
 
-    def ack(self, ranges: Sequence[Range]) -> Later[None]:
+    def ack(self, ranges: Ranges) -> Later[None]:
         """Settles events. The Later is set once that is durable.
 
-        Events that it does not hold, as another member has them now or nobody had them, are named in a LeaseLost
-        (`details["lost"]`); the rest is settled all the same. Raises InvalidRequest.
+        Events that it does not hold, as another member has them now, nobody had them, or others have come in their
+        place, are named in a LeaseLost (`details["lost"]`); the rest is settled all the same. Raises InvalidRequest.
         """
         lost: list[Range] = []
         asked: dict[SharedPartition, int] = {}  # how many events were unsettled
-        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+        for shared, (topic, partition, first, last, epoch) in self._ranges(ranges, lost):
             asked.setdefault(shared, shared.leases.unsettled)
-            lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last)]
+            lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last, epoch)]
         for shared, before in asked.items():
             if shared.leases.unsettled != before:
                 shared.changed()
@@ -139,12 +139,12 @@ class Member:
         later.then(lambda _, error: answer.reject(error or _lost(self, lost)))
         return answer
 
-    def nack(self, ranges: Sequence[Range], delay_ms: int = 0) -> None:
+    def nack(self, ranges: Ranges, delay_ms: int = 0) -> None:
         """Gives events back, to be leased again after `delay_ms`. Raises LeaseLost as `ack` does, InvalidRequest."""
         now = self.group.keeper.now_ms()
         lost: list[Range] = []
         touched: dict[SharedPartition, None] = {}
-        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+        for shared, (topic, partition, first, last, _) in self._ranges(ranges, lost):
             spans = shared.leases.nack(now, self.name, first, last, delay_ms)
             lost += [(topic, partition, *span) for span in spans]
             touched[shared] = None
@@ -154,12 +154,12 @@ class Member:
         if lost:
             raise _lost(self, lost)
 
-    def extend(self, ranges: Sequence[Range], lease_ms: int) -> None:
+    def extend(self, ranges: Ranges, lease_ms: int) -> None:
         """Extends leases, to end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
         now = self.group.keeper.now_ms()
         lost: list[Range] = []
         touched: dict[SharedPartition, None] = {}
-        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+        for shared, (topic, partition, first, last, _) in self._ranges(ranges, lost):
             spans = shared.leases.extend(now, self.name, first, last, lease_ms)
             lost += [(topic, partition, *span) for span in spans]
             touched[shared] = None
@@ -168,26 +168,26 @@ class Member:
         if lost:
             raise _lost(self, lost)
 
-    def uncount(self, unseen: Sequence[Range], polls: int | None) -> None:
+    def uncount(self, unseen: Ranges, polls: int | None) -> None:
         """Does not count the deliveries of events that it holds but has not seen.
 
         `polls`: as in `unseen`.
         """
-        for shared, (_, _, first, last) in self._ranges(self.unseen(unseen, polls), []):
+        for shared, (_, _, first, last, _) in self._ranges(self.unseen(unseen, polls), []):
             shared.leases.uncount(self.name, first, last)
 
-    def unseen(self, told: Sequence[Range], polls: int | None) -> list[Range]:
+    def unseen(self, told: Ranges, polls: int | None) -> list[Range]:
         """What its client has not seen: what it told, and the last answer with events, if it did not get that. `polls`:
         how many it has got; the broker may have sent one more."""
-        ranges = [(topic, partition, first, last) for topic, partition, first, last in told]  # rows come as lists
+        ranges = [(each[0], each[1], each[2], each[3]) for each in told]  # rows come as lists
         if polls is not None and polls < self._polls:
             ranges += [leased[:4] for leased in self._latest]
         return ranges
 
     async def in_parts(
         self,
-        ranges: Sequence[Range],
-        settle: Callable[[Sequence[Range]], Later[None] | None],
+        ranges: Ranges,
+        settle: Callable[[Ranges], Later[None] | None],
         pause: Callable[[], Awaitable[None]],
     ) -> None:
         """Calls `settle`, which is one of the methods above, with a part of the ranges at a time, and `pause` after
@@ -221,12 +221,12 @@ class Member:
         if lost:
             raise _lost(self, lost)
 
-    def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[SharedPartition, Range]]:
+    def _ranges(self, ranges: Ranges, lost: list[Range]) -> list[tuple[SharedPartition, EpochRange]]:
         found = []
         for each in _apart(ranges):
             shared = self.group.shared.get((each[0], each[1]))
             if shared is None or each[0] not in self.topics:
-                lost.append(each)
+                lost.append(each[:4])
             else:
                 found.append((shared, each))
         return found
@@ -238,21 +238,28 @@ class Member:
                 self.group.leave(self)
 
 
-def _apart(ranges: Sequence[Range]) -> Sequence[Range]:
+def _apart(ranges: Ranges) -> Sequence[EpochRange]:
     """The same events in ranges that do not overlap, in order: an event that is named a thousand times is settled once.
     Raises InvalidRequest."""
-    for topic, partition, first, last in ranges:
+    named: list[EpochRange] = [(*each[:4], each[4] if len(each) > 4 else -1) for each in ranges]
+    for topic, partition, first, last, _ in named:
         if last < first:
             raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
-    if len(ranges) < 2:
-        return ranges
-    apart: list[Range] = []
-    for topic, partition, first, last in sorted(ranges):
-        if apart and apart[-1][:2] == (topic, partition) and first <= apart[-1][3]:
-            _, _, first, before = apart.pop()
-            last = max(last, before)
-        apart.append((topic, partition, first, last))
+    if len(named) < 2:
+        return named
+    apart: list[EpochRange] = []
+    for topic, partition, first, last, epoch in sorted(named, key=_in_order):
+        before = apart[-1] if apart else None
+        if before is not None and (*before[:2], before[4]) == (topic, partition, epoch) and first <= before[3]:
+            _, _, first, end, _ = apart.pop()
+            last = max(last, end)
+        apart.append((topic, partition, first, last, epoch))
     return apart
+
+
+def _in_order(each: EpochRange) -> tuple[str, int, int, int]:
+    topic, partition, first, _, epoch = each
+    return topic, partition, epoch, first
 
 
 def _lost(member: Member, lost: list[Range]) -> LeaseLost:

@@ -18,6 +18,7 @@ from krappy.broker.groups.group_writer import check_state, unpack_settings
 from krappy.broker.groups.keeping import At
 from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.topics.internal_topics import SHARES
+from krappy.core.cluster.znodes import GROUP_EPOCHS
 from krappy.errors import StorageError
 from krappy.store.groups import GROUP, STATE, GroupStore, StoredGroup, group_key, group_of, state_at, stored_groups
 from krappy.types import Headers
@@ -45,6 +46,10 @@ class ReplicatedGroups(InternalTables[Groups]):
         self._own = OwnFolder(runtime, GroupStore(runtime.meta))
 
     # --- GroupStorage
+
+    @property
+    def keeps_epochs(self) -> bool:
+        return self._runtime.image.level(GROUP_EPOCHS) > 0
 
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None]:
         # The ids of the topics whose partitions this broker has: the image may have newer ones of the same names.

@@ -126,7 +126,6 @@ class SharePartitions:
         ):
             return found
         leases = self._leases(group, partition, state) if state.leases else None
-        end = None if leases is None else partition.end_before(leases.frontier)
         if leases is None:
             leases = group.new_leases(await self._start(group.rules, partition))
         self._keeper.check_share_room()
@@ -140,9 +139,8 @@ class SharePartitions:
             group.lose(found, NotLeader(f"{partition}: the group was moved, or read by another leader"))
         shared = group.add(partition, id, state, leases)
         shared.begins = not state.leases
-        if end is not None:
-            shared.cut(end)
-        elif shared.begins or leases.dead:  # a broker that was killed did not settle those
+        shared.trim()
+        if shared.begins or leases.dead:  # a broker that was killed did not settle those
             shared.changed()
         return shared
 

@@ -13,14 +13,16 @@ import trio
 from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
 from krappy.core.leases import Leases
+from krappy.core.lineage import Lineage
 from krappy.core.security.quota import Payer
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, NotLeader
 from krappy.ports import PositionFacts
 from krappy.store.groups import check_kinds
 from krappy.types import Span
 
 if TYPE_CHECKING:
     from krappy.broker.groups.distant import GroupPartition
+    from krappy.broker.partition.partition import Partition
 
 LOOK_S = 0.5  # how often those who wait look whether this broker is sure again that it may lease
 
@@ -94,7 +96,11 @@ class Owner(Protocol):
 
 
 class SharedPartition:
-    """One partition in one group. `committed` False: events of open and aborted transactions are leased, too."""
+    """One partition in one group. `committed` False: events of open and aborted transactions are leased, too.
+
+    Before anything is leased the position is found in the log: if that has other events before it than the group has
+    read, the group goes back to where they part. That counts for the log as it was then (`log`); after an election, or
+    once this broker's log was cut, the position is looked for anew. What was read before that is not used."""
 
     def __init__(self, group: Owner, partition: GroupPartition, leases: Leases) -> None:
         self.group = group
@@ -106,20 +112,36 @@ class SharedPartition:
         self.version = self.durable = 0  # set by GroupWriter: the version of the state now, and of that on disk
         self.burying = False
         self.gone = False
+        self.cuts = 0  # how often it went back
         self.reading = trio.Lock()  # one read from the disk at a time: the others would read the same
+        self._found: object = None  # the history of the log in which the position was found
 
     @property
-    def cleaned(self) -> int:
-        """What was read before this changed may have events that compaction has removed since, or the next leader lacks
-        after an unclean election."""
+    def _history(self) -> object:
+        """What events the log has before its end. A leader appends only; this broker's log is cut where another one
+        leads."""
         partition = self.partition
-        return partition.leader_epoch if isinstance(partition, DistantPartition) else partition.log.clean_upto
+        if isinstance(partition, DistantPartition):
+            return partition.leader_epoch
+        return partition.log, partition.log.cuts, partition.epochs.known
+
+    @property
+    def log(self) -> object:
+        """What was read before this changed may have events that the log lacks now: compaction has removed them, or an
+        unclean election."""
+        partition = self.partition
+        return self._history, 0 if isinstance(partition, DistantPartition) else partition.log.clean_upto
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the log has before the position what the group has read."""
+        return self._found is not None and self._found == self._history
 
     def move(self, partition: GroupPartition) -> None:
         """The same partition is elsewhere now: this broker has a replica of it, or has it no more."""
         heard = self.moved in self.partition.moved
         self.partition.moved.unsubscribe(self.moved)
-        self.partition = partition
+        self.partition, self._found = partition, None
         if heard:
             partition.moved.subscribe(self.moved)
 
@@ -160,34 +182,64 @@ class SharedPartition:
         offset = leases.wanted(now, alone=alone)
         if offset is None or not self.is_sure:
             return None
-        behind = isinstance(partition, DistantPartition) and 0 <= partition.last_stable_offset < offset
-        return offset if offset < self.end or behind else None  # behind the end: its leader is asked why
+        if not self.is_found:  # a distant partition's leader is asked, if it can be
+            return offset if isinstance(partition, DistantPartition) and self.end >= 0 else None
+        return offset if offset < self.end else None
 
     def trim(self) -> None:
-        """Settles events that were deleted from the log's start, and forgets those that were lost at its end."""
+        """Settles events that were deleted from the log's start, and finds the position in a log that is here."""
         partition, leases = self.partition, self.leases
         if partition.start_offset > leases.floor:
             leases.trim(partition.start_offset)
             self.changed()
-        if isinstance(partition, DistantPartition) or leases.frontier <= partition.end_offset:
-            return
-        if (end := partition.end_before(leases.frontier)) is not None:
-            self.cut(end)
+        if not isinstance(partition, DistantPartition):
+            self._find_here(partition)
 
-    async def check_end(self, offset: int) -> None:
-        """To be called when its leader said that this offset is outside the log. Raises as `read`."""
-        partition = self.partition
-        if not isinstance(partition, DistantPartition) or offset <= partition.readable_end:
+    def _find_here(self, partition: Partition) -> None:
+        leases, history = self.leases, self._history
+        if self._found == history and leases.lineage.last >= 0 and leases.frontier <= partition.end_offset:
             return
-        end = await partition.start_of_epoch()
-        if self.leases.frontier == offset and not self.gone and self.group.still_here:
-            self.cut(end)
+        told = partition.end_of_epoch(leases.lineage.last, leases.frontier)
+        while told is not None and self._goes_back(told):
+            told = partition.end_of_epoch(leases.lineage.last, leases.frontier)
+        self._found = None if told is None else history
+        if told is not None and leases.lineage.last < 0:
+            leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
 
-    def cut(self, end: int) -> None:
-        """What was leased from this offset on was lost: others are there now, or will be."""
+    async def find(self) -> None:
+        """Finds the position in the log, wherever that is. Raises NotLeader while nobody tells where it is."""
+        self.trim()
+        while not self.is_found:
+            partition, leases = self.partition, self.leases
+            if partition.gone is not None:
+                raise partition.gone
+            if not isinstance(partition, DistantPartition):
+                raise NotLeader(f"{partition}: this broker does not know whether it has all that the group has read")
+            asked = partition, partition.leader_epoch, leases, leases.frontier, leases.lineage.last
+            try:
+                told = await partition.end_of_epoch(leases.lineage.last, leases.frontier)
+                fresh = await partition.lineage(leases.frontier) if leases.lineage.last < 0 < leases.frontier else None
+            except KrappyError:
+                partition.lose()  # it has nothing to read until its leader tells of it again
+                raise
+            now = self.partition, partition.leader_epoch, self.leases, leases.frontier, leases.lineage.last
+            if asked == now and not self._goes_back(told):
+                self._found = partition.leader_epoch
+                if fresh is not None and fresh.pairs:
+                    leases.lineage = fresh
+                    self.changed()
+            self.trim()
+
+    def _goes_back(self, told: tuple[int, int]) -> bool:
+        """`told`: as for `Lineage.parts`. True: the log parts from what was read, and the position is there now."""
+        end = self.leases.lineage.parts(told, self.leases.frontier)
+        if end is None:
+            return False
         self.group.tell_lost(self)
         self.leases.cut(end)
+        self.cuts += 1
         self.changed()
+        return True
 
     def changed(self) -> None:
         """Call it after every change of the leases."""

@@ -78,14 +78,22 @@ class Partition(Viewed):
         self.state_version = -1  # of the cluster's state that it has taken last, as the leader
         self.shortened = Signal()  # replicas may have followed a deletion
 
-    def end_before(self, position: int) -> int | None:
-        """If a group has come to a position behind the log's end, an unclean election or a loss of power has taken what
-        it had there: gives the offset from which on events may be others. None: it has not, or this broker can't tell.
-        """
-        if position <= self.log.end_offset or self.offline or not self.still_leads:
+    def end_of_epoch(self, epoch: int, position: int) -> tuple[int, int] | None:
+        """For a group that has come to `position`, behind an event of this leader epoch: (the highest epoch up to it
+        that the log has, the offset behind its last event), as OffsetForLeaderEpoch (KIP-320). -1 for an epoch that is
+        not known: then a position in the log is believed, and behind its end all that was appended in the present epoch
+        counts as new. None: this broker can't tell. It may lack events unless it surely leads."""
+        end = self.log.end_offset
+        if self.offline:
             return None
-        start = self.epochs.start_of(self.epoch)
-        return self.log.end_offset if start is None else start
+        if epoch < 0 and position <= end:
+            return epoch, position
+        sure = self.still_leads
+        if epoch < 0:
+            start = self.epochs.start_of(self.epoch)
+            return (epoch, end if start is None else start) if sure else None
+        found = self.epochs.end_of(epoch, end if sure else max(position, end))
+        return (self.epoch, end) if found is None and sure else found
 
     # --- publish
 

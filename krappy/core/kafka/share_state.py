@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.leases import MAX_RUNS, Leases
+from krappy.core.lineage import Lineage, split_lineage, with_lineage
 
 NOT_BEGUN = -1  # the start offset, and the leader epoch, where no leader has begun to read
 _RUNS = 3  # where the runs begin in what `Leases.dump` gives
@@ -56,19 +57,30 @@ class ShareState(NamedTuple):
         return state
 
     @property
+    def lineage(self) -> Sequence[int]:
+        """As `Lineage.dump` gives it."""
+        return split_lineage(self.leases)[0]
+
+    @property
+    def _plain(self) -> Sequence[int]:
+        """The leases without the lineage."""
+        return split_lineage(self.leases)[1]
+
+    @property
     def start(self) -> int:
         """Before this offset everything is settled."""
-        leases = self.leases
+        leases = self._plain
         return NOT_BEGUN if not leases else leases[_RUNS] if len(leases) > _RUNS else leases[1]
 
     @property
     def complete(self) -> int:
         """How many records behind the start are settled."""
-        return self.leases[1] - self.start - sum(self.leases[_RUNS + 1 :: 4]) if self.leases else 0
+        leases = self._plain
+        return leases[1] - self.start - sum(leases[_RUNS + 1 :: 4]) if leases else 0
 
     def batches(self) -> list[StateBatch]:
         """The state from the start on. What is settled counts as acknowledged."""
-        leases, found = self.leases, list[StateBatch]()
+        leases, found = self._plain, list[StateBatch]()
         end = self.start
         for index in range(_RUNS, len(leases), 4):
             at = leases[index] if index == _RUNS else end + leases[index]
@@ -94,8 +106,9 @@ class ShareState(NamedTuple):
         return self.leader_epoch == before.leader_epoch and self.version <= before.version
 
 
-def leases_of(start: int, batches: Sequence[StateBatch]) -> list[int]:
-    """As `Leases.dump` gives it. Raises Refused, INVALID_REQUEST, for batches that are no state."""
+def leases_of(start: int, batches: Sequence[StateBatch], lineage: Sequence[int] = ()) -> list[int]:
+    """As `Leases.dump` gives it. Raises Refused, INVALID_REQUEST, for batches that are no state, and what is no lineage
+    of one."""
     if start == NOT_BEGUN:
         return []
     flat, end, frontier = [1, start, 0], 0, start
@@ -111,4 +124,10 @@ def leases_of(start: int, batches: Sequence[StateBatch]) -> list[int]:
         raise Refused(Fault.INVALID_REQUEST, "the batches of a state must follow each other from its start on")
     if frontier != start and flat[_RUNS : _RUNS + 1] != [start]:
         raise Refused(Fault.INVALID_REQUEST, "the first record of a state must be available")
-    return flat
+    try:
+        Lineage.load(lineage)
+    except ValueError as error:
+        raise Refused(Fault.INVALID_REQUEST, str(error)) from error
+    if lineage and lineage[-1] >= frontier:
+        raise Refused(Fault.INVALID_REQUEST, "the leader epochs of a state begin before its end")
+    return with_lineage(lineage, flat)

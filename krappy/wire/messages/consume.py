@@ -58,6 +58,8 @@ class ConsumerRegistered(Answer, kind=2):
     ends: PositionList
     # [[topic, id], …]: the `id` of each topic, as in DescribeTopics
     topic_ids: list[tuple[str, str]] | None = None
+    # members: whether an Ack may have `epochs`; brokers of earlier versions refuse them
+    takes_epochs: bool = False
 
 
 class Poll(Request, kind=4):
@@ -110,11 +112,14 @@ class Sought(Answer, kind=11):
 class Ack(Request, kind=6):
     """Acknowledges events: they are delivered no more. To acknowledge one twice is no error. An event whose lease has
     run out may still be acknowledged, unless another member has got it. LEASE_LOST means that some of the events are
-    now leased to others; the rest is acknowledged.
+    now leased to others, or gone; the rest is acknowledged.
     """
 
     handle: U32  # of a member
     ranges: RangeList  # offsets `first` to `last`, both included; offsets without an event may be inside
+    # [leader epoch, …]: of the batch that the events of each range came in; -1: not known. An unclean election may have
+    # given their offsets to other events: those are not acknowledged (LEASE_LOST)
+    epochs: list[I64] | None = None
 
 
 class Acked(Answer, kind=6):

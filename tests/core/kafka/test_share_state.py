@@ -20,7 +20,7 @@ STEPS = st.lists(
 @given(st.integers(0, 5), STEPS)
 def test_the_batches_of_a_state_say_all_of_it(floor: int, steps: list[tuple[str, int, int]]) -> None:
     leases = Leases(floor, max_deliveries=100)
-    log = LogSlice(floor, 60, [(floor, 59)])
+    log = LogSlice(floor, 60, [(floor, 59)], epochs=[(3, floor), (5, floor + 7)])
     for now, (kind, first, more) in enumerate(steps):
         if kind == "lease":
             leases.lease(now, "m", 1_000_000, log, more + 1)
@@ -30,7 +30,7 @@ def test_the_batches_of_a_state_say_all_of_it(floor: int, steps: list[tuple[str,
             leases.nack(now, "m", first, first + more)
     state = ShareState(7, 3, 9, leases.dump())
     batches = state.batches()
-    assert leases_of(state.start, batches) == leases.dump()
+    assert leases_of(state.start, batches, state.lineage) == leases.dump()
     assert ShareState.load(state.dump()) == state
     assert (state.start, state.complete) == (leases.floor, leases.frontier - leases.floor - leases.unsettled)
     assert all(one[1] + 1 == next[0] for one, next in pairwise(batches))
@@ -65,6 +65,13 @@ def test_a_state_that_no_leader_has_begun_and_one_of_before() -> None:
 def test_what_is_no_state(start: int, batches: list[tuple[int, int, int, int]]) -> None:
     with pytest.raises(Refused):
         leases_of(start, batches)
+
+
+@pytest.mark.parametrize("lineage", [[1], [0, 1], [0, 1, 2, 3], [-1, 0, 0], [3, 1, 2], [0, 7, 5], [0, *range(1, 11)]])
+def test_what_are_no_leader_epochs(lineage: list[int]) -> None:
+    with pytest.raises(Refused, match="leader epochs"):
+        leases_of(5, [], lineage)
+    assert leases_of(5, [], [0, 1, 0, 2, 4]) == [3, 5, 0, 1, 0, 2, 4, 1, 5, 0]
 
 
 def test_who_may_write_after_whom() -> None:

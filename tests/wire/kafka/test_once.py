@@ -55,6 +55,7 @@ NOT_ONCE = {
     (ApiKey.SHARE_FETCH, "topics.partitions.acknowledgement_batches"): "must ascend, and not overlap",
     (ApiKey.SHARE_FETCH, "topics.partitions.acknowledgement_batches.acknowledge_types"): "one for each offset",
     (ApiKey.WRITE_SHARE_GROUP_STATE, "topics.partitions.state_batches"): "must follow each other",
+    (ApiKey.WRITE_SHARE_GROUP_STATE, "topics.partitions.lineage"): "pairs of numbers",
     (ApiKey.SHARE_ACKNOWLEDGE, "topics.partitions.acknowledgement_batches"): "must ascend, and not overlap",
     (ApiKey.SHARE_ACKNOWLEDGE, "topics.partitions.acknowledgement_batches.acknowledge_types"): "one for each offset",
 }

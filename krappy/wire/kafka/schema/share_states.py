@@ -1,7 +1,8 @@
 """What brokers ask of the broker that keeps the states of a share group (KIP-932).
 
 The fields with tags from 10000 on, with which Krappy's brokers tell each other more, are not Kafka's: errors of the
-whole request; `version`, of a state; `whole`: all of the group is meant.
+whole request; `version`, of a state, and `lineage`, the leader epochs of the records before its end: the offset from
+which on they are known, then each epoch and its first offset; `whole`: all of the group is meant.
 """
 
 from krappy.wire.kafka.apis import ApiKey
@@ -57,6 +58,7 @@ TABLE: dict[ApiKey, Shape] = {
               delivery_state  int8
               delivery_count  int16
             version         int64    = 0  tag 10000
+            lineage         []int64  tag 10001
         error_code          int16    = 0  tag 10000
         error_message       string?  tag 10001
         """,
@@ -79,6 +81,7 @@ TABLE: dict[ApiKey, Shape] = {
               delivery_state  int8
               delivery_count  int16
             version         int64    = 0  tag 10000
+            lineage         []int64  tag 10001
         """,
         response=_REFUSED,
     ),

@@ -1,0 +1,269 @@
+"""Groups of a broker whose log loses its end, as by an unclean election; and those of one that is only started anew."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy import errors
+from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.replica import Standing
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import PartitionState
+from krappy.ports import StoredAt
+from krappy.waiting import Later
+from tests.broker.engine import events, offsets, publish, read_all, running, until
+
+ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
+NO_VIEW = {"view.enable": "false"}
+SELF, OTHER = 0, 7
+KEYS: list[bytes | None] = [b"a", b"b", b"c", b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
+
+
+async def lose(partition: Partition, end: int) -> None:
+    """Another one leads, which has nothing from `end` on, and then this one again, which has followed it."""
+    epoch, version, me = partition.epoch, partition.state_version, partition.leader
+    await partition.take(PartitionState(OTHER, epoch + 1), version + 1, Role.FOLLOWER, me)
+    await trio.to_thread.run_sync(partition.log.truncate, end)
+    partition.stand(Standing.whole(partition.log))
+    await partition.take(PartitionState(me, epoch + 2, isr=(me,)), version + 2, Role.LEADER, me)
+
+
+@trio_test
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_a_group_that_looks_late_gets_all_that_came_in_place_of_what_was_lost(tmp_path: Path, order: str) -> None:
+    """Events that it has acknowledged out of order, too, and those that it has not; deliveries count anew."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5, KEYS[:5])
+        await publish(partition, 5, KEYS[5:])
+        before = partition.epoch
+        member = await broker.groups.join("g", "a", ["t"], order=order)
+        other = await broker.groups.join("g", "b", ["t"], order=order)
+        assert offsets(await member.poll(*ALL)) == list(range(10))
+        await member.ack([("t", 0, 0, 1), ("t", 0, 3, 6), ("t", 0, 8, 8)]).wait()
+        await lose(partition, 5)
+        await publish(partition, 10, KEYS)
+        await member.ack([("t", 0, 2, 2, before), ("t", 0, 7, 7, before)]).wait()  # before the group has looked
+        got = await other.poll(*ALL)
+        assert offsets(got) == list(range(5, 15))
+        assert {lease[4] for lease in got.leases} == {1}
+        await other.ack([("t", 0, 5, 14, partition.epoch)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 15)]
+
+
+@trio_test
+async def test_an_ack_names_which_event_it_means(tmp_path: Path) -> None:
+    """Although the same member has the event that came in its place, or had it."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        before = partition.epoch
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await lose(partition, 5)
+        await publish(partition, 20)
+        assert offsets(await member.poll(*ALL)) == list(range(5, 25))
+        late = [("t", 0, 0, 9, before)]
+        for _ in range(2):
+            with pytest.raises(errors.LeaseLost) as lost:
+                await member.ack(late).wait()
+            assert lost.value.details["lost"] == [["t", 0, 5, 9]]
+            member.close()
+            member = await broker.groups.join("g", "a", ["t"])
+        assert offsets(await member.poll(*ALL)) == list(range(5, 25))
+        await member.ack([("t", 0, 5, 24, partition.epoch)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 25)]
+
+
+@trio_test
+async def test_acks_that_name_no_epoch_are_as_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await lose(partition, 5)
+        await publish(partition, 5)
+        await member.ack([("t", 0, 0, 7)]).wait()  # the group has not looked yet
+        assert offsets(await member.poll(*ALL)) == list(range(5, 10))
+        await member.ack([("t", 0, 5, 9), ("t", 0, 5, 9, -1)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 10)]
+
+
+@trio_test
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_what_was_read_before_an_election_is_leased_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """Neither a read that is under way then, nor what an earlier poll has read ahead."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        if ahead:
+            assert offsets(await member.poll(2, 1 << 20)) == [0, 1]
+            await lose(partition, 5)
+            await publish(partition, 20)
+        else:
+            read = partition.read
+
+            async def slow(*args: Any, **more: Any) -> Any:
+                monkeypatch.undo()
+                span = await read(*args, **more)
+                await lose(partition, 5)
+                await publish(partition, 20)
+                return span
+
+            def cold(*args: Any, **more: Any) -> Any:
+                raise BlockingIOError
+
+            monkeypatch.setattr(Partition, "read_now", cold)
+            monkeypatch.setattr(Partition, "read", lambda self, *args, **more: slow(*args, **more))
+            read = partial(read.__func__, partition)  # type: ignore[attr-defined]
+        begun = 2 if ahead else 0
+        got = await member.poll(*ALL, 60_000)
+        assert offsets(got) == list(range(begun, 25))
+        values = [each.value for each in events(got)]
+        assert values[5 - begun :] == [b"%d" % n for n in range(20)]
+
+
+@trio_test
+async def test_no_event_is_dead_since_a_lost_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lost one was read to be published; its topic takes it, and another event has its offset by then."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        assert offsets(await member.poll(1, 1 << 20)) == [0]
+        await member.ack([("t", 0, 0, 0)]).wait()
+        publish_record = Partition.publish_record
+        elections: list[int] = []
+
+        def slow(self: Partition, *args: Any, **more: Any) -> Later[StoredAt]:
+            later = publish_record(self, *args, **more)
+            if elections:
+                return later
+            elections.append(1)
+            late: Later[StoredAt] = Later()
+
+            async def run() -> None:
+                await lose(partition, 5)
+                await publish(partition, 10)
+                again = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+                while 6 not in (found := offsets(await again.poll(1, 1 << 20))):
+                    await again.ack([("t", 0, at, at) for at in found]).wait()
+                again.close()  # so the new event at this offset is dead, too
+                late.resolve(await later.wait())
+
+            broker.groups._runtime.spawn(run)
+            return late
+
+        for offset in range(1, 6):
+            assert offsets(await member.poll(1, 1 << 20)) == [offset]
+            await member.ack([("t", 0, offset, offset)]).wait()
+        assert offsets(await member.poll(1, 1 << 20)) == [6]
+        monkeypatch.setattr(Partition, "publish_record", slow)
+        member.close()
+        await until(lambda: elections and "t.g.dead" in broker.groups._runtime.topics)
+        target = broker.topic("t.g.dead").led(0)
+        await until(lambda: target.high_watermark >= 2)
+        origins = [dict(each.headers) for each in await read_all(target)]
+        assert [each["krappy-origin-offset"] for each in origins] == [b"6", b"6"], "the lost one, and the new one"
+
+
+@trio_test
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_a_restart_delivers_nothing_again_but_what_was_not_acknowledged(tmp_path: Path, order: str) -> None:
+    """The leader epoch rises at each start, also where nothing is written, where compaction removes all events of an
+    epoch, and where those of the first ones are deleted."""
+    reports: list[str] = []
+    left: dict[int, int] = {}  # offsets that were not acknowledged, and how often they were delivered
+    for number in range(9):
+        report = lambda event, **facts: reports.append(event)  # noqa: E731
+        async with running(tmp_path, report) as broker:
+            if number == 0:
+                await broker.create_topic(
+                    "t", 1, {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0"}
+                )
+            partition = broker.topic("t").led(0)
+            first = partition.log.end_offset
+            if number % 3 != 2:
+                await publish(partition, 3, [b"a", b"b", b"%d" % number])
+            member = await broker.groups.join("g", "a", ["t"], order=order)
+            got = await member.poll(*ALL)
+            delivered = {
+                offset: deliveries for _, _, low, high, deliveries in got.leases for offset in range(low, high + 1)
+            }
+            fresh = dict.fromkeys(range(first, partition.log.end_offset), 1)
+            again = {offset: count + 1 for offset, count in left.items() if offset >= partition.start_offset}
+            if order == "none":
+                assert delivered == again | fresh
+            else:  # what waits behind an earlier event of its key comes later
+                assert delivered.items() <= (again | fresh).items()
+                more = await member.poll(*ALL)
+                assert offsets(more) == []
+            last = max(delivered)
+            rest = [offset for offset in delivered if offset != last]
+            await member.ack([("t", 0, offset, offset, -1) for offset in rest]).wait()
+            left = {last: delivered[last]}
+            if number == 6:
+                await partition.delete_records(min(left))
+    assert "group_ahead_of_log" not in reports
+    assert "dead_letter_failed" not in reports
+
+
+@trio_test
+async def test_a_group_that_is_moved_goes_back_too(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        member.close()
+        await broker.groups.reset("g", None, None, "latest", None)
+        await broker.groups.join("fresh", "a", ["t"], start="latest")
+        await broker.groups.commit("positions", [("t", 0, 8)])
+        await lose(partition, 5)
+        await publish(partition, 10)
+        for group in ("g", "fresh"):
+            member = await broker.groups.join(group, "a", ["t"])
+            assert offsets(await member.poll(*ALL)) == list(range(5, 15))
+        assert broker.groups.describe("positions")["partitions"][0]["floor"] == 5
+
+
+@trio_test
+async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await member.ack([("t", 0, 0, 7)]).wait()
+        group = broker.groups._groups["g"]
+        state = group.shared["t", 0].leases.dump()
+        old = [1, 10, 0, 8, 2, 1, 0]
+        assert state == [3, 3, 0, partition.epoch, 0, *old]
+        member.close()
+        await lose(partition, 5)
+        shared = group.shared["t", 0]
+        shared.leases = group.load_leases("t", old)
+        shared.trim()
+        assert (shared.leases.frontier, shared.leases.lineage.last) == (5, partition.epoch - 2)
+        await publish(partition, 10)
+        shared.leases = group.load_leases("t", old)
+        shared.trim()
+        assert (shared.leases.frontier, shared.leases.lineage.last) == (10, partition.epoch), (
+            "as before: it is believed"
+        )
