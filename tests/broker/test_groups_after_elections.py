@@ -137,6 +137,29 @@ async def test_what_was_read_before_an_election_is_leased_to_nobody(
 
 
 @trio_test
+@pytest.mark.parametrize("waits", [5, 7])
+async def test_a_poll_while_the_log_is_being_cut_finds_nothing_there(tmp_path: Path, waits: int) -> None:
+    """A follower's log has its new end some time before its high watermark is told of that. An event that is to be
+    delivered again, behind that end, is not read."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 5)
+        await publish(partition, 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await member.ack([("t", 0, 0, waits - 1), ("t", 0, waits + 1, 9)]).wait()
+        member.nack([("t", 0, waits, waits)])
+        await partition.take(PartitionState(OTHER, partition.epoch + 1), 9, Role.FOLLOWER, SELF)
+        await trio.to_thread.run_sync(partition.log.truncate, 5)
+        assert partition.high_watermark == 10
+        assert offsets(await member.poll(*ALL)) == []
+        partition.stand(Standing.whole(partition.log))
+        await partition.take(PartitionState(SELF, partition.epoch + 1, isr=(SELF,)), 10, Role.LEADER, SELF)
+        await publish(partition, 2)
+        assert offsets(await member.poll(*ALL)) == [5, 6]
+
+
+@trio_test
 async def test_no_event_is_dead_since_a_lost_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lost one was read to be published; its topic takes it, and another event has its offset by then."""
     async with running(tmp_path) as broker:

@@ -79,6 +79,8 @@ class GroupPoll:
                         log = shared.log
                         span = shared.read_now(offset, *self._limits(shared, offset))
                         read = self._read(offset, span, log)
+                    if read.end <= offset:  # the log is being cut: it has not got this any more
+                        break
                     if self._taken and read.size_at(offset) > self._room:
                         self._keeper.reads.keep(shared, read)
                         self._room = 0

@@ -147,8 +147,10 @@ class SharedPartition:
 
     @property
     def end(self) -> int:
-        """Before this offset events may be leased."""
-        return self.partition.last_stable_offset if self.committed else self.partition.high_watermark
+        """Before this offset events may be leased. While a log is being cut, it ends before what was committed."""
+        partition = self.partition
+        end = partition.last_stable_offset if self.committed else partition.high_watermark
+        return end if isinstance(partition, DistantPartition) else min(end, partition.end_offset)
 
     def read_now(self, offset: int, max_bytes: int, max_records: int) -> Span:
         """The events that may be leased, from `offset` on. Raises as `Partition.read_now`."""
