@@ -77,7 +77,8 @@ def when(timestamp: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _headers(headers: Headers) -> list[list[Any]]:
+def headers_json(headers: Headers) -> list[list[Any]]:
+    """As pairs of name and value: a name may come several times."""
     return [[name, plain(value)] for name, value in headers]
 
 
@@ -90,7 +91,7 @@ def event_json(event: Event, show: Callable[[bytes | None], Any] = plain) -> dic
         "timestamp": event.timestamp,
         "key": plain(event.key),
         "value": show(event.value),
-        "headers": _headers(event.headers),
+        "headers": headers_json(event.headers),
         "deliveries": event.deliveries,
     }
 
@@ -104,7 +105,7 @@ def entry_json(entry: Entry, show: Callable[[bytes | None], Any] = plain) -> dic
         "partition": entry.partition,
         "offset": entry.offset,
         "timestamp": entry.timestamp,
-        "headers": _headers(entry.headers),
+        "headers": headers_json(entry.headers),
     }
 
 

@@ -83,9 +83,10 @@ def consume(
     \b
     Output, a line per event: the value; with --sep key and value; with --json a JSON object; with --format a text with
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
-    Keys and values that are not UTF-8 are printed as `base64:…`, and so are keys with invisible characters, such as
-    tabs and line ends. Values are printed as they are, with their line ends; on a terminal control characters are
-    escaped. --as shows values as what they are, and ends the command with an error at a value that is something else.
+    where headers are pairs of name and value, as in --json. Keys and values that are not UTF-8 are printed as
+    `base64:…`, and so are keys with invisible characters, such as tabs and line ends. Values are printed as they are,
+    with their line ends; on a terminal control characters are escaped. --as shows values as what they are, and ends the
+    command with an error at a value that is something else.
 
     \b
     Examples:
@@ -192,7 +193,7 @@ def _formatter(template: str, null: str, form: Form) -> Callable[[Event], str]:
             time=output.when(event.timestamp),
             key=output.key_text(event.key, null),
             value=form.text(event.value, null),
-            headers=output.to_json({name: output.plain(value) for name, value in event.headers}),
+            headers=output.to_json(output.headers_json(event.headers)),
             deliveries=event.deliveries,
         )
 
