@@ -114,10 +114,8 @@ class Server:
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
         self.handshakes = Handshakes(self.turns.next, report)
-        self.logins, self.heads = (
-            StrangerSteps(),
-            StrangerSteps(),
-        )  # of HTTP requests; apart: neither waits for the other
+        self.logins = StrangerSteps()  # neither waits for the other
+        self.heads = StrangerSteps()  # of HTTP requests
         self.tls: ServerTls | None = None  # if a listener has it
         self.tokens: TokensPort | None = None  # if users log in with them
         self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
