@@ -31,3 +31,16 @@ class Rounds(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+class HeldRounds(Rounds):
+    """`go`: while it is not set, the event loop stands still, so what is sent meanwhile comes at the same moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+
+    def before_io_wait(self, timeout: float) -> None:
+        super().before_io_wait(timeout)
+        self.go.wait(60)

@@ -29,7 +29,7 @@ from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
 from krappy.server.described import DescribedConnection
 from krappy.server.outbox import Outbox, Part
-from krappy.server.pace import LITTLE, PROOF, SMALL, TURN
+from krappy.server.pace import LITTLE, PROOF, SMALL, TINY, TURN
 from krappy.server.sockets import has_left, readable
 from krappy.server.throttled import Throttled
 from krappy.tls import TlsSocket
@@ -366,6 +366,7 @@ class Channel(DescribedConnection, Throttled):
         least, limit = self._least, self._limit()
         large = FAIR if self._server.budget.spent else LARGE
         waits = contended and self._quick < 0
+        small = TINY if contended and self._server.turns.crowded else SMALL
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not least <= size <= limit:
@@ -376,7 +377,7 @@ class Channel(DescribedConnection, Throttled):
                 self._wanted = size if size > large else 0
                 break
             self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
-            over = waits or (contended and size > SMALL) or (position > 0 and perf_counter() >= until)
+            over = waits or (contended and size > small) or (position > 0 and perf_counter() >= until)
             if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
                 self._turn_over, self._held_back = over, True
                 break

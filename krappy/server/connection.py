@@ -26,6 +26,7 @@ from krappy.ports.audit import ASKED, AskedFor
 from krappy.server.authentication import Admission
 from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
+from krappy.server.pace import TINY
 from krappy.server.session import Session
 from krappy.server.sockets import endpoint
 from krappy.server.throttled import HELD, over_quota
@@ -191,6 +192,8 @@ class Connection(Channel):
                     async with self._beginning:
                         await self.writable()
                         await self.pause()
+                elif size > TASK + TINY and self._server.turns.crowded:
+                    await self.pause()
                 value = await answer
         except KrappyError as refused:
             error = refused

@@ -31,7 +31,7 @@ from krappy.server.authentication import Admission
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
-from krappy.server.pace import OUTBOX, SMALL
+from krappy.server.pace import OUTBOX, SMALL, TINY
 from krappy.server.sockets import endpoint
 from krappy.settings.listeners import parse_address
 from krappy.types import FilePart
@@ -224,6 +224,8 @@ class KafkaConnection(Channel):
     async def _wait_for(self, slot: AnswerSlot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
         with self._until_it_leaves():
             try:
+                if slot.size > TASK + TINY and self._server.turns.crowded:
+                    await self.pause()
                 value = await answer
             except Exception as error:
                 self._park(-slot.size)
@@ -237,6 +239,7 @@ class KafkaConnection(Channel):
                 self._park(-slot.size)
                 self._settle(slot, value, None)
             finally:
+                answer.close()  # it may not have begun
                 self._muted = False
                 self._hold()
                 self.changed.fire()

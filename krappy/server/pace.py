@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
+import trio.abc
 
 from krappy.server.budget import FAIR
 from krappy.server.outbox import Outbox
@@ -21,20 +23,36 @@ TURN = 0.005  # seconds for which one connection's requests are begun in one tur
 LITTLE = 0.0005  # seconds: a peer whose requests take longer in a contended round did not ask for little
 PROOF = 16  # after long work, how many small reads a peer needs until it counts as one that asks for little
 SMALL = 4 << 10  # bytes of a request that may begin while others wait for their turn or for memory
+LONG = 0.025  # seconds after which a round of the event loop begins no more that may take long
+TINY = 1 << 10  # bytes of a request that a round begins all the same: hundreds of these take no long time
 
 
-class Turns:
+class Turns(trio.abc.Instrument):
     """Of all tasks with long work, one goes on in each round of the event loop, in the order they came. So a task with
-    little work waits for one of them, not for all."""
+    little work waits for one of them, not for all.
+
+    What takes a ms may come by hundreds of connections at the same moment: once a round has lasted for `LONG`, the rest
+    of that counts as long work. As an instrument of trio it knows when each round began.
+    """
 
     def __init__(self) -> None:
+        self._began = math.inf  # when the round did, on perf_counter
         self._queue = trio.Lock()  # its holder goes on in the next round, and releases it at once
         self.until = 0.0  # when the time is over (perf_counter) that all small requests of this round have together
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for a turn: then nobody else should begin long work."""
-        return self._queue.locked()
+        """Whether somebody waits for a turn, or this round has lasted for long: then nobody else should begin long
+        work."""
+        return self._queue.locked() or self.crowded
+
+    @property
+    def crowded(self) -> bool:
+        """Whether this round has lasted for long."""
+        return perf_counter() - self._began > LONG
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._began = perf_counter()
 
     async def next(self) -> None:
         """Returns when all that came before have had their turns."""

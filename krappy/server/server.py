@@ -143,6 +143,7 @@ class Server:
         self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Accepts until `stop_accepting`. Returns when the last connection has ended, or when it is cancelled."""
+        trio.lowlevel.add_instrument(self.turns)
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
             for steps in (self.handshakes, self.logins, self.heads):  # also of those that were accepted before the end
@@ -152,6 +153,7 @@ class Server:
                 await nursery.start(self._accept_all, listeners)
                 task_status.started()
             posting.cancel_scope.cancel()
+        trio.lowlevel.remove_instrument(self.turns)
 
     async def _accept_all(
         self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from base64 import urlsafe_b64encode
 from collections import Counter
@@ -21,7 +20,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.handlers.raw import Raw as NativeRaw
 from tests.process import PATIENCE
-from tests.rounds import Rounds
+from tests.rounds import HeldRounds
 from tests.security.identity import identity_provider
 from tests.server.test_http import problem, read_all
 
@@ -90,19 +89,6 @@ async def test_a_step_that_is_not_needed_any_more_is_not_made() -> None:
         nursery.cancel_scope.cancel()
     assert made == ["stays"]
     assert seconds[0] >= 0.01
-
-
-class HeldRounds(Rounds):
-    """`go`: while it is not set, the event loop stands still, so what is sent meanwhile comes at the same moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go = threading.Event()
-        self.go.set()
-
-    def before_io_wait(self, timeout: float) -> None:
-        super().before_io_wait(timeout)
-        self.go.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
