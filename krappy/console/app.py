@@ -296,6 +296,8 @@ class App:
         scope["path"] = _path(scope["raw_path"])
         request = Request(scope)
         path = scope["path"]
+        if not path.startswith("/"):  # "*", or the host and port of CONNECT
+            raise HTTPException(404)
         if self._console.guard.asks and ("authorization" in request.headers or path == LOGIN):
             self._console.attempts.check(scope["client"][0])
         now, guard = self._console.broker.clock.steady_ms(), self._console.guard

@@ -61,6 +61,7 @@ REFUSALS = {
     408: ("Request timed out", "REQUEST_TIMED_OUT"),
     431: ("Head too large", "HEAD_TOO_LARGE"),
     500: ("Internal error", "UNKNOWN_SERVER_ERROR"),
+    501: ("Not implemented", "INVALID_REQUEST"),
     503: ("Not available now", "THROTTLING_QUOTA_EXCEEDED"),
     505: ("HTTP version not supported", "UNSUPPORTED_VERSION"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import h11
@@ -12,6 +13,7 @@ from krappy.server.http_wire import Wire
 from krappy.server.strangers import StrangerSteps
 from krappy.wire import mistaken
 
+ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE)  # a request's target as proxies get it
 NO_BODY = (204, 304)
 PARTS, PART = 1000, 64  # beyond its first 1000 chunks a body needs 64 bytes a chunk on average, since each takes time
 TURN = 32  # parts of a body that are read in one turn
@@ -84,7 +86,12 @@ class HttpExchange:
         return request
 
     def scope(self, request: h11.Request) -> dict[str, Any]:
-        path, _, query = request.target.partition(b"?")
+        target, headers = request.target, [(bytes(name), bytes(value)) for name, value in request.headers]
+        if absolute := ABSOLUTE.fullmatch(target):  # RFC 9112, section 3.2.2: the Host header does not count then
+            host, target = absolute.groups()
+            target = target if target.startswith(b"/") else b"/" + target
+            headers = [(name, host if name == b"host" else value) for name, value in headers]
+        path, _, query = target.partition(b"?")
         self._bare = request.method == b"HEAD"
         return {
             "type": "http",
@@ -96,7 +103,7 @@ class HttpExchange:
             "raw_path": path,
             "query_string": query,
             "root_path": "",
-            "headers": [(bytes(name), bytes(value)) for name, value in request.headers],
+            "headers": headers,
             "client": self._peer,
             "server": self._here,
         }
@@ -214,7 +221,8 @@ class HttpExchange:
         """Answers a request with an error instead of the application, unless an answer has begun."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        body = http.problem(status if status in http.REFUSALS else 400, detail)
+        status = status if status in http.REFUSALS else 400
+        body = http.problem(status, detail)
         headers = [
             (b"content-type", b"application/problem+json"),
             (b"content-length", b"%d" % len(body)),

@@ -243,3 +243,42 @@ def test_a_console_that_is_loaded_is_waited_for_no_more(tmp_path: Path) -> None:
                         assert (await second.receive_some()).startswith(b"HTTP/1.1 200 ")
 
     trio.run(main)
+
+
+def answer_to(broker: RunningBroker, request: bytes) -> bytes:
+    with connected(broker) as sock:
+        sock.sendall(request)
+        return read_all(sock)
+
+
+@pytest.mark.parametrize("target", [b"http://%b/healthz", b"HTTPS://%b/healthz?"])
+def test_a_target_with_the_host_in_it_is_one(broker: RunningBroker, target: bytes) -> None:
+    """As proxies get them, and every server has to take them (RFC 9112, section 3.2.2)."""
+    host = broker.http_address.encode()
+    head = b"GET " + target % host + b" HTTP/1.1\r\nHost: elsewhere\r\nConnection: close\r\n\r\n"
+    assert answer_to(broker, head).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("target", [b"http://%b", b"http://%b?x=1", b"http://%b/"])
+def test_a_target_without_a_path_is_the_first_page(broker: RunningBroker, target: bytes) -> None:
+    host = broker.http_address.encode()
+    head = b"GET " + target % host + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert b"<!doctype html>" in answer_to(broker, head)
+
+
+def test_the_host_of_the_target_counts(broker: RunningBroker) -> None:
+    """Not that of the header: a name that was rebound to this machine is refused in either place."""
+    head = b"GET http://evil.example/api/v1/topics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert problem(answer_to(broker, head)) == (421, "UNKNOWN_HOST")
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b"OPTIONS * HTTP/1.1\r\n", (404, "NOT_FOUND")),
+        (b"CONNECT elsewhere:443 HTTP/1.1\r\n", (404, "NOT_FOUND")),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n", (501, "INVALID_REQUEST")),
+    ],
+)
+def test_each_refusal_is_a_problem(broker: RunningBroker, head: bytes, told: tuple[int, str]) -> None:
+    assert problem(answer_to(broker, head + b"Host: localhost\r\nConnection: close\r\n\r\n")) == told
