@@ -61,14 +61,14 @@ class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
     all: Annotated[
         bool,
         Meta(
-            description="end every session of every browser; without ALTER on the cluster, of this user alone. With a "
-            "bearer token or a password, too"
+            description="end every session of every browser at this broker; without ALTER on the cluster, of this "
+            "user alone. With a bearer token or a password, too"
         ),
     ] = False
 
 
 class LoggedOut(msgspec.Struct):
-    """`ended`: how many sessions ended. Their live views end within 15 seconds."""
+    """`ended`: how many sessions ended. Their live views end within a second."""
 
     logged_out: bool
     ended: int
