@@ -466,8 +466,10 @@ class Link:
                     if abandoned is None:
                         self.forget(id)
             if not answered:
+                # A caller that gives less has spent the rest of its time on other brokers, or connections.
+                within = f"in {self.timeout:g} s" if seconds > 0.9 * self.timeout else "in time"
                 raise said or RequestTimeout(
-                    f"no answer to {type(request).__name__} in {seconds:g} s", address=str(self.address)
+                    f"no answer to {type(request).__name__} {within}", address=str(self.address)
                 )
             result = slot.result
             if isinstance(result, answer):

@@ -13,6 +13,7 @@ from krappy.errors import ConnectionLost, FrameTooLarge, LeaseLost, RecordTooLar
 from krappy.partitioner import partition_for
 from krappy.testing.running import run_broker
 from krappy.types import Record
+from krappy.wire import messages
 from tests.clients.helpers import fill, truth
 from tests.clients.proxy import Proxy, proxy
 
@@ -25,6 +26,8 @@ async def test_a_timeout_bounds_an_operation(lossy: Proxy, topic: str) -> None:
         lossy.deafen()
         with pytest.raises(RequestTimeout, match=r"no answer to Ping in 2\.5 s"):
             await client.ping()
+        with pytest.raises(RequestTimeout, match=r"no answer to Ping in time$"):  # the rest was spent elsewhere
+            await client._connection.link.ask(messages.Ping(), messages.Pong, timeout=0.01)
         lossy.refuse()
         with pytest.raises(ConnectionLost):
             await client.ping()
