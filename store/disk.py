@@ -25,6 +25,7 @@ IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done; a later try may succeed
+NOT_OPENED = (*NO_DESCRIPTOR, errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # so, too, where the folder may be away
 UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: the disk has lost these bytes (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # of a sync of a parent that is not ours

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from krappy.store.disk import Disk, File
@@ -33,10 +32,13 @@ class Unsynced:
         self._files = {**earlier._files, **self._files}
 
     def sync(self, disk: Disk, folder: Path) -> None:
-        """Raises OSError; then nobody knows what is on disk. With an errno of NO_DESCRIPTOR nothing is lost, and the
-        sync may be repeated."""
+        """Raises OSError; then nobody knows what is on disk. With an errno of NOT_OPENED nothing is lost, and the sync
+        may be repeated."""
+        names = self.names
         for path, file in self._files.items():
-            with suppress(FileNotFoundError):  # retention or the cleaner has removed it
+            try:
                 (file or disk.open(path, write=True)).fdatasync()
-        if self.names:
+            except FileNotFoundError:  # retention or the cleaner has removed it; or the whole folder is away
+                names = True
+        if names:
             disk.fsync_dir(folder)

@@ -22,7 +22,7 @@ from krappy.records.batch import LENGTH_END, BatchHeader, read_stamp, split
 from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
-from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk
+from krappy.store.disk import NOT_OPENED, Buffer, Disk
 from krappy.store.format import MAX_RELATIVE
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
@@ -285,7 +285,8 @@ class WritableLog(ReadableLog):
         """Makes all durable that was appended before this call; returns the offset up to which it is. Blocks.
 
         Now and then it writes a checkpoint too, so that little has to be read again after a crash. Raises StorageError
-        when the disk refuses; then the log takes no more appends (`broken`), unless only a file descriptor was missing.
+        when the disk refuses; then the log takes no more appends (`broken`), unless only a file descriptor was missing,
+        or the folder.
         """
         with self._syncing:
             with self._lock:
@@ -295,7 +296,7 @@ class WritableLog(ReadableLog):
             try:
                 unsynced.sync(self._disk, self.folder)
             except OSError as error:
-                if error.errno in NO_DESCRIPTOR:
+                if error.errno in NOT_OPENED:
                     with self._lock:
                         self._unsynced.join(unsynced)
                     raise StorageError(f"{self.folder}: not synced yet: {error}") from error

@@ -17,8 +17,8 @@ class Idempotent:
         self.raw, self.topic, self.index = raw, topic, index
         self.id = raw.new_producer_id()
 
-    def sent(self, sequence: int, epoch: int = 0) -> Code:
-        data = batch.encode(
+    def batch(self, sequence: int, epoch: int = 0) -> bytes:
+        return batch.encode(
             [b"k"],
             [b"%d" % sequence],
             timestamps=1000,
@@ -26,7 +26,9 @@ class Idempotent:
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        answer = self.raw.ask(ApiKey.PRODUCE, produce(self.topic, data, self.index), 12)
+
+    def sent(self, sequence: int, epoch: int = 0) -> Code:
+        answer = self.raw.ask(ApiKey.PRODUCE, produce(self.topic, self.batch(sequence, epoch), self.index), 12)
         [found] = answer["responses"][0]["partition_responses"]
         return Code(found["error_code"])
 

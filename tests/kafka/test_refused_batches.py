@@ -36,6 +36,28 @@ def test_while_the_data_folder_was_away(tmp_path: Path, known: int) -> None:
         assert raw.values("t") == [b"%d" % each for each in range(known + 4)]
 
 
+def test_the_folder_goes_away_while_events_come(tmp_path: Path) -> None:
+    """What the broker has taken before it notices waits until the folder is back."""
+    folder, away = tmp_path / "data", tmp_path / "away"
+    with broker_process(folder, listen_kafka="127.0.0.1:0") as broker, Raw(broker.kafka) as raw:
+        for each in range(20):
+            raw.make(f"t{each}")
+        producers = [Idempotent(raw, f"t{each}") for each in range(20)]
+        folder.rename(away)
+        for producer in producers:
+            raw.send(ApiKey.PRODUCE, produce(producer.topic, producer.batch(0)), 12)
+        wait_until(lambda: bool(broker.events("data_folder_away")), "it is away")
+        away.rename(folder)
+        for _ in producers:
+            [found] = raw.receive()["responses"][0]["partition_responses"]
+            assert found["error_code"] in (Code.NONE, Code.KAFKA_STORAGE_ERROR)
+        wait_until(lambda: bool(broker.events("events_taken_again")), "it is back")
+        for producer in producers:
+            assert [producer.sent(each) for each in range(2)] == [Code.NONE] * 2
+            assert raw.values(producer.topic) == [b"0", b"1"]
+        assert not broker.events("log_failed")
+
+
 def test_in_many_partitions_at_once(tmp_path: Path) -> None:
     """Kafka's Java producer sends a batch for each partition in one request, and the next request beside it."""
     folder, away, partitions = tmp_path / "data", tmp_path / "away", MANY + 5

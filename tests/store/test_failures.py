@@ -344,3 +344,26 @@ def test_segments_are_not_damaged_while_the_folder_of_all_logs_is_away(tmp_path:
     away.rename(topics)
     assert log.verify(0, 1000).data
     log.close()
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_sync_that_finds_the_folder_away_has_lost_nothing(tmp_path: Path, new: bool) -> None:
+    """Once the folder is back, the next sync covers what that one did not. `new`: a segment was begun meanwhile."""
+    folder, away = tmp_path / "t-0", tmp_path / "away"
+    log = filled(folder, 1, config=SMALL)
+    log.sync()
+    if not new:
+        log.append([made(b"k", b"v")], 0, 1)
+        log._unsynced._files = dict.fromkeys(log._unsynced._files)  # as when there are many: not held open
+    else:
+        while not log._unsynced.names:
+            log.append([made(b"k", b"v" * 40)], 0, 1)
+    folder.rename(away)
+    with pytest.raises(StorageError, match="not synced yet"):
+        log.sync()
+    assert not log.broken
+    away.rename(folder)
+    assert log.sync() == log.end_offset
+    log.append([made(b"k", b"v")], 0, 1)
+    assert log.sync() == log.end_offset
+    log.close()

@@ -7,7 +7,7 @@ acknowledged, once all replicas in sync have it on disk: `Replica.replicas` has 
 (Kafka's acks=1) is answered once it is on this broker's disk, also while too few replicas are in sync.
 
 A failed sync has lost what it covered (fsyncgate): the log takes no more appends, and all waiting publishes fail. A
-sync that could not begin, for want of a file descriptor, is tried again, and publishes go on waiting.
+sync that could not begin, for want of a file descriptor or of the folder, is tried again, and publishes go on waiting.
 """
 
 from __future__ import annotations
@@ -123,21 +123,22 @@ class GroupCommit:
             self._refuse_all(error)
 
     def _append(self, accepted: list[Pending], *, sync: bool) -> tuple[int, float] | None:
-        """Gives the result of `_sync_log` if there was a sync."""
+        """Gives the result of `_sync_log` if that has synced."""
         replica = self._replica
         log = replica.log
         log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.later_ms())
-        return self._sync_log() if sync else None
+        synced = self._sync_log() if sync else None
+        return None if isinstance(synced, StorageError) else synced
 
-    def _sync_log(self) -> tuple[int, float] | None:
-        """Syncs. Gives (the offset before which all is durable, seconds it took); None: the sync could not begin."""
+    def _sync_log(self) -> tuple[int, float] | StorageError:
+        """Syncs. Gives (the offset before which all is durable, seconds it took), or why the sync could not begin."""
         log, began = self._replica.log, perf_counter()
         try:
             return log.sync(), perf_counter() - began
-        except StorageError:
+        except StorageError as error:
             if log.broken:
                 raise
-            return None
+            return error
 
     def _synced(self, durable: int, seconds: float) -> None:
         self._replica.measures.syncs.observe(seconds)
@@ -149,8 +150,8 @@ class GroupCommit:
             while self._durable < self._appended:
                 epoch = replica.epoch
                 synced = await trio.to_thread.run_sync(self._sync_log, limiter=replica.disk_limiter)
-                if synced is None:
-                    replica.report("sync_waits", StorageError("no file descriptor is left for it"))
+                if isinstance(synced, StorageError):
+                    replica.report("sync_waits", synced)
                     await trio.sleep(RETRY_S)
                 elif replica.epoch == epoch:  # else what it covered may have been cut since
                     self._synced(*synced)
