@@ -6,16 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 from trio.testing import trio_test
 
 from krappy import errors
+from krappy.broker.groups.keeping import LocalGroups
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.ports import StoredAt
+from krappy.store.groups import GroupStore
 from krappy.waiting import Later
 from tests.broker.engine import events, offsets, publish, read_all, running, until
 
@@ -290,3 +293,40 @@ async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path:
         assert (shared.leases.frontier, shared.leases.lineage.last) == (10, partition.epoch), (
             "as before: it is believed"
         )
+
+
+@trio_test
+async def test_an_idle_group_keeps_the_epochs_that_an_earlier_version_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was loaded, and once all brokers know them: its next coordinator may find another log."""
+    monkeypatch.setattr(LocalGroups, "keeps_epochs", False)
+    async with running(tmp_path) as broker:
+        await publish((await broker.create_topic("t", 1, NO_VIEW))[0].led(0), 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await member.ack([("t", 0, 0, 4)]).wait()
+    plain = [1, 5, 0]
+    async with running(tmp_path) as broker:
+        store = GroupStore(broker.groups._runtime.meta)
+        assert kept(store) == plain
+        group = broker.groups._groups["g"]
+        await group.writer.durable(group, group.shared.values()).wait()
+        assert kept(store) == plain
+        monkeypatch.setattr(LocalGroups, "keeps_epochs", True)
+        broker.groups._runtime.topics.changed.fire()
+        await until(lambda: kept(store) == [3, 3, 0, 0, 0, *plain])
+        monkeypatch.setattr(LocalGroups, "keeps_epochs", False)
+        group.changed(group.shared["t", 0])
+        await group.writer.durable(group, group.shared.values()).wait()
+        assert kept(store) == plain
+    monkeypatch.setattr(LocalGroups, "keeps_epochs", True)
+    async with running(tmp_path) as broker:
+        await until(lambda: kept(GroupStore(broker.groups._runtime.meta)) == [3, 3, 0, 0, 0, *plain])
+
+
+def kept(store: GroupStore) -> list[int]:
+    """The state of the one position."""
+    [packed] = store.load_all()["g"].states.values()
+    found: list[int] = msgpack.unpackb(packed)
+    return found

@@ -213,6 +213,33 @@ def test_an_ack_for_a_lost_event_is_none_for_the_one_in_its_place(cluster: Clust
             assert [each.offset for each in taken(other, GONE)] == list(range(KEPT, KEPT + GONE))
 
 
+def test_what_was_not_acknowledged_comes_again_though_nothing_new_is_written(cluster: ClusterProcesses) -> None:
+    """To a group whose coordinator has a replica of the new log, which has no event of its leader's epoch yet."""
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
+        group = made.name_at(SHARES, FIRST)
+        cluster.brokers[LOST].kill()
+        wait_until(lambda: cluster.partitions(made.topic)[0].isrs == [FIRST], "it is alone", LONG_S)
+        cluster.brokers[FIRST].kill()
+        cluster.start_again(FIRST)
+        wait_until(lambda: made.led_by() == FIRST, "it leads in a new epoch", LONG_S)
+        write(cluster, made.topic, GONE, b"gone")
+        with consumer(client, made.topic, group) as reader:
+            events: list[Event] = []
+
+            def look() -> bool:
+                events.extend(reader.poll(1))
+                return len(events) >= KEPT + GONE
+
+            wait_until(look, "all events", LONG_S)
+            reader.ack([each for each in events if each.value == b"gone"], wait=True)
+        made.lose()
+        made.heal()
+        cluster.spread(SHARES)
+        wait_until(lambda: leader_of(cluster, SHARES, group) == FIRST, "it coordinates", LONG_S)
+        with consumer(client, made.topic, group) as reader:
+            assert take(reader, KEPT) == {b"kept"}
+
+
 def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:
     """Although the new log is longer by now than what it has read of the old one."""
     with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:

@@ -27,7 +27,7 @@ from krappy.errors import InvalidRequest, KrappyError, StorageError
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.distant import GroupPartition
+    from krappy.broker.groups.distant import DistantPartition, GroupPartition
     from krappy.broker.groups.group_keeper import GroupKeeper
 
 
@@ -117,6 +117,9 @@ class Group(Owner):
     def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
 
+    def as_led(self, shared: SharedPartition) -> DistantPartition | None:
+        return self.keeper.distant.as_led(shared.at)
+
     def tell_lost(self, shared: SharedPartition) -> None:
         self.keeper.tell_lost(shared)
 
@@ -154,8 +157,11 @@ class Group(Owner):
         return shared
 
     def place(self, now: Callable[[tuple[str, int]], GroupPartition | None]) -> None:
-        """Goes on where its partitions are `now`: this broker may have got a replica of one, or lost it."""
+        """Goes on where its partitions are `now`: this broker may have got a replica of one, or lost it. States that
+        were written without leader epochs, for brokers of an earlier version, are written with them once all know."""
         for shared in list(self.shared.values()):
+            if shared.lacks_epochs and self.keeper.storage.keeps_epochs:
+                self.writer.mark(shared)
             partition = now(shared.at)
             if partition is not None and partition is not shared.partition:
                 self.keeper.reads.drop(shared)

@@ -125,6 +125,8 @@ class GroupWriter:
             try:
                 ahead, epochs = self._runtime.clock.ahead_ms, self._storage.keeps_epochs
                 packed = {each.at: pack_state(each, ahead, epochs) for each in some if not each.gone}
+                for each in some:
+                    each.lacks_epochs = not epochs
                 writes.append(self._storage.put(group.name, pack_settings(group) if group in groups else None, packed))
             except Exception as error:
                 refused[group] = _known(error)

@@ -91,6 +91,7 @@ class Owner(Protocol):
     def changed(self, shared: SharedPartition) -> None: ...
     def tell_lost(self, shared: SharedPartition) -> None: ...
     def attend(self, shared: SharedPartition) -> None: ...
+    def as_led(self, shared: SharedPartition) -> DistantPartition | None: ...
     def remove(self, topic: str) -> list[SharedPartition]: ...
     def wake_all(self) -> None: ...
 
@@ -110,6 +111,7 @@ class SharedPartition:
         self.committed = True
         self.alarm: int | None = None  # set by Alarms
         self.version = self.durable = 0  # set by GroupWriter: the version of the state now, and of that on disk
+        self.lacks_epochs = False  # whether the state was written without those that it had
         self.burying = False
         self.gone = False
         self.cuts = 0  # how often it went back
@@ -184,8 +186,9 @@ class SharedPartition:
         offset = leases.wanted(now, alone=alone)
         if offset is None or not self.is_sure:
             return None
-        if not self.is_found:  # a distant partition's leader is asked, if it can be
-            return offset if isinstance(partition, DistantPartition) and self.end >= 0 else None
+        if not self.is_found:  # its leader is asked, if it can be
+            distant = isinstance(partition, DistantPartition)
+            return offset if (self.end >= 0 if distant else self.group.as_led(self) is not None) else None
         return offset if offset < self.end else None
 
     def trim(self) -> None:
@@ -207,6 +210,8 @@ class SharedPartition:
         self._found = None if told is None else history
         if told is not None and leases.lineage.last < 0:
             leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
+            if leases.lineage.pairs:  # also for the next coordinator, though the group reads nothing until then
+                self.changed()
 
     async def find(self) -> None:
         """Finds the position in the log, wherever that is. Raises NotLeader while nobody tells where it is."""
@@ -216,7 +221,13 @@ class SharedPartition:
             if partition.gone is not None:
                 raise partition.gone
             if not isinstance(partition, DistantPartition):
-                raise NotLeader(f"{partition}: this broker does not know whether it has all that the group has read")
+                # The replica here has no event of the group's last epoch. Those may be lost, or come yet; or they were
+                # removed before it was copied.
+                led = self.group.as_led(self)
+                if led is None:
+                    raise NotLeader(f"{partition}: nobody knows whether it has all that the group has read")
+                self.move(led)
+                continue
             asked = partition, partition.leader_epoch, leases, leases.frontier, leases.lineage.last
             try:
                 told = await partition.end_of_epoch(leases.lineage.last, leases.frontier)
