@@ -98,7 +98,7 @@ class World:
         self.log.epochs.lead(self.epoch, self.log.end_offset)
 
     def load(self, leases: Leases) -> None:
-        owner = SimpleNamespace(changed=self.changed, tell_lost=lambda shared: None, is_sure=True)
+        owner = SimpleNamespace(changed=self.changed, tell_lost=lambda shared: None, is_sure=True, keeps_epochs=True)
         owner.name = "g"
         partition = self.elsewhere() if self.distant else cast(Any, Here(self))
         self.shared = SharedPartition(cast(Any, owner), partition, leases)

@@ -12,7 +12,6 @@ import trio
 from trio.testing import trio_test
 
 from krappy import errors
-from krappy.broker.groups.keeping import LocalGroups
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
@@ -296,37 +295,27 @@ async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path:
 
 
 @trio_test
-async def test_an_idle_group_keeps_the_epochs_that_an_earlier_version_did_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it was loaded, and once all brokers know them: its next coordinator may find another log."""
-    monkeypatch.setattr(LocalGroups, "keeps_epochs", False)
+async def test_a_broker_alone_writes_what_earlier_versions_can_read(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await publish((await broker.create_topic("t", 1, NO_VIEW))[0].led(0), 5)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await member.ack([("t", 0, 0, 4)]).wait()
-    plain = [1, 5, 0]
-    async with running(tmp_path) as broker:
-        store = GroupStore(broker.groups._runtime.meta)
-        assert kept(store) == plain
-        group = broker.groups._groups["g"]
-        await group.writer.durable(group, group.shared.values()).wait()
-        assert kept(store) == plain
-        monkeypatch.setattr(LocalGroups, "keeps_epochs", True)
-        broker.groups._runtime.topics.changed.fire()
-        await until(lambda: kept(store) == [3, 3, 0, 0, 0, *plain])
-        monkeypatch.setattr(LocalGroups, "keeps_epochs", False)
-        group.changed(group.shared["t", 0])
-        await group.writer.durable(group, group.shared.values()).wait()
-        assert kept(store) == plain
-    monkeypatch.setattr(LocalGroups, "keeps_epochs", True)
-    async with running(tmp_path) as broker:
-        await until(lambda: kept(GroupStore(broker.groups._runtime.meta)) == [3, 3, 0, 0, 0, *plain])
+        [packed] = GroupStore(broker.groups._runtime.meta).load_all()["g"].states.values()
+        assert msgpack.unpackb(packed) == [1, 5, 0]
 
 
-def kept(store: GroupStore) -> list[int]:
-    """The state of the one position."""
-    [packed] = store.load_all()["g"].states.values()
-    found: list[int] = msgpack.unpackb(packed)
-    return found
+@trio_test
+async def test_an_offset_is_not_named_in_very_many_epochs(tmp_path: Path) -> None:
+    """Each is looked for in thousands of leases."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 10)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        with pytest.raises(errors.InvalidRequest, match="offset 9 of t-0 in more than 8 epochs"):
+            member.ack([("t", 0, at, 9 + at, epoch) for epoch, at in enumerate([0, 1, 2, 3, 4, 5, 6, 7, 9])])
+        assert member.group.shared["t", 0].leases.unsettled == 10
+        with pytest.raises(errors.LeaseLost):
+            await member.ack([("t", 0, 0, 9, epoch) for epoch in range(8)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 10)]

@@ -45,6 +45,7 @@ class Group(Owner):
         self.name = name
         self.settings = settings
         self.writer = keeper.writer_of(name)
+        self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
@@ -157,11 +158,8 @@ class Group(Owner):
         return shared
 
     def place(self, now: Callable[[tuple[str, int]], GroupPartition | None]) -> None:
-        """Goes on where its partitions are `now`: this broker may have got a replica of one, or lost it. States that
-        were written without leader epochs, for brokers of an earlier version, are written with them once all know."""
+        """Goes on where its partitions are `now`: this broker may have got a replica of one, or lost it."""
         for shared in list(self.shared.values()):
-            if shared.lacks_epochs and self.keeper.storage.keeps_epochs:
-                self.writer.mark(shared)
             partition = now(shared.at)
             if partition is not None and partition is not shared.partition:
                 self.keeper.reads.drop(shared)

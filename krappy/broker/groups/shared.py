@@ -74,8 +74,9 @@ class SharedSettings(NamedTuple):
 
 class Owner(Protocol):
     """The group that has the partition. `away`: what is kept of partitions that this broker has not. `payer`: for whom
-    its dead-letter topics are made. `still_here`: no other broker can have taken this one's place as its coordinator.
-    `is_sure`: events may be leased; without an order that may be, too, if it is not still here."""
+    its dead-letter topics are made. `keeps_epochs`: as of its storage. `still_here`: no other broker can have taken
+    this one's place as its coordinator. `is_sure`: events may be leased; without an order that may be, too, if it is
+    not still here."""
 
     name: str
     settings: SharedSettings
@@ -84,6 +85,7 @@ class Owner(Protocol):
     gone: bool
     ended: KrappyError | None  # why: another broker coordinates it now
     payer: Payer = Payer()
+    keeps_epochs: bool = True
     still_here: bool = True
     is_sure: bool = True
 
@@ -111,7 +113,6 @@ class SharedPartition:
         self.committed = True
         self.alarm: int | None = None  # set by Alarms
         self.version = self.durable = 0  # set by GroupWriter: the version of the state now, and of that on disk
-        self.lacks_epochs = False  # whether the state was written without those that it had
         self.burying = False
         self.gone = False
         self.cuts = 0  # how often it went back
@@ -210,7 +211,9 @@ class SharedPartition:
         self._found = None if told is None else history
         if told is not None and leases.lineage.last < 0:
             leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
-            if leases.lineage.pairs:  # also for the next coordinator, though the group reads nothing until then
+            if (
+                leases.lineage.pairs and self.group.keeps_epochs
+            ):  # also for the next coordinator, though the group reads nothing until then
                 self.changed()
 
     async def find(self) -> None:
