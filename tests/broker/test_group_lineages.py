@@ -22,7 +22,7 @@ from krappy.broker.partition.partition import Partition
 from krappy.core import lineage
 from krappy.core.epochs import Epochs
 from krappy.core.keyed_leases import KeyedLeases
-from krappy.core.leases import Leases
+from krappy.core.leases import Leases, LogSlice
 from krappy.errors import KrappyError, NotLeader, OffsetOutOfRange
 from krappy.ports.cluster import PeerRead, Place
 from krappy.records import batch
@@ -98,7 +98,7 @@ class World:
         self.log.epochs.lead(self.epoch, self.log.end_offset)
 
     def load(self, leases: Leases) -> None:
-        owner = SimpleNamespace(changed=self.changed, tell_lost=lambda shared: None, is_sure=True)
+        owner = SimpleNamespace(changed=self.changed, tell_lost=lambda shared: None, is_sure=True, keeps_epochs=True)
         owner.name = "g"
         partition = self.elsewhere() if self.distant else cast(Any, Here(self))
         self.shared = SharedPartition(cast(Any, owner), partition, leases)
@@ -308,3 +308,41 @@ def test_an_epoch_may_begin_where_the_last_event_before_is() -> None:
     leases = Leases(3, max_deliveries=3)
     leases.lease(0, "m", 1_000, log, 3)
     assert (leases.frontier, leases.lineage.pairs) == (13, ((1, 3), (3, 7)))
+
+
+class Copy(Here):
+    """A follower's, which has a log of its own."""
+
+    still_leads = False
+    epoch = 0
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.own = Log()
+
+    @property
+    def log(self) -> Log:
+        return self.own
+
+
+def test_where_a_replica_lacks_the_last_epoch_its_leader_is_asked() -> None:
+    """It can't know whether that epoch's events are lost, or come yet. For long nothing new may be written, and what
+    was given back is to be delivered again."""
+    world = World(Random(0), False, Leases)
+    world.random = cast(Any, SimpleNamespace(random=lambda: 1.0))  # no more elections
+    led, copy = world.elsewhere(), Copy(world)
+    shared, leases = world.shared, world.shared.leases
+    world.log.append([1] * 5)
+    copy.own.append([1] * 5)
+    leases.lease(0, "m", 1_000, LogSlice(0, 10, [(0, 9)], epochs=[(1, 0), (2, 5)]), 10)
+    world.state.leader_epoch = 3
+    world.log.epochs.lead(3, 5)
+    cast(Any, shared.group).as_led = lambda _: led
+    shared.move(cast(Any, copy))
+    leases.nack(0, "m", 0, 4)
+    assert shared.wanted(0) == 0
+    trio.run(shared.find)
+    assert (shared.partition, leases.frontier, shared.is_found) == (led, 5, True)
+    shared.move(cast(Any, copy))
+    assert shared.wanted(0) == 0
+    assert shared.is_found, "it has all that is left"

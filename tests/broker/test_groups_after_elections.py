@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 from trio.testing import trio_test
@@ -16,6 +17,7 @@ from krappy.broker.partition.replica import Standing
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import PartitionState
 from krappy.ports import StoredAt
+from krappy.store.groups import GroupStore
 from krappy.waiting import Later
 from tests.broker.engine import events, offsets, publish, read_all, running, until
 
@@ -290,3 +292,30 @@ async def test_a_state_of_an_earlier_version_has_no_epoch_and_gets_one(tmp_path:
         assert (shared.leases.frontier, shared.leases.lineage.last) == (10, partition.epoch), (
             "as before: it is believed"
         )
+
+
+@trio_test
+async def test_a_broker_alone_writes_what_earlier_versions_can_read(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await publish((await broker.create_topic("t", 1, NO_VIEW))[0].led(0), 5)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        await member.ack([("t", 0, 0, 4)]).wait()
+        [packed] = GroupStore(broker.groups._runtime.meta).load_all()["g"].states.values()
+        assert msgpack.unpackb(packed) == [1, 5, 0]
+
+
+@trio_test
+async def test_an_offset_is_not_named_in_very_many_epochs(tmp_path: Path) -> None:
+    """Each is looked for in thousands of leases."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        await publish(partition, 10)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        with pytest.raises(errors.InvalidRequest, match="offset 9 of t-0 in more than 8 epochs"):
+            member.ack([("t", 0, at, 9 + at, epoch) for epoch, at in enumerate([0, 1, 2, 3, 4, 5, 6, 7, 9])])
+        assert member.group.shared["t", 0].leases.unsettled == 10
+        with pytest.raises(errors.LeaseLost):
+            await member.ack([("t", 0, 0, 9, epoch) for epoch in range(8)]).wait()
+        assert broker.groups.positions("g") == [("t", 0, 10)]

@@ -10,16 +10,19 @@ from functools import partial
 from itertools import count
 from typing import Literal, NamedTuple
 
+import msgpack
 import pytest
 from confluent_kafka.admin import NewTopic
 
 from krappy import SnapshotEnd, blocking
 from krappy.blocking import Consumer
+from krappy.broker.groups.replicated import ID
 from krappy.broker.topics.internal_topics import OFFSETS, SHARES
 from krappy.core.cluster.coordinators import partition_of
 from krappy.errors import KrappyError, LeaseLost, OffsetOutOfRange
 from krappy.records import batch
-from krappy.types import Entry, Event
+from krappy.store.groups import STATE, group_key
+from krappy.types import Entry, Event, Headers
 from krappy.wire.kafka import ApiKey
 from tests.cluster.brokers import ClusterProcesses, SharedProcesses, brokers
 from tests.cluster.test_share_groups import leader_of, make_ready, set_everywhere
@@ -211,6 +214,67 @@ def test_an_ack_for_a_lost_event_is_none_for_the_one_in_its_place(cluster: Clust
             reader.ack(new[-NEW:], wait=True)
         with consumer(client, made.topic, group) as other:
             assert [each.offset for each in taken(other, GONE)] == list(range(KEPT, KEPT + GONE))
+
+
+def test_what_was_not_acknowledged_comes_again_though_nothing_new_is_written(cluster: ClusterProcesses) -> None:
+    """To a group whose coordinator has a replica of the new log, which has no event of its leader's epoch yet."""
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
+        group = made.name_at(SHARES, FIRST)
+        cluster.brokers[LOST].kill()
+        wait_until(lambda: cluster.partitions(made.topic)[0].isrs == [FIRST], "it is alone", LONG_S)
+        cluster.brokers[FIRST].kill()
+        cluster.start_again(FIRST)
+        wait_until(lambda: made.led_by() == FIRST, "it leads in a new epoch", LONG_S)
+        write(cluster, made.topic, GONE, b"gone")
+        with consumer(client, made.topic, group) as reader:
+            events: list[Event] = []
+
+            def look() -> bool:
+                events.extend(reader.poll(1))
+                return len(events) >= KEPT + GONE
+
+            wait_until(look, "all events", LONG_S)
+            reader.ack([each for each in events if each.value == b"gone"], wait=True)
+        made.lose()
+        made.heal()
+        cluster.spread(SHARES)
+        wait_until(lambda: leader_of(cluster, SHARES, group) == FIRST, "it coordinates", LONG_S)
+        with consumer(client, made.topic, group) as reader:
+            assert take(reader, KEPT) == {b"kept"}
+
+
+def test_brokers_of_earlier_versions_can_read_positions(cluster: ClusterProcesses) -> None:
+    """Leader epochs are where those do not look. One that can't read a state leaves it out: the group begins anew."""
+    with scene(cluster) as made, blocking.connect(cluster.native, timeout=LONG_S) as client:
+        native, share = made.name_at(SHARES, THIRD), made.name_at(SHARES, THIRD)
+        with consumer(client, made.topic, native) as reader:
+            take(reader, KEPT)
+        with cluster.asked(THIRD) as raw:
+            set_everywhere(cluster, raw, share, {"share.auto.offset.reset": "earliest"})
+        assert made.share(share) == list(range(KEPT))
+        for group, head in ((native, 0), (share, 4)):
+            value, headers = last_state(cluster, group, made.topic)
+            assert msgpack.unpackb(value)[head:] == [1, KEPT, 0]
+            assert [(name, msgpack.unpackb(told or b"")) for name, told in headers] == [("lineage", [0, 0, 0])]
+
+
+def last_state(cluster: ClusterProcesses, group: str, topic: str) -> tuple[bytes, Headers]:
+    """Of a group in the topic's partition, as it is kept, without the topic's id; and its headers."""
+    key, index = group_key(STATE, group, topic, 0), partition_of(group, len(cluster.partitions(SHARES)))
+    found: tuple[bytes, Headers] = b"", ()
+    with cluster.asked(leader_of(cluster, SHARES, group)) as raw:
+        offset, end = 0, 1
+        while offset < end:
+            answer = raw.fetch(SHARES, offset, index)
+            for header, data in batch.split(answer["records"]):
+                columns = batch.decode(bytes(data))
+                headers = columns.headers or [()] * len(columns.values)
+                for at, value, told in zip(columns.keys, columns.values, headers, strict=True):
+                    if at == key and value is not None:
+                        found = bytes(value)[ID:], told
+                offset = header.next_offset
+            end = answer["high_watermark"]
+    return found
 
 
 def test_a_reader_is_told_where_the_log_was_cut(cluster: ClusterProcesses) -> None:

@@ -252,6 +252,17 @@ class DistantPartitions:
         UnknownPartition."""
         if self._peers is None or index >= topic.count or self._is_here(topic, index):
             return topic.held(index)
+        return self._distant(topic, index)
+
+    def as_led(self, at: tuple[str, int]) -> DistantPartition | None:
+        """A partition as its leader tells of it, though this broker may have a replica. None: no other broker leads."""
+        topic = self._runtime.topics.get(at[0])
+        if self._peers is None or topic is None or at[1] >= topic.count:
+            return None
+        leader = topic.image.partitions[at[1]].state.leader
+        return None if leader in (NOBODY, self._runtime.id) else self._distant(topic, at[1])
+
+    def _distant(self, topic: Topic, index: int) -> DistantPartition:
         key = topic.id, index
         if key not in self._all:
             self._all[key] = DistantPartition(self, topic, index)

@@ -27,7 +27,7 @@ from krappy.errors import InvalidRequest, KrappyError, StorageError
 from krappy.ports import GroupFacts
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.distant import GroupPartition
+    from krappy.broker.groups.distant import DistantPartition, GroupPartition
     from krappy.broker.groups.group_keeper import GroupKeeper
 
 
@@ -45,6 +45,7 @@ class Group(Owner):
         self.name = name
         self.settings = settings
         self.writer = keeper.writer_of(name)
+        self.keeps_epochs = keeper.storage.keeps_epochs
         self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.away: dict[tuple[str, int], Sequence[int]] = {}  # what is kept of partitions that this broker has not
         self.members: dict[str, Member] = {}
@@ -116,6 +117,9 @@ class Group(Owner):
 
     def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
+
+    def as_led(self, shared: SharedPartition) -> DistantPartition | None:
+        return self.keeper.distant.as_led(shared.at)
 
     def tell_lost(self, shared: SharedPartition) -> None:
         self.keeper.tell_lost(shared)

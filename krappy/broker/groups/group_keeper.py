@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.broker.alarms import Alarms
 from krappy.broker.groups.dead_letters import Undertaker
+from krappy.broker.groups.distant import DistantPartitions
 from krappy.broker.groups.group_reads import KeptReads
 from krappy.broker.groups.group_writer import GroupWriter
 
@@ -33,6 +34,7 @@ class GroupKeeper:
         self.held_positions = 0  # how many positions all groups have in memory
         self.reads = KeptReads()
         self.writers: dict[int, GroupWriter] = {}  # by the partition of the groups' topic
+        self.distant = DistantPartitions(runtime, peers)
         self.alarms = Alarms(self.now_ms)
         self.undertaker = Undertaker(runtime, make_topic, peers)
 

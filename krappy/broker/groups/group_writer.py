@@ -19,7 +19,6 @@ import trio
 from krappy.broker.groups.shared import SharedSettings
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
-from krappy.core.lineage import split_lineage
 from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
@@ -123,8 +122,7 @@ class GroupWriter:
             if group.gone:
                 continue
             try:
-                ahead, epochs = self._runtime.clock.ahead_ms, self._storage.keeps_epochs
-                packed = {each.at: pack_state(each, ahead, epochs) for each in some if not each.gone}
+                packed = {each.at: pack_state(each, self._runtime.clock.ahead_ms) for each in some if not each.gone}
                 writes.append(self._storage.put(group.name, pack_settings(group) if group in groups else None, packed))
             except Exception as error:
                 refused[group] = _known(error)
@@ -151,10 +149,9 @@ def _known(error: Exception) -> KrappyError:
     return error if isinstance(error, KrappyError) else StorageError(f"writing groups: {error!r}")
 
 
-def pack_state(shared: SharedPartition, ahead_ms: int, epochs: bool) -> bytes:
-    """`ahead_ms`: how far the wall clock, by which the next start reads the times, is ahead. `epochs`: with them."""
-    state = shared.leases.dump(ahead_ms)
-    packed: bytes = msgpack.packb(state if epochs else split_lineage(state)[1])
+def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
+    """`ahead_ms`: how far the wall clock, by which the next start reads the times, is ahead."""
+    packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
     return packed
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.groups.distant import DistantPartitions, check_position, nearest
+from krappy.broker.groups.distant import check_position, nearest
 from krappy.broker.groups.group import Group
 from krappy.broker.groups.group_keeper import MakeTopic
 from krappy.broker.groups.group_writer import unpack, unpack_settings
@@ -68,7 +68,6 @@ class GroupCoordinator(ShareKeeper):
             else ReplicatedGroups(runtime, self._take, self._give_up)
         )
         super().__init__(runtime, storage, make_topic, keeper, peers)
-        self.distant = DistantPartitions(runtime, peers)
         self.kafka: NativeView  # Kafka's groups: a name belongs to one kind of group only
         self._replicated = peers is not None
         self._groups: dict[str, Group] = {}

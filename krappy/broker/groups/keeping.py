@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+import msgpack
+
+from krappy.core.kafka.share_state import plain_state, whole_state
+from krappy.errors import StorageError
 from krappy.store.groups import GroupStore, StoredGroup
 from krappy.waiting import Later
 
@@ -15,6 +19,8 @@ At = tuple[str, int]  # topic, partition
 
 
 class GroupStorage(Protocol):
+    keeps_epochs: bool  # whether leader epochs of positions outlive this broker
+
     def begin(self) -> None:
         """Loads what is kept. Raises StorageError for what it can't read."""
 
@@ -25,10 +31,6 @@ class GroupStorage(Protocol):
     @property
     def epoch(self) -> int:
         """As `InternalTables.epoch`."""
-
-    @property
-    def keeps_epochs(self) -> bool:
-        """Whether positions may be written with leader epochs: who takes this broker's place can read them."""
 
     def check_here(self, name: str) -> None:
         """Raises CoordinatorNotAvailable, CoordinatorLoading while this broker has not loaded what is kept of it."""
@@ -61,12 +63,27 @@ class GroupStorage(Protocol):
         CoordinatorNotAvailable."""
 
 
+def parted(state: bytes) -> tuple[bytes, bytes]:
+    """(its leader epochs, the rest) of a packed state; no bytes if it has none."""
+    lineage, plain = plain_state(msgpack.unpackb(state))
+    return (msgpack.packb(lineage), msgpack.packb(plain)) if lineage else (b"", state)
+
+
+def joined(lineage: bytes, state: bytes) -> bytes:
+    """What `parted` was given. Raises StorageError."""
+    try:
+        found: bytes = msgpack.packb(whole_state(msgpack.unpackb(lineage), msgpack.unpackb(state)))
+    except Exception as error:  # msgpack raises many kinds
+        raise StorageError(f"the leader epochs of a group's state can't be read: {error}") from error
+    return found
+
+
 class LocalGroups:
     """Implements `GroupStorage`. `loaded(groups)` is called once."""
 
     loading = False
     epoch = 0
-    keeps_epochs = True
+    keeps_epochs = False
 
     def __init__(
         self, runtime: Runtime, store: GroupStore, loaded: Callable[[Mapping[str, StoredGroup]], None]
@@ -83,7 +100,9 @@ class LocalGroups:
         return 0
 
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> None:
-        self._store.put(group, settings, states)
+        # Nobody else writes these logs, so the next start finds a position without leader epochs. Earlier versions do
+        # not know them, and are not to refuse the folder.
+        self._store.put(group, settings, {at: parted(state)[1] for at, state in states.items()})
 
     def delete(self, group: str) -> None:
         self._store.delete(group)

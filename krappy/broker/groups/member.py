@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 16 << 20  # bytes of one answer; a single larger batch is still sent whole
 AT_ONCE = 2000  # ranges that are settled in one turn
+OVERLAPS = 8  # leader epochs under which one request may name the same offset
 
 Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
 
@@ -254,7 +255,23 @@ def _apart(ranges: Ranges) -> Sequence[EpochRange]:
             _, _, first, end, _ = apart.pop()
             last = max(last, end)
         apart.append((topic, partition, first, last, epoch))
+    _check_overlaps(apart)
     return apart
+
+
+def _check_overlaps(ranges: Sequence[EpochRange]) -> None:
+    """Raises InvalidRequest. Each range is looked for in all of the leases, so thousands that name all of them would
+    hold up everybody. A client names an offset again for each election that its last few acknowledgements span."""
+    at, ends = ("", -1), list[int]()
+    for topic, partition, first, last, _ in sorted(ranges):
+        if at != (topic, partition):
+            at, ends = (topic, partition), []
+        ends = [end for end in ends if end >= first]
+        ends.append(last)
+        if len(ends) > OVERLAPS:
+            raise InvalidRequest(
+                f"offset {first} of {topic}-{partition} in more than {OVERLAPS} epochs", field="epochs"
+            )
 
 
 def _in_order(each: EpochRange) -> tuple[str, int, int, int]:

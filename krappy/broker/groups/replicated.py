@@ -1,6 +1,7 @@
 """Native groups of a cluster: events of `__share_group_state`, each a key as `store/groups.py` has them. The value of a
 group's settings is what is stored of them alone; that of its state in a partition is the id of the topic, then the
-state. The leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to when.
+state. A state's leader epochs are in a header: brokers of earlier versions do not look at that, and leave it out. The
+leader of a group's partition coordinates the group; `coordinated/internal_tables.py` says from when to when.
 
 Another broker that takes a coordinator's place finds which events are settled, and how often the others were delivered.
 Nothing is leased there, as after a restart: members come to it, and events that were leased are delivered again.
@@ -15,10 +16,9 @@ from krappy.broker.coordinated.internal_table import InternalKeys, InternalTable
 from krappy.broker.coordinated.internal_tables import InternalTables, Row, Rows
 from krappy.broker.coordinated.own_folder import OwnFolder
 from krappy.broker.groups.group_writer import check_state, unpack_settings
-from krappy.broker.groups.keeping import At
+from krappy.broker.groups.keeping import At, joined, parted
 from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.topics.internal_topics import SHARES
-from krappy.core.cluster.znodes import GROUP_EPOCHS
 from krappy.errors import StorageError
 from krappy.store.groups import GROUP, STATE, GroupStore, StoredGroup, group_key, group_of, state_at, stored_groups
 from krappy.types import Headers
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
 
 ID = 16  # bytes of a topic's id
+LINEAGE = "lineage"  # the header with a state's leader epochs
 Groups = dict[str, StoredGroup]
 
 
 class ReplicatedGroups(InternalTables[Groups]):
     """Implements `GroupStorage`. `loaded(groups)` is called with groups that this broker coordinates from now on, and
     `unloaded(is_in)` when it forgets those for whose name `is_in` is true."""
+
+    keeps_epochs = True
 
     def __init__(
         self,
@@ -47,15 +50,12 @@ class ReplicatedGroups(InternalTables[Groups]):
 
     # --- GroupStorage
 
-    @property
-    def keeps_epochs(self) -> bool:
-        return self._runtime.image.level(GROUP_EPOCHS) > 0
-
     def put(self, group: str, settings: bytes | None, states: Mapping[At, bytes]) -> Later[None]:
         # The ids of the topics whose partitions this broker has: the image may have newer ones of the same names.
         ids = {at[0]: topic.id for at in states if (topic := self._runtime.topics.get(at[0])) is not None}
         table = self.table_of(group)
-        table.write(group, self._rows_of(group, settings, states, ids), [])
+        puts, headers = self._rows_of(group, settings, states, ids)
+        table.write(group, puts, [], headers)
         return table.written()
 
     def is_sure(self, name: str) -> bool:
@@ -79,12 +79,20 @@ class ReplicatedGroups(InternalTables[Groups]):
 
     def _rows_of(
         self, group: str, settings: bytes | None, states: Mapping[At, bytes], ids: Mapping[str, bytes]
-    ) -> dict[bytes, bytes]:
-        """`ids`: of topics. States in others are left out."""
-        puts = {group_key(STATE, group, *at): ids[at[0]] + state for at, state in states.items() if at[0] in ids}
+    ) -> tuple[dict[bytes, bytes], dict[bytes, Headers]]:
+        """What to put, and its headers. `ids`: of topics. States in others are left out."""
+        puts: dict[bytes, bytes] = {}
+        headers: dict[bytes, Headers] = {}
+        for at, state in states.items():
+            if at[0] in ids:
+                key = group_key(STATE, group, *at)
+                lineage, plain = parted(state)
+                puts[key] = ids[at[0]] + plain
+                if lineage:
+                    headers[key] = ((LINEAGE, lineage),)
         if settings is not None:
             puts[group_key(GROUP, group)] = settings
-        return puts
+        return puts, headers
 
     # --- InternalTables
 
@@ -100,7 +108,7 @@ class ReplicatedGroups(InternalTables[Groups]):
         ids = {name: topic.id for name, topic in self._runtime.image.topics.items()}
 
         async def write(name: str, kept: StoredGroup) -> None:
-            await table.move_in(name, self._rows_of(name, kept.settings, kept.states, ids))
+            await table.move_in(name, *self._rows_of(name, kept.settings, kept.states, ids))
 
         fresh = await self._own.move(table, lambda name: self.index_of(name) == index, known.__contains__, write)
         # Once more: a topic may have been deleted meanwhile.
@@ -121,6 +129,8 @@ class ReplicatedGroups(InternalTables[Groups]):
             if name not in settings:
                 raise StorageError(f"a state of the group '{name:.249}' is stored, but not the group")
             if self._is_there(key, value):
+                if lineage := dict(headers).get(LINEAGE):
+                    value = value[:ID] + joined(lineage, value[ID:])
                 check_state(f"a state of the group '{name:.249}'", settings[name], value[ID:])
             return key, value, headers
 

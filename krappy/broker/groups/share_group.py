@@ -171,6 +171,9 @@ class ShareLeases(Owner):
         self.writer.settle()
         self.wake_all()
 
+    def as_led(self, shared: SharedPartition) -> None:
+        """Nothing: what is leased here is led here."""
+
     def new_leases(self, floor: int) -> Leases:
         return Leases(floor, max_deliveries=self.rules.max_deliveries)
 

@@ -20,7 +20,6 @@ from krappy.broker.groups.shared import SharedSettings
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.share_state import ShareState
 from krappy.core.leases import Leases
-from krappy.core.lineage import split_lineage
 from krappy.errors import CoordinatorNotAvailable, KrappyError, StorageError, UnknownTopic
 from krappy.ports.shares import KeptState, PartitionId, StatesRead, StatesWritten
 from krappy.store.groups import StoredGroup
@@ -242,8 +241,6 @@ class ShareStates:
         part: dict[At, _Row] = {}
         room = AT_ONCE
         for at, (topic_id, state) in states.items():
-            if not self._storage.keeps_epochs:
-                state = state._replace(leases=split_lineage(state.leases)[1])
             packed: bytes = msgpack.packb(state.dump())
             room -= len(packed)
             if room < 0 and part:

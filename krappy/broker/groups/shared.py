@@ -74,8 +74,9 @@ class SharedSettings(NamedTuple):
 
 class Owner(Protocol):
     """The group that has the partition. `away`: what is kept of partitions that this broker has not. `payer`: for whom
-    its dead-letter topics are made. `still_here`: no other broker can have taken this one's place as its coordinator.
-    `is_sure`: events may be leased; without an order that may be, too, if it is not still here."""
+    its dead-letter topics are made. `keeps_epochs`: as of its storage. `still_here`: no other broker can have taken
+    this one's place as its coordinator. `is_sure`: events may be leased; without an order that may be, too, if it is
+    not still here."""
 
     name: str
     settings: SharedSettings
@@ -84,6 +85,7 @@ class Owner(Protocol):
     gone: bool
     ended: KrappyError | None  # why: another broker coordinates it now
     payer: Payer = Payer()
+    keeps_epochs: bool = True
     still_here: bool = True
     is_sure: bool = True
 
@@ -91,6 +93,7 @@ class Owner(Protocol):
     def changed(self, shared: SharedPartition) -> None: ...
     def tell_lost(self, shared: SharedPartition) -> None: ...
     def attend(self, shared: SharedPartition) -> None: ...
+    def as_led(self, shared: SharedPartition) -> DistantPartition | None: ...
     def remove(self, topic: str) -> list[SharedPartition]: ...
     def wake_all(self) -> None: ...
 
@@ -184,8 +187,9 @@ class SharedPartition:
         offset = leases.wanted(now, alone=alone)
         if offset is None or not self.is_sure:
             return None
-        if not self.is_found:  # a distant partition's leader is asked, if it can be
-            return offset if isinstance(partition, DistantPartition) and self.end >= 0 else None
+        if not self.is_found:  # its leader is asked, if it can be
+            distant = isinstance(partition, DistantPartition)
+            return offset if (self.end >= 0 if distant else self.group.as_led(self) is not None) else None
         return offset if offset < self.end else None
 
     def trim(self) -> None:
@@ -207,6 +211,10 @@ class SharedPartition:
         self._found = None if told is None else history
         if told is not None and leases.lineage.last < 0:
             leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
+            if (
+                leases.lineage.pairs and self.group.keeps_epochs
+            ):  # also for the next coordinator, though the group reads nothing until then
+                self.changed()
 
     async def find(self) -> None:
         """Finds the position in the log, wherever that is. Raises NotLeader while nobody tells where it is."""
@@ -216,7 +224,13 @@ class SharedPartition:
             if partition.gone is not None:
                 raise partition.gone
             if not isinstance(partition, DistantPartition):
-                raise NotLeader(f"{partition}: this broker does not know whether it has all that the group has read")
+                # The replica here has no event of the group's last epoch. Those may be lost, or come yet; or they were
+                # removed before it was copied.
+                led = self.group.as_led(self)
+                if led is None:
+                    raise NotLeader(f"{partition}: nobody knows whether it has all that the group has read")
+                self.move(led)
+                continue
             asked = partition, partition.leader_epoch, leases, leases.frontier, leases.lineage.last
             try:
                 told = await partition.end_of_epoch(leases.lineage.last, leases.frontier)

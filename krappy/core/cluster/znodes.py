@@ -14,8 +14,7 @@ from krappy.types import id_of, text_id
 # What all brokers of a cluster must know before one of them uses it, and the level of this version.
 OFFSET_RECORDS = "krappy.offset.records"  # 1: committed offsets are Kafka's records
 STRAYS_MARKED = "krappy.strays.marked"  # 1: a topic is marked before its first stray, also while it has no view
-GROUP_EPOCHS = "krappy.group.epochs"  # 1: positions of native groups and share groups have leader epochs
-FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1, STRAYS_MARKED: 1, GROUP_EPOCHS: 1})
+FEATURES: Mapping[str, int] = MappingProxyType({OFFSET_RECORDS: 1, STRAYS_MARKED: 1})
 RESTORED_FACTOR = "restored_replication_factor"  # of a topic from a cluster's backup, until it has so many replicas
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 

@@ -16,6 +16,7 @@ from krappy.core.leases import MAX_RUNS, Leases
 from krappy.core.lineage import Lineage, split_lineage, with_lineage
 
 NOT_BEGUN = -1  # the start offset, and the leader epoch, where no leader has begun to read
+_HEAD = 4  # numbers before the leases in a state
 _RUNS = 3  # where the runs begin in what `Leases.dump` gives
 _LAYOUT = 2  # of `dump`; a state without epochs is one of `Leases.dump`, which begins with another number
 MAX_LOCKS = 10_000  # records of a partition that are not acknowledged: the highest value of Kafka's setting
@@ -104,6 +105,19 @@ class ShareState(NamedTuple):
     def is_late(self, before: ShareState) -> bool:
         """Whether a later state of the same leader is there already."""
         return self.leader_epoch == before.leader_epoch and self.version <= before.version
+
+
+def plain_state(flat: list[int]) -> tuple[Sequence[int], list[int]]:
+    """(the lineage, the rest) of what `ShareState.dump` or `Leases.dump` gave. Raises as `split_lineage`."""
+    head = _HEAD if flat[:1] == [_LAYOUT] else 0
+    lineage, leases = split_lineage(flat[head:])
+    return lineage, [*flat[:head], *leases]
+
+
+def whole_state(lineage: Sequence[int], flat: list[int]) -> list[int]:
+    """What `plain_state` was given."""
+    head = _HEAD if flat[:1] == [_LAYOUT] else 0
+    return [*flat[:head], *with_lineage(lineage, flat[head:])]
 
 
 def leases_of(start: int, batches: Sequence[StateBatch], lineage: Sequence[int] = ()) -> list[int]:
