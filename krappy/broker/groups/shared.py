@@ -211,10 +211,8 @@ class SharedPartition:
         self._found = None if told is None else history
         if told is not None and leases.lineage.last < 0:
             leases.lineage = Lineage(partition.epochs.kept(0, leases.frontier))
-            if (
-                leases.lineage.pairs and self.group.keeps_epochs
-            ):  # also for the next coordinator, though the group reads nothing until then
-                self.changed()
+            if leases.lineage.pairs and self.group.keeps_epochs:
+                self.changed()  # also for the next coordinator, though the group reads nothing until then
 
     async def find(self) -> None:
         """Finds the position in the log, wherever that is. Raises NotLeader while nobody tells where it is."""
