@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
+from krappy.core.refused_batches import MANY
 from krappy.entries.entry import pack_entry
 from krappy.errors import (
     CoordinatorNotAvailable,
@@ -207,10 +208,10 @@ def test_a_producer_remembers_what_was_refused_in_partitions_that_were_added_sin
     first = batch.read_header(
         batch.encode([b"k"], [b"v"], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=0)
     )
-    topic.count = 3
-    for index in range(4):
+    topic.count = MANY + 100
+    for index in range(topic.count):
         handle.refused.note((7, "t", index), first, NotLeader("elsewhere"), 0.0)
-    assert len(handle.refused) == 3
+    assert len(handle.refused) == topic.count
 
 
 def test_a_deleted_topic_and_a_foreign_handle_take_nothing() -> None:
