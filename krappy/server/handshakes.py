@@ -25,6 +25,7 @@ import trio
 from krappy.core.address_lines import AddressLines
 from krappy.hosts import host_of
 from krappy.ports.users import Took, untold
+from krappy.server.strangers import made_in_turn
 from krappy.server.tls import Report, reason
 from krappy.tls import TlsSocket
 from krappy.waiting import Signal, wait_any
@@ -131,19 +132,7 @@ class Handshakes:
             if len(self._steps) >= MOST_STEPS:
                 self._steps.pop_of_most().give_way()
             step = HandshakeStep(sock)
-            self._steps.add(host, step)
-            self._asked.fire()
-            try:
-                await step.done.wait()
-            finally:
-                self._steps.drop(host, step)  # if it was not made, for its connection has ended
-            took(step.seconds)
-            error, step.error = step.error, None
-            try:
-                if error is not None:
-                    raise error
-            finally:
-                del error  # which has this frame
+            await made_in_turn(step, self._steps, host, self._asked, took)
             if step.wants is None:
                 return
             wants_read = step.wants is ssl.SSLWantReadError

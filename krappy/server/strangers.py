@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -24,6 +24,17 @@ from krappy.waiting import Signal, wait_any
 TURN = 0.005  # seconds for which steps are made in a round of the event loop
 TOGETHER = 4  # steps of a round
 T = TypeVar("T")
+
+
+class StepInTurn(Protocol):
+    """`done`: set once it was made, or has failed: `error`. `seconds`: how long that took."""
+
+    done: trio.Event
+    error: Any
+    seconds: float
+
+
+S = TypeVar("S", bound=StepInTurn)
 
 
 class StrangerStep:
@@ -68,18 +79,24 @@ class StrangerSteps:
         """What `work` gives, or raises, once it is its turn. `host`: the address of its peer. `took`: is told how long
         it took."""
         step = StrangerStep(work)
-        self._waiting.add(host, step)
-        self._asked.fire()
-        try:
-            await step.done.wait()
-        finally:
-            self._waiting.drop(host, step)  # if it was not made, for its connection has ended
-        took(step.seconds)
-        error, step.error = step.error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # which has this frame
+        await made_in_turn(step, self._waiting, host, self._asked, took)
         value: T = step.value
         return value
+
+
+async def made_in_turn(step: S, waiting: AddressLines[S], host: str, asked: Signal, took: Took) -> None:
+    """Returns once whoever serves `waiting`, and is told by `asked`, has made the step. `host`, `took`: as of
+    `StrangerSteps.make`. Raises what the step has."""
+    waiting.add(host, step)
+    asked.fire()
+    try:
+        await step.done.wait()
+    finally:
+        waiting.drop(host, step)  # if it was not made, for its connection has ended
+    took(step.seconds)
+    error, step.error = step.error, None
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # which has this frame
