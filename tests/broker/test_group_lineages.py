@@ -368,6 +368,21 @@ def test_where_the_last_leaders_log_began_says_nothing_of_the_next_ones() -> Non
     assert (leases.floor, shared.is_found) == (50, True)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_epochs_of_a_position_without_any_are_written_at_once(keeps: bool) -> None:
+    """The group may stay without members for long, and its next coordinator is to know which history it has read. Not
+    where that would forget them all the same."""
+    world, written = World(Random(0), False, Leases), list[SharedPartition]()
+    group: Any = world.shared.group
+    group.changed, group.keeps_epochs = written.append, keeps
+    world.log.append([world.epoch] * 5)
+    shared, shared.leases = world.shared, Leases(5, max_deliveries=3)
+    for _ in range(2):
+        shared.trim()
+        assert shared.leases.lineage.pairs == ((world.epoch, 0),)
+        assert written == [shared] * keeps
+
+
 def test_events_of_two_epochs_before_the_position_are_noted_as_of_the_last() -> None:
     """What waits is read together with what is new, by a group that knew no epoch before."""
     leases = Leases.load([1, 10, 0, 5, 5, 1, 0], max_deliveries=3)
