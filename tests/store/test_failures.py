@@ -386,8 +386,12 @@ def test_a_folder_that_comes_back_in_the_middle_of_a_sync(tmp_path: Path, monkey
             away.rename(folder)
         fsync_dir(disk, of)
 
+    def note(file: File) -> None:
+        synced.append(file.path)
+        fdatasync(file)
+
     monkeypatch.setattr(Disk, "fsync_dir", back)
-    monkeypatch.setattr(File, "fdatasync", lambda file: (synced.append(file.path), fdatasync(file)))
+    monkeypatch.setattr(File, "fdatasync", note)
     folder.rename(away)
     assert log.sync() == log.end_offset
     assert waiting <= {*synced}
