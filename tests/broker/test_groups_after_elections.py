@@ -62,6 +62,34 @@ async def test_a_group_that_looks_late_gets_all_that_came_in_place_of_what_was_l
 
 
 @trio_test
+@pytest.mark.parametrize("order", ["none", "key"])
+async def test_a_damaged_leader_epoch_is_no_history(tmp_path: Path, order: str) -> None:
+    """No checksum covers it. What comes behind that batch is acknowledged as ever, and not delivered again."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, NO_VIEW))[0].led(0)
+        for _ in range(3):
+            await publish(partition, 5)
+        [segment] = (tmp_path / "topics" / "t-0").glob("*.log")
+        size = segment.stat().st_size // 3
+        with segment.open("r+b") as file:
+            file.seek(size + 12)
+            file.write((7777).to_bytes(4, "big"))
+        member = await broker.groups.join("g", "a", ["t"], order=order)
+        got: list[int] = []
+        while (polled := await member.poll(*ALL)).leases:
+            got += offsets(polled)
+        assert got == list(range(15))
+        await member.ack([("t", 0, 0, 4, partition.epoch), ("t", 0, 10, 14, partition.epoch)]).wait()
+        with pytest.raises(errors.LeaseLost):
+            await member.ack([("t", 0, 5, 9, 7777)]).wait()
+        await member.ack([("t", 0, 5, 9, partition.epoch)]).wait()
+        epoch = partition.epoch
+        await partition.take(PartitionState(SELF, epoch + 1, isr=(SELF,)), 99, Role.LEADER, SELF)
+        assert broker.groups.positions("g") == [("t", 0, 15)]
+        assert offsets(await member.poll(*ALL)) == []
+
+
+@trio_test
 async def test_an_ack_names_which_event_it_means(tmp_path: Path) -> None:
     """Although the same member has the event that came in its place, or had it."""
     async with running(tmp_path) as broker:

@@ -141,6 +141,7 @@ class GroupPoll:
     def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
         """`read`: of the log as it is now."""
         log, pieces = read.part(offset, self._left, self._room)
+        log = shared.with_epochs(log)
         alone = not self._taken
         mine = self._keys.setdefault(shared, set())
         leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone, mine=mine)

@@ -12,7 +12,7 @@ import trio
 
 from krappy.broker.groups.distant import DistantPartition
 from krappy.broker.partition.uncommitted import read_uncommitted, read_uncommitted_now
-from krappy.core.leases import Leases
+from krappy.core.leases import Leases, LogSlice
 from krappy.core.lineage import Lineage
 from krappy.core.security.quota import Payer
 from krappy.errors import KrappyError, NotLeader
@@ -171,6 +171,13 @@ class SharedPartition:
         if self.committed or isinstance(partition, DistantPartition):
             return await partition.read(offset, max_bytes, max_records=max_records)
         return await read_uncommitted(partition, offset, max_bytes, max_records)
+
+    def with_epochs(self, log: LogSlice) -> LogSlice:
+        """What was read, of the log as it is now, with the leader epochs that this broker's log has there, if it is
+        here: no checksum covers those of a batch, and a damaged one would be taken for another history."""
+        if isinstance(self.partition, DistantPartition):
+            return log
+        return log._replace(epochs=self.partition.epochs.kept(log.start, log.end))
 
     @property
     def is_sure(self) -> bool:
