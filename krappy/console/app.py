@@ -292,6 +292,9 @@ class App:
             kind = "application/problem+msgpack" if binary else "application/problem+json"
             response = Response(encode(problem, binary=binary), problem.status, headers, kind)
             await response(scope, receive, harden)
+        finally:
+            if self._console.broker.opened and self._console.broker.client_quotas.timed:
+                payer_of(self._console, scope).took(scope["parsed"]())
 
     async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
         scope["path"] = _path(scope["raw_path"])

@@ -35,6 +35,7 @@ class HttpExchange:
         self._bare = False  # the answer has no body, whatever the application sends
         self._ahead = 0  # bytes held beyond the whole request: h11 keeps them for the next ones
         self._parts = self._body = 0  # how many parts the request's body has so far, and how many bytes
+        self._seconds = 0.0  # that parsing took, since `parsed` was asked last
 
     # --- requests
 
@@ -108,7 +109,16 @@ class HttpExchange:
             "headers": headers,
             "client": self._peer,
             "server": self._here,
+            "parsed": self.parsed,
         }
+
+    def parsed(self) -> float:
+        """For how many seconds requests were parsed since this was asked last."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _parse_took(self, seconds: float) -> None:
+        self._seconds += seconds
 
     async def receive(self) -> dict[str, Any]:
         """For the application: the parts of the body, then `http.disconnect` when the peer sends no more."""
@@ -153,7 +163,7 @@ class HttpExchange:
 
     async def _next_event(self) -> Any:
         """That of h11, when it is this peer's turn. Raises h11.RemoteProtocolError."""
-        return await self._steps.make(self._peer[0], self._http.next_event)
+        return await self._steps.make(self._peer[0], self._http.next_event, self._parse_took)
 
     def _held(self) -> int:
         """How many bytes h11 holds that it has not parsed: never more than a head that is not whole, and `AHEAD`."""
