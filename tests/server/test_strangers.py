@@ -106,6 +106,7 @@ def broker(rounds: HeldRounds, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "listen_http": "SASL_PLAINTEXT://127.0.0.1:0",
             "sasl_enabled_mechanisms": "OAUTHBEARER",
             "super_users": "User:ada",
+            "authentication_timeout_ms": 120_000,  # a busy machine connects 300 in more than the usual 10 s
         }
         folder = tmp_path_factory.mktemp("strangers")
         with run_broker(folder, durability="os", report=rounds.report, **settings) as found:
